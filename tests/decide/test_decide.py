@@ -16,11 +16,11 @@ from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import ACCUSING, Signal
+from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, DrainKind, NodeRecord, NodeState, NodeView
-from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.operator import MoveRequest, Request, Verb
 from understudy_controlplane.fleet.recovery import (
     DeleteSeatsPlan,
     FillPoolPlan,
@@ -743,3 +743,45 @@ class TestHealth:
         due = only(decided(b.snapshot(node, jobs=[b.job()], spares=SPARES)))
         assert (due.row, due.action, due.to_state) == (130, Action.DRAIN, NodeState.QUARANTINED)
         assert (plan_of(due).nodes, job_of(plan_of(due))) == (("n2",), None)
+
+
+def asked_of(name: str, verb: Verb, at: float = b.NOW - 60) -> dict[str, Request]:
+    return {name: Request(1, name, verb, "a person asks for it", "alice", at)}
+
+
+def hung_on(name: str) -> Finding:
+    return Finding(Signal.GANG_HUNG, "hang.not_arrived", name, b.NOW, "no step has ended", job=b.job().key)
+
+
+@pytest.mark.parametrize(("state", "verb"), [(NodeState.IN_SERVICE, Verb.VALIDATE), (NodeState.RETIRED, Verb.RELEASE)])
+def test_no_request_that_waits_for_a_gang_keeps_it_from_its_restart(state: NodeState, verb: Verb) -> None:
+    """The gang would hang for as long as the request may wait, and both wait for its end."""
+    seen = b.snapshot(b.node("n2", state), spares=SPARES, jobs=[b.job()], requests=asked_of("n2", verb))
+    config = b.config(validation={"enabled": True})
+    assert Action.RESTART_GANG in {one.action for one in decide(seen, [hung_on("n2")], config)}
+
+
+def test_a_move_that_waits_for_a_spare_keeps_no_gang_from_its_restart() -> None:
+    move = MoveRequest(5, ("n2",), "new cables", "alice", b.NOW - 1)
+    seen = b.snapshot(jobs=[b.job()], moves={b.job().key: move})
+    config = b.config(spares={"no_spare": "wait"})
+    by_action = {one.action: one.because for one in decide(seen, [hung_on("n2")], config)}
+    assert by_action == {Action.NOTHING: Because.NO_SPARE, Action.RESTART_GANG: Because.RULE}
+
+
+def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:
+    """Otherwise the validation would wait for the job, fail for that, and the gang would have to move."""
+    node = b.node("n2", NodeState.RETIRED, slurm=b.slurm_node("n2", flags=["DRAIN"]))
+    requests = asked_of("n2", Verb.RELEASE, at=b.NOW - 86400)
+    config = b.config(validation={"enabled": True})
+    busy = b.snapshot(node, spares=SPARES, jobs=[b.job()], requests=requests)
+    assert only(decided(busy, config)).because is Because.BUSY
+    free = b.snapshot(node, spares=SPARES, requests=requests)
+    assert only(decided(free, config)).action is Action.VALIDATE
+
+
+def test_a_reported_fault_is_left_to_the_administrator_who_has_drained_the_node() -> None:
+    """It would be carried out once the administrator has resumed the node."""
+    node = b.node("n2", NodeState.FOREIGN_DRAIN, slurm=b.slurm_node("n2", flags=["DRAIN"]))
+    (decision,) = decided(b.snapshot(node, requests=asked_of("n2", Verb.QUARANTINE)))
+    assert (decision.row, decision.request, decision.plan) == (256, 1, None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from understudy_controlplane.decide import guards, plans, repair_actions, spares
 from understudy_controlplane.decide.allocation_swap import seats_of
-from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on
+from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on, move_key
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
@@ -54,9 +54,9 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
         current = replace(current, undrained=frozenset(one.node for one in stay)).with_idle()
     moves = gang_moves(current, moving + undrained)
     for i, ((_, finding), objection) in enumerate(held):
-        if finding in undrained and finding.label in moves:
-            decisions[i] = _moved_all_the_same(decisions[i], moves[finding.label], objection)
-    return decisions + _each_answered_once([_act(snapshot, one, moves.get(one[1].label)) for one in allowed])
+        if finding in undrained and move_key(finding) in moves:
+            decisions[i] = _moved_all_the_same(decisions[i], moves[move_key(finding)], objection)
+    return decisions + _each_answered_once([_act(snapshot, one, moves.get(move_key(one[1]))) for one in allowed])
 
 
 def _each_answered_once(decisions: Sequence[Decision]) -> list[Decision]:
@@ -155,9 +155,14 @@ def _failed_validation(row: Row) -> bool:
 def _is_left(snapshot: Snapshot, condemned: Entered) -> bool:
     """Whether a gang with a seat there moves. A node that is validated has none."""
     row, finding = condemned
-    if _failed_validation(row):
+    if _failed_validation(row) or _is_held_undrained(snapshot, finding):
         return False
     return not _may_stay(snapshot, condemned) or _awaited(snapshot, finding.node)
+
+
+def _is_held_undrained(snapshot: Snapshot, finding: Finding) -> bool:
+    """An operator's node gets its drain back. Its gang stays, as when the operator took the node."""
+    return finding.signal is Signal.UNDRAINED and snapshot.nodes[finding.node].state in HELD_BY_PEOPLE
 
 
 def _may_stay(snapshot: Snapshot, condemned: Entered) -> bool:

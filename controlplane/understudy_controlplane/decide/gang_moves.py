@@ -31,17 +31,22 @@ class Move:
 MOVED_ALREADY = Move(None, Because.RULE, "the gang is moved for another reason already")
 
 
-def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
-    """Label of a finding → what becomes of the gang that hangs, or has a seat on its node. A node without one is left
-    out.
+def move_key(finding: Finding) -> tuple[str, bool]:
+    """Of one node may be asked both: a move off it, and the restart of a gang that hangs there."""
+    return finding.label, finding.signal in HANGS
+
+
+def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, bool], Move]:
+    """`move_key` of a finding → what becomes of the gang that hangs, or has a seat on its node. A node without one is
+    left out.
     """
-    moves: dict[str, Move] = {}
+    moves: dict[tuple[str, bool], Move] = {}
     hung = [finding for finding in findings if finding.signal in HANGS]
     findings = [finding for finding in findings if finding.signal not in HANGS]
     for job in gangs_on(current.snapshot, {finding.node for finding in findings}):
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats and _concerns(finding, job)]
-        if not own or any(finding.label in moves and moves[finding.label].plan for finding in own):
+        if not own or any(move_key(finding) in moves and moves[move_key(finding)].plan for finding in own):
             continue  # another gang leaves the same node in this round: this one does in the next
         move = (
             _left_alone(current.snapshot, job, own)
@@ -49,14 +54,14 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[str, Move]:
             or _move(current, job, own, seats)
         )
         current = current.after(move.plan)
-        moves.update((finding.label, move) for finding in own)
+        moves.update((move_key(finding), move) for finding in own)
     moved = {job_of(move.plan) for move in moves.values() if move.plan}
     for key in dict.fromkeys(finding.job for finding in hung):
         own = [finding for finding in hung if finding.job == key]
         move = MOVED_ALREADY if key in moved else _restart(current, own)
         current = current.after(move.plan)
         for finding in own:
-            moves.setdefault(finding.label, move)
+            moves.setdefault(move_key(finding), move)
     return moves
 
 

@@ -166,6 +166,18 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
     return Objection(Because.BUSY, "it is not idle: validation waits until it is")
 
 
+def object_to_released(snapshot: Snapshot, name: str) -> Objection | None:
+    """To the validation of a node that an operator gives back. It is drained: a job that runs there goes on to its end,
+    and could make the validation fail.
+    """
+    slurm = snapshot.nodes[name].slurm
+    free = slurm is not None and slurm.base_state in ("IDLE", "DOWN") and "COMPLETING" not in slurm.flags
+    claimed = any(name in one.plan.claimed for one in snapshot.recoveries)
+    if free and not claimed and not snapshot.holders_of(name):
+        return None
+    return Objection(Because.BUSY, "it is not idle: validation waits until it is")
+
+
 def object_to_repair(
     snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
 ) -> Objection | None:

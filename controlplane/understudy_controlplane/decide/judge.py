@@ -14,7 +14,7 @@ from understudy_controlplane.decide.pages import domains_down, held_back, left_b
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
-from understudy_controlplane.decide.table import SIGNAL_PRIORITY, Row, look_up, row_without_node
+from understudy_controlplane.decide.table import SIGNAL_PRIORITY, WAITS_FOR_JOBS, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal, SilenceDetail
 from understudy_controlplane.fleet.node import NodeView
@@ -96,14 +96,15 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:
 
 
 def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> list[Entered]:
-    """One at most."""
+    """One at most; and the hang of a gang there beside what may wait."""
     entered = [
         Entered(row, finding)
         for finding in findings
         if finding.signal in SIGNAL_PRIORITY and (row := look_up(node.record, finding.signal)) is not None
     ]
     entered.sort(key=lambda one: (SIGNAL_PRIORITY.index(one.finding.signal), one.finding.at))
-    return entered[:1]
+    waits = bool(entered) and entered[0].finding.signal in WAITS_FOR_JOBS
+    return entered[:1] + [one for one in entered[1:] if waits and one.finding.signal in HANGS][:1]
 
 
 def _record(_current: Round, entered: Sequence[Entered]) -> list[Decision]:

@@ -82,7 +82,10 @@ def object_to(
             or guards.object_to_requested_test(snapshot, config, already)
         )
     if finding.request is not None:
-        return guards.object_to_operator(snapshot)
+        objection = guards.object_to_operator(snapshot)
+        if objection is None and row.action is Action.VALIDATE:
+            objection = guards.object_to_released(snapshot, finding.node)
+        return objection
     if row.action in (Action.REPAIR, Action.VALIDATE):
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair

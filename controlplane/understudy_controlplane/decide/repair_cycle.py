@@ -74,7 +74,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
         request = snapshot.requests.get(name)
         if request is not None:
-            yield asked(snapshot, node, request, config)
+            yield _left_to_administrator(snapshot, node, request) or asked(snapshot, node, request, config)
         threatened = threat_to(snapshot, name, config.signals) is not None
         if node.state is NodeState.QUARANTINED and config.repair.enabled and not threatened:
             yield from _next_rung(snapshot, node, tried.get(name, ()), config)
@@ -145,16 +145,25 @@ def _finding(
     return Finding(signal, rule, node.name, snapshot.now, summary, Evidence(evidence))
 
 
+def _left_to_administrator(snapshot: Snapshot, node: NodeView, request: Request) -> Finding | None:
+    """A reported fault of a node that is drained already. The administrator who resumes it answers for it."""
+    if request.verb is not Verb.QUARANTINE or node.state is not NodeState.FOREIGN_DRAIN:
+        return None
+    words = f"the fault that {request.by} reports is left to the administrator who has drained the node"
+    return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
+
+
 def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
-    waits = TEST_WAITS_SECONDS if request.verb in (Verb.VALIDATE, Verb.BURN_IN) else REQUEST_WAITS_SECONDS
+    tested = request.verb is Verb.RELEASE and config.validation.enabled
+    tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
+    until_idle = tested or request.verb in (Verb.VALIDATE, Verb.BURN_IN)
+    waits = TEST_WAITS_SECONDS if until_idle else REQUEST_WAITS_SECONDS
     if snapshot.now - request.at > waits:
         words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     if snapshot.mode is Mode.OBSERVE and request.by != BY_CONTROL_PLANE:
         words = f"{request.verb.value}, asked for by {request.by}, is not done: the control plane only observes"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
-    tested = request.verb is Verb.RELEASE and config.validation.enabled
-    tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
     if request.verb is Verb.QUARANTINE:
         reported = _requested(snapshot, request, signal, f"{request.by} reports a fault: {request.reason}")

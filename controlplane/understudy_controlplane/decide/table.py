@@ -70,8 +70,8 @@ TABLE: tuple[Row, ...] = (
         "a gang that could not be moved when its node was quarantined is moved as soon as it can be"),
     Row(14, (QUARANTINED,), (Signal.UNDRAINED,), None, Action.DRAIN_AGAIN,
         "the drain was refused and is tried again"),
-    Row(15, (*TRUSTED, FOREIGN_DRAIN), (Signal.SEAT_LOST,), None, Action.MOVE_GANG,
-        "an administrator took the node, which is left alone; the gang that waits for it gets another"),
+    Row(15, (*TRUSTED, FOREIGN_DRAIN, OPERATOR_HOLD, MANUAL_REPAIR, RETIRED), (Signal.SEAT_LOST,), None,
+        Action.MOVE_GANG, "a person took the node, which is left alone; the gang that waits for it gets another"),
     Row(17, (QUARANTINED,), (Signal.DRAINED_FOR_PROLOG,), None, Action.DRAIN_AGAIN,
         "Understudy's Prolog kept a job off it and Slurm drained it for that: the drain gets Understudy's reason"),
     Row(18, (*TRUSTED, FOREIGN_DRAIN), (Signal.DRAINED_FOR_PROLOG,), QUARANTINED, Action.DRAIN_AGAIN,
@@ -282,7 +282,6 @@ SIGNAL_PRIORITY = (
     Signal.VALIDATION_DUE,
     Signal.REPAIR_DUE,
     Signal.PROBATION_OVER,
-    Signal.TEST_ASKED,
     Signal.HOLD_LEFT,
     Signal.WEIGHT_LEFT,
     Signal.GANG_HUNG,
@@ -292,13 +291,18 @@ SIGNAL_PRIORITY = (
     Signal.CORRUPTION_SUSPECTED,
     Signal.SILENT,
     Signal.HEARD,
+    Signal.TEST_ASKED,
     Signal.CLEAN,
     Signal.PROBE_DUE,
     Signal.HEALTH_SUSPECTED,
 )
 """Only one state change for a node in a round: of its signals the first in this order that has a row. Other signals are
-found again in the next round.
+found again in the next round. A requested validation waits until the node is idle, which may take days, so it comes
+after what has to be done meanwhile.
 """
+
+WAITS_FOR_JOBS = frozenset({Signal.MOVE_ASKED, Signal.VALIDATION_DUE})
+"""What may wait for a checkpoint, a spare or the end of a job: a gang that hangs there does not wait for that."""
 
 
 def look_up(record: NodeRecord, signal: Signal) -> Row | None:

@@ -129,20 +129,18 @@ def _was_drained(node: NodeView, read_at: float) -> bool:
 
 def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that are out of service here, and that Slurm offers to jobs: the drain was refused, or slurmctld lost it in
-    a crash. It is drained again.
+    a crash. It is drained again; a recovery under way does that for its own nodes.
     """
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
-    draining = {name for recovery in snapshot.recoveries if _drains(recovery) for name in recovery.plan.nodes}
     for node in snapshot.nodes.values():
         slurm = node.slurm
         if slurm is None or slurm.draining or slurm.taken_down(REASON_PREFIX) or node.state in IN_REPAIR:
             continue
-        never = node.state in OUT_OF_SERVICE and node.record.drained_at is None
-        if never and node.name not in under_way:
+        if node.name in under_way:
+            continue
+        if node.state in OUT_OF_SERVICE and node.record.drained_at is None:
             words = f"{node.state.value}, but Slurm has not drained it"
-        elif (
-            node.drain_may_be_forgotten(snapshot.slurmctld_started_at) and not slurm.down and node.name not in draining
-        ):
+        elif node.drain_may_be_forgotten(snapshot.slurmctld_started_at) and not slurm.down:
             words = "slurmctld lost the drain in a crash"
         else:
             continue
@@ -194,8 +192,3 @@ def _is_well(node: NodeView) -> bool:
     usable = node.slurm is not None and node.slurm.usable and node.slurmd_silent_since is None
     quarantined = node.state is NodeState.QUARANTINED and node.record.drained_at is None
     return quarantined and usable and (node.heard_at is not None or not node.has_agent)
-
-
-def _drains(recovery: Recovery) -> bool:
-    step = recovery.step(StepName.DRAIN_NODES)
-    return step is not None and step.status in (StepStatus.PLANNED, StepStatus.INTENDED)

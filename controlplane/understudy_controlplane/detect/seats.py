@@ -1,7 +1,8 @@
-"""Seats that were planned for a gang and are no longer available, because an administrator took the node meanwhile.
+"""Seats that were planned for a gang and are not available, because an administrator or operator has taken the node.
 
-An administrator may drain a spare, reboot it or put it into maintenance while a recovery is on its way to it. The node
-is left to the administrator; the gang needs another one, or its recovery would wait for this seat until it gives up.
+A person may drain or hold a spare, reboot it or put it into maintenance while a recovery is on its way to it; or the
+gang ran on a held node, and has to leave another one. The node is left to that person; the gang needs another one, or
+its recovery would wait for this seat until it gives up.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ class Runner:
         """
         if not self._is_free(recovery):
             return True
-        if self._patience.rests(recovery.id, self._clock.monotonic()) and course.ending is None:
+        goes_on = course.ending is None and not course.drain_forgotten
+        if goes_on and self._patience.rests(recovery.id, self._clock.monotonic()):
             return True
         for _ in range(OBSERVATIONS_PER_ADVANCE_MAX):
             if course.ending is not None and recovery.ends_as is None:
@@ -180,6 +181,9 @@ class Runner:
         ending = None if recovery.ends_as or step.name in BEFORE_THE_JOB else ended_by_its_owner(recovery, context.job)
         if ending is not None:
             return self._end_early(recovery, ending)
+        drain = _lost_drain(recovery, context) if course.drain_forgotten and course.may_act else None
+        if drain is not None:
+            return self._take_up_again(recovery, drain, step)
         observation = STEPS[step.name].observe(context)
         match observation:
             case Done():
@@ -210,20 +214,31 @@ class Runner:
 
     def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> Recovery | None:
         """Act, where what is needed for it stands and it has not been tried too often."""
-        if not self._reading_is_own or not self._is_fresh(self._read_at):
-            self._reading = None
+        if not self._has_fresh_reading():
             return recovery
         undone = _undone(recovery, step, context)
         if undone is not None and undone.name is StepName.DRAIN_NODES and not course.drain_forgotten:
             return None  # a person may have lifted it: what follows from that is decided in the next round
         if undone is not None:
-            log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=step.name.value)
-            return recovery.with_step(self._stores.recoveries.reopen(recovery.id, undone))
+            return self._take_up_again(recovery, undone, step)
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             reason = self._refusals.get((recovery.id, step.position), "its effect is not seen")
             why = f"tried {step.attempts} times: {reason}"
             return self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
         return self._act(recovery, step, context)
+
+    def _take_up_again(self, recovery: Recovery, undone: RecoveryStep, needed_by: RecoveryStep) -> Recovery:
+        if self._has_fresh_reading():
+            log.warning("step_undone", recovery=recovery.id, step=undone.name.value, needed_by=needed_by.name.value)
+            recovery = recovery.with_step(self._stores.recoveries.reopen(recovery.id, undone))
+        return recovery
+
+    def _has_fresh_reading(self) -> bool:
+        """If not, the next look reads Slurm."""
+        if self._reading_is_own and self._is_fresh(self._read_at):
+            return True
+        self._reading = None
+        return False
 
     def _is_fresh(self, read_at: float) -> bool:
         return self._clock.now() - read_at <= FRESH_SECONDS
@@ -365,6 +380,15 @@ def _undone(recovery: Recovery, step: RecoveryStep, context: StepContext) -> Rec
     return next(
         (one for one in needed if one is not None and not isinstance(STEPS[one.name].observe(context), Done)), None
     )
+
+
+def _lost_drain(recovery: Recovery, context: StepContext) -> RecoveryStep | None:
+    """The recovery's drain, where it was done and Slurm does not show it. A recovery that ends repeats none."""
+    drain = recovery.step(StepName.DRAIN_NODES)
+    ends = recovery.ends_as is not None or any(step.status is StepStatus.FAILED for step in recovery.steps)
+    if drain is None or drain.status is not StepStatus.DONE or ends:
+        return None
+    return None if isinstance(STEPS[drain.name].observe(context), Done) else drain
 
 
 def _comes_before_its_job(recovery: Recovery, step: RecoveryStep) -> bool:
