@@ -2,22 +2,27 @@
 
 The control plane knows 12,500 nodes with 100,000 GPUs, all heard, 2,000 jobs and 300,000 decisions.
 `cli_help_milliseconds` and `cli_status_milliseconds_12500` are whole commands, from the start of Python to its end;
-their rival is `python -c pass`. The others are answers of the API. The median of the rounds counts.
+their rival is `python -c pass`. The others are answers of the API. The median of the rounds counts. Of
+`commands_milliseconds_12500` and `routes_milliseconds_12500` the worst counts: the slowest of all commands that show
+something, and of all routes to read.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 import httpx
 import structlog
+from fastapi import FastAPI
 
 from tests import PYTHON_PATH
 from tests.bench.access import fill, serving
@@ -28,6 +33,13 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import tune_interpreter
 
 ROUNDS = 15
+NODE = "c7"
+COMMANDS = (
+    *("node list", "job list", "spare list", "spare show", "topology show", "incident list", "decision list"),
+    *("recovery list", "ticket list", "checkpoints", "report", "mode show", "observed", "breaker show", "status"),
+    *(f"node show {NODE}", f"explain node {NODE}", "job show 1", "explain job 1", "node requests"),
+)
+NOT_READ = ("/v1/events", "/v1/restore-point")
 UNDERSTUDY = ("-m", "understudy_agent.entry")
 
 
@@ -44,7 +56,12 @@ def main() -> int:
         add_tokens(fleet.control_plane.engine)
         (directory / "token").write_text(secret(Role.VIEWER))
         with serving(fleet.control_plane) as url:
-            results = [*measure_commands(url, directory / "token"), *measure_answers(url)]
+            routes = readable(fleet.control_plane.app)
+            results = [
+                *measure_commands(url, directory / "token"),
+                *measure_answers(url),
+                measure_routes(url, routes),
+            ]
     for one in results:
         print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; {dict(one.rivals)}")
     print(write("operators", results))
@@ -60,6 +77,8 @@ def measure_commands(url: str, token_file: Path) -> list[Result]:
             lambda: subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
         )
 
+    each = {command: run(*UNDERSTUDY, *command.split()) for command in COMMANDS}
+    print("slowest command:", max(each, key=lambda command: each[command]))
     python, shown, status = [], [], []
     for _ in range(ROUNDS):
         python.append(run("-c", "pass"))
@@ -69,6 +88,7 @@ def measure_commands(url: str, token_file: Path) -> list[Result]:
     return [
         result("cli_help_milliseconds", "ms", shown, rivals, more_is_better=False),
         result("cli_status_milliseconds_12500", "ms", status, rivals, more_is_better=False),
+        result("commands_milliseconds_12500", "ms", [*each.values()], rivals, more_is_better=False),
     ]
 
 
@@ -88,6 +108,25 @@ def measure_answers(url: str) -> list[Result]:
         result("metrics_scrape_milliseconds_12500", "ms", scrapes, {}, more_is_better=False),
         result("metrics_bytes_12500", "bytes", [size], {}, more_is_better=False),
     ]
+
+
+def readable(app: FastAPI) -> list[str]:
+    """All routes to read but the stream of events and those for agents, each with an address that there is."""
+    some = {"node": NODE, "job_id": 1, "decision": 1}
+    paths = [path for path, methods in app.openapi()["paths"].items() if "get" in methods and path not in NOT_READ]
+    return [path.format_map(some) for path in paths if set(re.findall(r"{(\w+)}", path)) <= some.keys()]
+
+
+def measure_routes(url: str, routes: Sequence[str]) -> Result:
+    each = {}
+    with httpx.Client(base_url=url, headers=bearer(Role.VIEWER), timeout=60, trust_env=False) as client:
+        for path in routes:
+            answer = client.get(path)
+            assert answer.status_code == 200, answer.text
+            each[path] = median(milliseconds(lambda path=path: client.get(path)) for _ in range(3))  # type: ignore[misc]
+    slowest = max(each, key=lambda path: each[path])
+    print(f"slowest of {len(each)} routes: {slowest}")
+    return result("routes_milliseconds_12500", "ms", [*each.values()], {}, more_is_better=False)
 
 
 def milliseconds(action: Callable[[], object]) -> float:
