@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -31,13 +32,22 @@ from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     LauncherAnswer,
     LauncherReport,
+    NodeTokenRequest,
     Report,
     RestorePoint,
 )
 from understudy_agent.wire_unknown import unknown_in
-from understudy_controlplane.config import ConfigError, parse_config
+from understudy_controlplane.access.munge import Credential, CredentialRefused
+from understudy_controlplane.access.munge import parse as parse_credential
+from understudy_controlplane.api.user_tokens import UserTokenRequest
+from understudy_controlplane.config import ConfigError, Signals, parse_config
+from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.identity import Identity, Role
 from understudy_controlplane.fleet.job import KnownJob
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.ingest.alertmanager import AlertmanagerBody, targets_of
 from understudy_controlplane.ingest.decode import decode_report
+from understudy_controlplane.ingest.site_signals import SignalBody
 from understudy_controlplane.slurm import parse
 from understudy_controlplane.slurm.hostlist import HOSTS_MAX, HostListError, compress, expand
 from understudy_controlplane.slurm.protocol import SlurmError
@@ -45,6 +55,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
 
 SLURM_DATA = Path(__file__).resolve().parents[1] / "slurm" / "data"
 NODES = ("n1", "n2", "n3", "n4")
@@ -68,16 +79,21 @@ def read_report(body: bytes) -> None:
 
 @cache
 def _store() -> tuple[FactStore, KnownJob]:
-    """A database that takes only what PostgreSQL takes as well."""
+    engine = _database().engine
+    return FactStore(engine), FleetStore(engine).see_jobs([b.job()], b.NOW)[0]
+
+
+@cache
+def _database() -> DatabaseInMemory:
+    """It takes only what PostgreSQL takes as well."""
     database = DatabaseInMemory()
-    known = FleetStore(database.engine).see_jobs([b.job()], b.NOW)[0]
     for table in tables.metadata.tables.values():
         for column in table.c:
             if column.type.python_type is str:
                 length = getattr(column.type, "length", None) or 10**9
                 _refuse(database, table.name, column.name, f"instr(NEW.{column.name}, char(0)) > 0")
                 _refuse(database, table.name, column.name, f"length(NEW.{column.name}) > {length}", "_long")
-    return FactStore(database.engine), known
+    return database
 
 
 def _refuse(database: DatabaseInMemory, table: str, column: str, condition: str, suffix: str = "") -> None:
@@ -96,6 +112,39 @@ def read_launcher_report(body: bytes) -> None:
         report = msgspec.json.decode(body, type=LauncherReport)
         assert msgspec.json.decode(msgspec.json.encode(report), type=LauncherReport) == report
         unknown_in(LauncherReport, body)
+
+
+HOURS = count(b.NOW, 7200)
+"""Of the signals before none is live."""
+
+# -- a signal of another system of the site, and who sent a request by MUNGE -------------------------------------------
+
+
+def read_signal(body: bytes) -> None:
+    """What Alertmanager sends can be stored, once it is about a node that is known."""
+    with contextlib.suppress(*NOT_UNDERSTOOD):
+        msgspec.json.decode(body, type=SignalBody)
+    try:
+        alerts = [*msgspec.json.decode(body, type=AlertmanagerBody).counted]
+    except NOT_UNDERSTOOD:
+        return
+    found = [(alert, targets_of(alert.labels, lambda name: name in (*NODES, "rack r1"))) for alert in alerts]
+    signals = [alert.signal("facility", targets, Signals()) for alert, targets in found if targets]
+    now, sender = next(HOURS), Identity(Role.SIGNALS, "facility", "", "10.0.0.1")
+    entry = AuditEntry.of_request(sender, now, Verb.SIGNAL.value, "", "")
+    with contextlib.suppress(TooManySignals):
+        SiteSignalStore(_database().engine).take(signals, now + 60, 100, entry)
+
+
+def read_credential(payload: bytes) -> None:
+    """Whatever a user signs, the credential is that user's."""
+    head = f"STATUS:          0\nENCODE_HOST:     10.0.0.1\nUID:             1000\nLENGTH:          {len(payload)}\n\n"
+    assert parse_credential(head.encode() + payload) == Credential(1000, payload)
+    with contextlib.suppress(CredentialRefused):
+        parse_credential(payload)
+    for kind in (NodeTokenRequest, UserTokenRequest):
+        with contextlib.suppress(*NOT_UNDERSTOOD):
+            msgspec.json.decode(payload, type=kind)
 
 
 # -- ranks and launchers at the agent's socket -----------------------------------------------------------------------
@@ -267,6 +316,15 @@ SLURM_PRINTED = (
     b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4] Switches=(null)\n",
     b"StepId=7.0 UserId=0 StartTime=2026-11-21T12:38:29 TimeLimit=UNLIMITED State=RUNNING Nodes=n1 Name=x\n",
 )
+SIGNALS = (
+    b'{"kind": "leak", "targets": ["rack r1"], "summary": "tray", "for_seconds": 60, "key": "k", "resolved": false}',
+    b'{"version": "4", "alerts": [{"status": "firing", "labels": {"alertname": "Leak", "instance": "n1.x:9100", '
+    b'"rack": "r1", "understudy_kind": "leak"}, "annotations": {"summary": "tray"}, "fingerprint": "a1"}]}',
+)
+CREDENTIALS = (
+    b"STATUS:          0\nENCODE_HOST:     10.0.0.1\nUID:             1000\nLENGTH:          9\n\na\n\nUID: 0",
+    b'{"cluster": "c", "node": "n1", "challenge": "x"}',
+)
 HOST_LISTS = (b"n[1-4,07],gpu-a[001-003]b,x", b"a[1-3][2-4]", b"(null)")
 CONFIGURATIONS = (b'cluster = "c"\nmode = "act"\n[spares]\ncount = 3\n[silence]\ndead_after_seconds = 60.5\n',)
 
@@ -279,6 +337,8 @@ TARGETS = {
     for target in (
         _target("report", read_report, _reports()),
         _target("launcher_report", read_launcher_report, (_recorded("http", "launcher_report.json"),)),
+        _target("signal", read_signal, SIGNALS),
+        Target("credential", read_credential, CREDENTIALS, ("understudy_controlplane/access",)),
         _target("rank", hear_rank, _conversations()),
         _target("kernel_record", read_kernel_record, KERNEL_RECORDS),
         _target("hook_record", read_hook_record, HOOK_RECORDS),
