@@ -94,7 +94,8 @@ class Loop:
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
-        self._set_back_by = 0.0  # seconds by which the clock was set back, and the times in the database were not
+        self._set_back_by = stores.seconds_ahead(clock.now())
+        """Seconds by which the clock was set back, and the times in the database were not."""
         self._wake = threading.Event()
         self._read_soon = False
         self._stop = threading.Event()

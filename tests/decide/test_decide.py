@@ -362,7 +362,8 @@ class TestNothing:
         moved = only(decided(b.snapshot(failed, jobs=[b.job()], spares=SPARES)))
         assert (moved.row, moved.to_state) == (44, None)
         assert (swap_of(moved).nodes, swap_of(moved).seats) == ((), ("n1", "n3", "n4", "n6"))
-        stays = only(decided(b.snapshot(failed, jobs=[b.job()]), b.config(spares={"no_spare": "wait"})))
+        stays, page = decided(b.snapshot(failed, jobs=[b.job()]), b.config(spares={"no_spare": "wait"}))
+        assert page.action is Action.PAGE
         assert (stays.row, stays.plan, stays.because) == (44, None, Because.NO_SPARE)
 
     def test_an_application_fault_condemns_no_node(self) -> None:

@@ -119,6 +119,22 @@ def test_what_an_administrator_took_or_slurm_took_just_now_pages_no_person(chang
     assert pages(b.snapshot(*away("n2", **changes))) == []
 
 
+def test_a_pause_pages_no_person_for_nodes_that_slurm_keeps_out() -> None:
+    """Its ticket would be sent after the pause, whatever has become of the nodes by then."""
+    assert pages(b.snapshot(*away("n2"), paused="maintenance")) == []
+
+
+@pytest.mark.parametrize(("held_for_seconds", "sent"), [(3700.0, 1), (3500.0, 0)])
+def test_a_gang_that_cannot_leave_an_operators_node_pages_a_person(held_for_seconds: float, sent: int) -> None:
+    """About such a node there is no incident."""
+    record = b.record("n2", NodeState.RETIRED, since=b.NOW - held_for_seconds)
+    slurm = b.slurm_node("n2", flags=["DRAIN"])
+    node = b.node("n2", slurm=slurm, record=record, events=(b.xid_event("n2", 79),))
+    config = b.config(spares={"no_spare": "wait"})
+    found = [b.plan_as(PagePlan, one.plan).about for one in pages(b.snapshot(node, jobs=[b.job()]), config)]
+    assert found == [("n2",)] * sent
+
+
 def restarted(for_seconds: float = 1900.0, *, heard: bool = True, **values: Any) -> Snapshot:
     """No rank of job 7 has reported since its restart, though its ranks did before."""
     job = b.job(nodes=("n1", "n2"), restart_count=1)

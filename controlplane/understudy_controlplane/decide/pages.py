@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.site_signal import signal_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -55,7 +55,7 @@ SAME_ROUND_SECONDS = 60.0
 def held_back(current: Round, decisions: Sequence[Decision]) -> Iterator[Finding]:
     """One for all that is due in this round. What a person was notified of is not repeated for a week."""
     snapshot = current.snapshot
-    if guards.object_to_operator(snapshot) is not None:
+    if _is_silenced(snapshot):
         return
     due = [one for one in decisions if _is_due(snapshot, one, current.config)]
     if due:
@@ -66,10 +66,15 @@ def held_back(current: Round, decisions: Sequence[Decision]) -> Iterator[Finding
         yield Finding(Signal.HELD_BACK, "guards.held_back", "", snapshot.now, words, evidence, nodes=about)
 
 
+def _is_silenced(snapshot: Snapshot) -> bool:
+    """In a pause a person is at work, and what is still so after it is found then."""
+    return bool(snapshot.paused) or guards.object_to_operator(snapshot) is not None
+
+
 def left_by_slurm(current: Round) -> Iterator[Finding]:
     """One for all nodes that are due, such as a rack that has lost its power for a moment."""
     snapshot = current.snapshot
-    if guards.object_to_operator(snapshot) is not None:
+    if _is_silenced(snapshot):
         return
     long_ago = snapshot.now - current.config.guards.page_after_seconds
     due = {
@@ -96,7 +101,7 @@ def unheard(current: Round) -> Iterator[Finding]:
     its owner may restart it as often as they like.
     """
     snapshot = current.snapshot
-    if guards.object_to_operator(snapshot) is not None:
+    if _is_silenced(snapshot):
         return
     long_ago = snapshot.now - current.config.hang.first_step_seconds
     due = [
@@ -121,7 +126,7 @@ def unheard(current: Round) -> Iterator[Finding]:
 def domains_down(current: Round) -> Iterator[Finding]:
     """One for all domains that failed as a whole since a person was notified last."""
     snapshot = current.snapshot
-    if guards.object_to_operator(snapshot) is not None:
+    if _is_silenced(snapshot):
         return
     due = {
         subject.name: incident
@@ -196,11 +201,18 @@ def _is_due(snapshot: Snapshot, decision: Decision, config: Config) -> bool:
         return False
     incident = snapshot.incidents.get(finding.subject)
     hangs = finding.signal in HANGS or finding.signal is Signal.GANG_HUNG_TOGETHER
-    since = incident.opened_at if incident is not None else finding.at if hangs else snapshot.now
+    since = incident.opened_at if incident is not None else finding.at if hangs else _held_since(snapshot, finding)
     at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
     if snapshot.now - since < (0.0 if at_once else config.guards.page_after_seconds):
         return False
     return not _is_paged(snapshot, decision.subject, since)
+
+
+def _held_since(snapshot: Snapshot, finding: Finding) -> float:
+    """Of a gang that stands on an operator's node, about which there is no incident."""
+    node = snapshot.nodes.get(finding.node)
+    held = node is not None and node.state in HELD_BY_PEOPLE and finding.signal is Signal.GANG_STRANDED
+    return node.record.since if node is not None and held else snapshot.now
 
 
 def _is_paged(snapshot: Snapshot, subject: str, since: float) -> bool:

@@ -40,6 +40,7 @@ from understudy_controlplane.ingest.launchers import gang_of
 from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
 from understudy_controlplane.ingest.reports import objection_to, store_facts
 from understudy_controlplane.live.telemetry import UnknownNode
+from understudy_controlplane.simulate.scenario import PROGRAM_XIDS
 from understudy_controlplane.store.database import StoreError
 
 CLUSTER = "testbed"
@@ -87,7 +88,8 @@ class Machine:
     broken_at: float = -math.inf
     fails_validation: bool = False
     computes_wrong: bool = False
-    accused_at: float = -math.inf  # when something last happened for which it may be taken out of service
+    accused_at: float = -math.inf  # when something was last known for which it may be taken out of service
+    heard_events: set[tuple[str, int]] = field(default_factory=set)  # boot and number, of the kernel log
     sequence: int = 0
     sent_at: float = -math.inf
     facts: list[Fact] = field(default_factory=list)  # not acknowledged yet
@@ -413,11 +415,16 @@ class Cluster:
         if fate < 0.7:
             _receive(core, body)
         if acknowledged and not 0.7 <= fate < 0.8:  # else the answer is lost, and the facts are sent again
-            self._note_acknowledged(machine)
+            self._note_acknowledged(machine, now)
             machine.facts.clear()
 
-    def _note_acknowledged(self, machine: Machine) -> None:
+    def _note_acknowledged(self, machine: Machine, now: float) -> None:
+        """A person who resumes a node does not answer for an error that its agent could not report yet."""
         for fact in machine.facts:
+            if isinstance(fact, KernelEvent) and fact.xid not in PROGRAM_XIDS:
+                if (fact.boot_id, fact.sequence) not in machine.heard_events:
+                    machine.accused_at = now
+                machine.heard_events.add((fact.boot_id, fact.sequence))
             if isinstance(fact, Anomaly):
                 self.bad_since.setdefault((fact.job_id, Attempt(fact.restart_count, fact.launch)), fact.step)
 

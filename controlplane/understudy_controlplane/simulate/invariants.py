@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,8 @@ class Invariants:
         """Jobs that a person wanted moved: that is done in a pause as well."""
         self._newest_before_pause: int | None = None  # while it is paused
         self._halted = False
+        self._left_to_person: set[int] = set()
+        """Jobs of which an operator has cancelled a move: the control plane leaves them to that person."""
         self._paused_jobs: dict[int, tuple[int, float]] = {}
         """The newest recovery when the job was paused, and when that ends by the control plane's clock."""
         self._wrong_since: dict[str, float] = {}
@@ -112,8 +115,10 @@ class Invariants:
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
         self._drained_for_prolog: set[str] = set()
-        self._drained_unseen: set[str] = set()
-        """By a person, since the control plane was last seen at work."""
+        self._drained_unseen: dict[str, float] = {}
+        """By a person, when by the control plane's clock, and it has not read Slurm since."""
+        self._drained_unread: set[str] = set()
+        """By the control plane, which has not read that back: killed, it cannot know whether a person resumed it."""
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
         self._slurm_crashed_at = -math.inf
@@ -160,9 +165,13 @@ class Invariants:
         newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
         self._paused_jobs[job_id] = (newest, until)
 
+    def cancelled(self, recovery: Recovery) -> None:
+        job = job_of(recovery.plan)
+        self._left_to_person |= {job.job_id} if job is not None else set()
+
     def drained_by_person(self, node: str) -> None:
         self._drained_by_person.add(node)
-        self._drained_unseen.add(node)
+        self._drained_unseen[node] = self._world.clock.now()
 
     def drained_for_prolog(self, node: str) -> None:
         """Slurm has drained it: the control plane takes that over, whatever its budget."""
@@ -172,7 +181,7 @@ class Invariants:
         self._drained_by_person.discard(node)
         self._vouched_at[node] = self._world.now
         crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
-        if not crashed and node not in self._drained_unseen:
+        if not crashed and node not in self._drained_unseen and node not in self._drained_unread:
             self._resumed_at[node] = self._world.now
 
     def slurm_crashed(self) -> None:
@@ -214,6 +223,8 @@ class Invariants:
         self.effects += 1
         if effect.call == "resume_node":
             self._resumed_at.pop(effect.arguments[0], None)
+        if effect.call == "drain_node":
+            self._drained_unread.add(effect.arguments[0])
 
     def _touches_nothing_of_others(self, effect: Effect) -> None:
         first = effect.arguments[0]
@@ -268,8 +279,9 @@ class Invariants:
         if errors and not self.errors_excused:
             raise Violation("no-error", core.loop.pulse.last_error or "a recovery ran into an error")
         self.errors_excused = False
-        if not core.loop.pulse.slurm.error:
-            self._drained_unseen.clear()
+        snapshot = core.loop.pulse.snapshot
+        read_at = snapshot.slurm_read_at if snapshot is not None and snapshot.slurm_read_at else -math.inf
+        self._drained_unseen = {node: at for node, at in self._drained_unseen.items() if at >= read_at}
         if core.loop.pulse.slurm.error or self._world.now < self._world.line.refuses_until:
             self._fine_since = math.inf
         else:
@@ -279,6 +291,7 @@ class Invariants:
             self._read_history(core)
         self._history.refresh(0.0)
         before, self._known = self._known, self._history.running()
+        self._drained_unread &= _draining(self._known)
         running = {recovery.id for recovery in self._known}
         self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
@@ -307,6 +320,8 @@ class Invariants:
             swap = recovery.swap
             if swap is None or recovery.status is not RecoveryStatus.SUCCEEDED or swap.job.job_id in given_up:
                 continue
+            if recovery.step(StepName.AWAIT_FIRST_STEP) is None:
+                continue  # it has only kept a launcher off a spare, and ended no attempt
             before = Attempt(swap.restart_count, swap.launch if isinstance(swap, AllocationSwapPlan) else MANY_LAUNCHES)
             if not any(attempt > before for attempt in cluster.worked.get(swap.job.job_id, ())):
                 words = f"recovery {recovery.id} has succeeded, and no attempt of job {swap.job.job_id} after {before}"
@@ -467,6 +482,7 @@ class Invariants:
         in_service = [node for node in nodes if node.usable and records[node.name].state is NodeState.IN_SERVICE]
         broken = {name for name, machine in world.cluster.machines.items() if machine.broken}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
+        idle = [name for name in idle if name not in _reported(core)]
         pool = reservations.get(POOL, ())
         spares = [node for node in nodes if node.name in pool and records[node.name].state not in OUT_OF_SERVICE]
         held = sum(node.usable for node in spares)
@@ -480,6 +496,10 @@ class Invariants:
     def _is_vouched_for(self, machine: Machine) -> bool:
         """A person has returned it to service, broken as it is."""
         return machine.broken and machine.broken_at < self._vouched_at.get(machine.name, -math.inf)
+
+    def _is_left_at_fault(self, name: str) -> bool:
+        """A budget has kept it in service, its gang has left it, and a person was notified."""
+        return self._world.cluster.machines[name].broken and name in self.notified_of
 
     def _stays(self, core: Core) -> set[int]:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
@@ -496,25 +516,36 @@ class Invariants:
         world = self._world
         jobs = world.jobs()
         reserved = {name for one in world.slurm.reservations() for name in one.nodes}
-        usable = sum(
-            node.usable and node.base_state == "IDLE" and node.name not in reserved for node in world.slurm.nodes()
-        )
+        free = {node.name for node in world.slurm.nodes() if node.usable and node.base_state == "IDLE"} - reserved
         core = world.core
         assert core is not None
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
             notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
-            if gang.over or job is None or job.ended or notified:
+            if gang.over or job is None or job.ended or notified or gang.job_id in self._left_to_person:
                 continue
             if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):
                 continue  # its processes cannot work there, and a person answers for that
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:
                 continue  # it was set back after the requeue
-            if gang.computes or (job.pending and usable < job.node_count) or gang.job_id in self._stays(core):
+            usable = free - {name for name in job.excluded_nodes if self._is_left_at_fault(name)}
+            if gang.computes or (job.pending and len(usable) < job.node_count) or gang.job_id in self._stays(core):
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
             raise Violation("everything-comes-to-rest", words)
+
+
+def _reported(core: Core) -> set[str]:
+    """Nodes of which an operator has reported a fault, while a budget holds that back: they are no spares."""
+    requests = core.loop.pulse.snapshot.requests if core.loop.pulse.snapshot else {}
+    return {name for name, request in requests.items() if request.verb is Verb.QUARANTINE}
+
+
+def _draining(recoveries: Iterable[Recovery]) -> set[str]:
+    """Nodes whose drain was begun, and not read back yet."""
+    drains = [(one.plan.nodes, one.step(StepName.DRAIN_NODES)) for one in recoveries]
+    return {name for nodes, step in drains if step is not None and step.status is StepStatus.INTENDED for name in nodes}
 
 
 def _jobs_on(world: World, node: str) -> list[int]:

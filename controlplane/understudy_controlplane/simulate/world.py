@@ -475,6 +475,7 @@ class World:
         with self.from_outside(), suppress(Killed):
             for recovery in stores.recoveries.newest(1):
                 if recovery.status is RecoveryStatus.RUNNING:
+                    self.invariants.cancelled(recovery)
                     subject, now = cancel_subject(recovery.id), self.clock.now()
                     stores.repairs.ask(Verb.CANCEL, subject, "a person asks for it", "alice", now)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, func, select, update
 
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import reading
 
 STAMPS = (
     tables.node.c.since,
@@ -31,6 +33,18 @@ SQUEEZE = 1e-4
 """An hour to come becomes the last 0.4 seconds: in their order, as far as a double distinguishes them."""
 
 
+OF_NODES = (tables.node.c.since, tables.node.c.cleared_at, tables.node.c.drained_at)
+
+
+def seconds_ahead(engine: Engine, now: float) -> float:
+    """By how much the newest time of a node is later than `now`: the clock was set back while no control plane ran.
+    Raises StoreError.
+    """
+    with reading(engine) as connection:
+        newest = connection.execute(select(*(func.max(one) for one in OF_NODES))).one()
+    return max([at - now for at in newest if at is not None and at > now], default=0.0)
+
+
 def set_times_back(engine: Engine, now: float, seconds: float) -> None:
     """The clock was set back by these seconds. Times later than `now` become now, in their order.
 
@@ -41,4 +55,8 @@ def set_times_back(engine: Engine, now: float, seconds: float) -> None:
         for stamp in STAMPS:
             was_now = now + seconds
             table = stamp.table
-            connection.execute(update(table).where(stamp > now).values({stamp: now - (was_now - stamp) * SQUEEZE}))
+            later = stamp > now
+            if stamp is tables.operator_intent.c.at:
+                # A pause is of the job that was submitted before it, and Slurm's time of that does not change.
+                later &= tables.operator_intent.c.verb != Verb.PAUSE_JOB.value
+            connection.execute(update(table).where(later).values({stamp: now - (was_now - stamp) * SQUEEZE}))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.clock_set_back import set_times_back
+from understudy_controlplane.store.clock_set_back import seconds_ahead, set_times_back
 from understudy_controlplane.store.database import one_view
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
@@ -50,6 +50,10 @@ class Stores:
             repairs=RepairStore(engine),
             signals=SiteSignalStore(engine),
         )
+
+    def seconds_ahead(self, now: float) -> float:
+        """By how much the clock was set back since these times were written. Raises StoreError."""
+        return seconds_ahead(self.engine, now)
 
     def set_times_back(self, now: float, seconds: float) -> None:
         """The clock was set back. Raises StoreError."""
