@@ -1,4 +1,4 @@
-"""Two stopwatches: for the step a rank is in, and for the part of it spent waiting for other ranks."""
+"""Stopwatches: for the step a rank is in, and for the time spent waiting, for other ranks or for data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
-from typing import SupportsInt
+from typing import NamedTuple, SupportsFloat, SupportsInt
 
 
 class WaitingClock:
@@ -55,22 +55,37 @@ class WaitingClock:
             return total
 
 
+class Clocks(NamedTuple):
+    waiting: WaitingClock  # for other ranks
+    data: WaitingClock
+
+
+class FinishedStep(NamedTuple):
+    number: SupportsInt
+    self_seconds: float  # without waiting
+    wall_seconds: float
+    data_seconds: float  # waiting for data, in the step and since the step before
+    work: SupportsFloat | None
+
+
 class StepTimer:
     """Times one step. A step that ends in an exception does not count."""
 
-    __slots__ = ("_begin", "_done", "_end", "_number", "_started", "_waiting")
+    __slots__ = ("_begin", "_data", "_data_before", "_done", "_end", "_number", "_started", "_waiting", "_work")
 
     def __init__(
         self,
         number: SupportsInt,
-        waiting: WaitingClock,
+        work: SupportsFloat | None,
+        clocks: Clocks,
         begin: Callable[[SupportsInt], None],
         end: Callable[[], None],
-        done: Callable[[SupportsInt, float, float], None],
+        done: Callable[[FinishedStep], None],
     ) -> None:
         """Calls `begin` with the number at the start, `end` at every end, `done` with the times if the step counts."""
         self._number = number
-        self._waiting = waiting
+        self._work = work
+        self._waiting, self._data = clocks
         self._begin = begin
         self._end = end
         self._done = done
@@ -79,13 +94,15 @@ class StepTimer:
         self._begin(self._number)
         self._started = perf_counter()
         self._waiting.restart(self._started)
+        self._data_before = self._data.restart(self._started)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
         now = perf_counter()
-        waited = self._waiting.restart(now)
+        waited, data = self._waiting.restart(now), self._data.restart(now)
         if kind is None:
             wall = now - self._started
-            self._done(self._number, max(0.0, wall - waited), wall)
+            own = max(0.0, wall - waited - data)
+            self._done(FinishedStep(self._number, own, wall, self._data_before + data, self._work))

@@ -7,6 +7,7 @@ trainer.train(resume_from_checkpoint=callback.resume_from_checkpoint())
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ class UnderstudyCallback(TrainerCallback):
     """Times optimizer steps, announces checkpoints when they are written, and asks for the restore point.
 
     A step is what the Trainer calls one: all the batches that it accumulates, and the optimizer's update. Loading
-    data, evaluation, logging and the writing of checkpoints are not in it.
+    data, evaluation, logging and the writing of checkpoints are not in it. What lies between two steps without the last
+    three is waiting for data.
     """
 
     def __init__(self, monitor: Monitor | None = None) -> None:
@@ -33,6 +35,8 @@ class UnderstudyCallback(TrainerCallback):
         self._step: AbstractContextManager[None] | None = None
         self._watch: Watch | None = None
         self._evaluation: AbstractContextManager[None] | None = None
+        self._ended_at: float | None = None
+        """Of the last step, if nothing but data has been waited for since."""
 
     def resume_from_checkpoint(self, otherwise: str | bool | None = STOP) -> str | bool | None:
         """For Trainer.train: the checkpoint to continue from; None to start from the beginning, as nothing was ever
@@ -72,6 +76,8 @@ class UnderstudyCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._end_evaluation()  # one that failed and was caught has no end of its own
+        if self._ended_at is not None:
+            self._monitor.waited_for_data(time.perf_counter() - self._ended_at)
         step = self._monitor.step(state.global_step)
         step.__enter__()
         self._step = step
@@ -81,11 +87,13 @@ class UnderstudyCallback(TrainerCallback):
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(None, None, None)
+        self._ended_at = time.perf_counter()
 
     @never_raise
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._ended_at = None
         if self._evaluation is None:
             self._evaluation = self._monitor.section("evaluation")
             self._evaluation.__enter__()
@@ -107,6 +115,7 @@ class UnderstudyCallback(TrainerCallback):
 
     @never_raise
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._ended_at = None
         logs = kwargs.get("logs") or {}
         if "grad_norm" in logs:  # of training, not of evaluation
             self._monitor.observe(logs.get("loss"), logs["grad_norm"])
@@ -114,6 +123,7 @@ class UnderstudyCallback(TrainerCallback):
     @never_raise
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called on every rank when it has written its part; the Trainer's own state is rank 0's last file."""
+        self._ended_at = None
         path = Path(args.output_dir or ".").absolute() / f"checkpoint-{state.global_step}"
         if args.save_only_model or args.save_on_each_node:
             warn_once("save", "checkpoints without optimizer, or with a copy on each node, are not announced: %s", path)

@@ -8,6 +8,7 @@ trainer.fit(model, ckpt_path=callback.ckpt_path())
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,7 +35,7 @@ class UnderstudyCallback(Callback):
     """Times optimizer steps, announces checkpoints when they are written, and asks for the restore point.
 
     A step goes from the start of its first batch to the end of its last; loading data, validation and the writing of
-    checkpoints are not in it.
+    checkpoints are not in it. What lies between two batches without the last two is waiting for data.
     """
 
     def __init__(self, monitor: Monitor | None = None) -> None:
@@ -45,6 +46,8 @@ class UnderstudyCallback(Callback):
         self._watch: Watch | None = None
         self._own_save = False
         self._evaluation: AbstractContextManager[None] | None = None
+        self._ended_at: float | None = None
+        """Of the last batch, if nothing but data has been waited for since."""
 
     def ckpt_path(self, otherwise: str | None = STOP) -> str | None:
         """For Trainer.fit: the checkpoint to continue from; None to start from the beginning, as nothing was ever
@@ -89,6 +92,9 @@ class UnderstudyCallback(Callback):
 
     @never_raise
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        ended_at, self._ended_at = self._ended_at, None
+        if ended_at is not None:
+            self._monitor.waited_for_data(time.perf_counter() - ended_at)
         if self._step is None:
             self._number = trainer.global_step
             step = self._monitor.step(self._number)
@@ -100,6 +106,7 @@ class UnderstudyCallback(Callback):
         if self._step is not None and trainer.global_step > self._number:  # else more batches are accumulated
             step, self._step = self._step, None
             step.__exit__(None, None, None)
+        self._ended_at = time.perf_counter()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._step = None
@@ -107,6 +114,7 @@ class UnderstudyCallback(Callback):
 
     @never_raise
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._ended_at = None
         self._end_evaluation()
         self._evaluation = self._monitor.section("evaluation")
         self._evaluation.__enter__()
@@ -126,6 +134,7 @@ class UnderstudyCallback(Callback):
         def save_checkpoint(filepath: Any, weights_only: bool | None = None, *args: Any, **kwargs: Any) -> None:
             before = self._is_there(filepath)
             save(filepath, weights_only, *args, **kwargs)  # all ranks; behind a barrier when it returns
+            self._ended_at = None
             if not weights_only:
                 self._announce(trainer, filepath, before)
 

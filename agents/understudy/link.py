@@ -233,6 +233,6 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def hello_message(identity: Identity, gpu_index: int | None, role: str) -> dict[str, Any]:
-    rank = {**identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role}
+def hello_message(identity: Identity, gpu_index: int | None, role: str, dp_rank: int | None = None) -> dict[str, Any]:
+    rank = {**identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role, "dp_rank": dp_rank}
     return {"type": "hello", **rank, "release": RELEASE}

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 
-from .clocks import StepTimer, WaitingClock
+from .clocks import Clocks, FinishedStep, StepTimer, WaitingClock
 from .collectives import Collective, NoCollective
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
@@ -59,15 +59,18 @@ class Monitor:
     _link: Link | None
     """None: not active."""
 
-    def __init__(self, gpu_index: int | None = None, role: str = "", socket: str | None = None) -> None:
+    def __init__(
+        self, gpu_index: int | None = None, role: str = "", socket: str | None = None, dp_rank: int | None = None
+    ) -> None:
         """`gpu_index` is the GPU's index on this node as NVML counts; by default the GPU is found out with the first
         step. `role` is such as "stage0": ranks are compared with ranks of the same role only. `socket` is the agent's
-        socket, if it is not in UNDERSTUDY_SOCKET.
+        socket, if it is not in UNDERSTUDY_SOCKET. `dp_rank` is the data-parallel rank in a job with pipeline stages or
+        tensor parallelism: ranks that have the same one process the same batches.
         """
         self._prepare()
         try:
             identity = read_identity(os.environ)
-            hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role)
+            hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role, dp_rank)
             self._names_gpu = gpu_index is None
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
@@ -82,6 +85,8 @@ class Monitor:
     def _prepare(self) -> None:
         """Everything but the link."""
         self._waiting = WaitingClock()
+        self._data = WaitingClock()
+        self._clocks = Clocks(self._waiting, self._data)
         self._outbox = Outbox()
         self._first_step_open = True
         self._names_gpu = False
@@ -160,19 +165,35 @@ class Monitor:
     def steps(self, numbers: Iterable[Number]) -> Iterator[Number]:
         """Yields the numbers and times the body of the loop as one step for each.
 
-        Checkpoints and logging count if they are in the body; the time that `numbers` takes to yield the next one does
-        not. `continue` ends a step as the end of the body does. A step that is left with `break`, `return` or an
-        exception may be incomplete and does not count.
+        Checkpoints and logging count if they are in the body; the time that `numbers` takes to yield the next one is
+        waiting for data. `continue` ends a step as the end of the body does. A step that is left with `break`, `return`
+        or an exception may be incomplete and does not count.
         """
-        for number in numbers:
+        remaining = iter(numbers)
+        while True:
+            with self._data:
+                try:
+                    number = next(remaining)
+                except StopIteration:
+                    return
             with self.step(number):
                 yield number
 
-    def step(self, number: SupportsInt) -> AbstractContextManager[None]:
-        """Times one training step; costs a few microseconds. A step that ends in an exception does not count."""
+    def step(self, number: SupportsInt, work: SupportsFloat | None = None) -> AbstractContextManager[None]:
+        """Times one training step; costs a few microseconds. A step that ends in an exception does not count.
+
+        `work` is how much this rank has to do in it, in any unit of which time is a linear function: tokens, or the sum
+        of the squares of sequence lengths. Ranks are then compared without what their work explains.
+        """
         if self._link is None:
             return contextlib.nullcontext()
-        return StepTimer(number, self._waiting, self._begin_step, self._end_step, self._finish_step)
+        return StepTimer(number, work, self._clocks, self._begin_step, self._end_step, self._finish_step)
+
+    def data_wait(self) -> AbstractContextManager[None]:
+        """Within this block the training thread waits for data: `with monitor.data_wait(): batch = next(loader)`. In a
+        step or between two; the time is no part of the rank's own, and is compared by itself.
+        """
+        return self._data
 
     def waiting(self) -> AbstractContextManager[None]:
         """Within this block the rank waits for other ranks: the time does not count as its own."""
@@ -278,6 +299,10 @@ class Monitor:
         """Adds time of this step spent waiting for other ranks, measured elsewhere."""
         self._waiting.add(seconds)
 
+    def waited_for_data(self, seconds: float) -> None:
+        """Adds time spent waiting for data, measured elsewhere: it counts for the step that ends next."""
+        self._data.add(seconds)
+
     def note_entered(self, name: str) -> None:
         """Records a collective that does not block this thread; call note_left() when it is done."""
         self._outbox.collectives.enter(name)
@@ -297,6 +322,7 @@ class Monitor:
         """The child, such as a data loader's worker, is no rank and must not use its parent's connection."""
         link, self._link = self._link, None
         self._waiting.after_fork()
+        self._data.after_fork()
         self._outbox.after_fork()
         self._watches.clear()
         self._first_step_open = False
@@ -308,10 +334,10 @@ class Monitor:
         if link is not None:
             self.close(EXIT_SECONDS_MAX if link.connected.is_set() else 0.1)
 
-    def _finish_step(self, number: SupportsInt, self_seconds: float, wall_seconds: float) -> None:
-        self._outbox.steps.append((number, self_seconds, wall_seconds))
+    def _finish_step(self, finished: FinishedStep) -> None:
+        self._outbox.steps.append(finished)
         self._outbox.stall.progressed()
-        if self._first_step_open and (step := step_number(number)) is not None:
+        if self._first_step_open and (step := step_number(finished.number)) is not None:
             self._first_step_open = False
             self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
             self._name_gpu()

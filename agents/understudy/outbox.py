@@ -6,13 +6,15 @@ The training thread fills it, the link's thread empties it. It is bounded: beyon
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, SupportsInt
+from typing import Any
 
 from .anomalies import AnomalyWatch
+from .clocks import FinishedStep
 from .collectives import CollectiveLog, Entered
 from .never_raise import warn_once
 from .stall import StallWatch
@@ -25,15 +27,17 @@ STEP_MAX = 2**53
 TEXT_CHARACTERS_MAX = 2048  # of a path
 BLOCK_BYTES = 1 << 20
 
-Step = tuple[int, float, float]
-"""Number, seconds less waiting, seconds."""
+DATA_SECONDS_MIN = 1e-4
+"""Less is what the measuring itself takes."""
+
+WORK_MAX = 1e30
 
 
 class Outbox:
     def __init__(self) -> None:
         self.collectives = CollectiveLog()
         self.stall = StallWatch()
-        self.steps: deque[tuple[SupportsInt, float, float]] = deque(maxlen=STEPS_HELD_MAX)
+        self.steps: deque[FinishedStep] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)
         """Step, loss and gradient norm, as the training passed them."""
@@ -96,21 +100,23 @@ class Outbox:
 
     def take_steps(self) -> Iterator[dict[str, Any]]:
         """Messages of consecutive steps, oldest first."""
-        run: list[Step] = []
+        run: list[FinishedStep] = []
+        first = 0
         while self.steps:
-            number, own, wall = self.steps.popleft()
+            step = self.steps.popleft()
             # The number may be a tensor, and converting it takes too long for the training thread.
-            known = step_number(number)
+            known = step_number(step.number)
             if known is None:
-                warn_once("step", "steps must be numbered from 0: %.50r is not reported", number)
+                warn_once("step", "steps must be numbered from 0: %.50r is not reported", step.number)
                 continue
-            step = (known, own, wall)
-            if run and (step[0] != run[-1][0] + 1 or len(run) == STEPS_PER_MESSAGE_MAX):
-                yield _steps_message(run)
+            if run and (known != first + len(run) or len(run) == STEPS_PER_MESSAGE_MAX):
+                yield _steps_message(first, run)
                 run = []
+            if not run:
+                first = known
             run.append(step)
         if run:
-            yield _steps_message(run)
+            yield _steps_message(first, run)
 
 
 def describe_file(path: str, file: str) -> dict[str, Any]:
@@ -137,10 +143,28 @@ def collective_message(entered: Entered) -> dict[str, Any]:
     return {"type": "collective", **entered._asdict(), "step": step_number(entered.step)}
 
 
-def _steps_message(run: list[Step]) -> dict[str, Any]:
-    return {
+def _steps_message(first_step: int, run: list[FinishedStep]) -> dict[str, Any]:
+    message: dict[str, Any] = {
         "type": "steps",
-        "first_step": run[0][0],
-        "self_seconds": [round(own, 6) for _, own, _ in run],
-        "wall_seconds": [round(wall, 6) for _, _, wall in run],
+        "first_step": first_step,
+        "self_seconds": [round(step.self_seconds, 6) for step in run],
+        "wall_seconds": [round(step.wall_seconds, 6) for step in run],
     }
+    if any(step.data_seconds > DATA_SECONDS_MIN for step in run):
+        message["data_seconds"] = [round(step.data_seconds, 6) for step in run]
+    if any(step.work is not None for step in run):
+        message["work"] = [_work(step.work) for step in run]
+    return message
+
+
+def _work(value: Any) -> float | None:
+    """None for what is no work: not given, no number, negative or infinite."""
+    try:
+        number = float(value) if value is not None else math.nan
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if 0 <= number <= WORK_MAX:
+        return number
+    if value is not None:
+        warn_once("work", "work must be a number from 0 to %g: %.50r is not reported", WORK_MAX, value)
+    return None

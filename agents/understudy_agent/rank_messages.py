@@ -17,6 +17,7 @@ from understudy_agent.wire import (
     STACK_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
+    WORK_MAX,
     AnomalyKind,
     LaunchEnded,
     LauncherAnswer,
@@ -37,6 +38,8 @@ Time = Annotated[float, Meta(ge=0, le=1e11)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 NonEmpty = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
 Durations = Annotated[list[Seconds], Meta(min_length=1, max_length=STEPS_PER_WINDOW_MAX)]
+MoreDurations = Annotated[list[Seconds], Meta(max_length=STEPS_PER_WINDOW_MAX)]
+Works = Annotated[list[Annotated[float, Meta(ge=0, le=WORK_MAX)] | None], Meta(max_length=STEPS_PER_WINDOW_MAX)]
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -49,12 +52,15 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     role: Text = ""
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
     release: Text = ""  # of the hook; empty before 0.2.0
+    dp_rank: Count | None = None  # ranks that have the same one process the same batches
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps"):
     first_step: Step
     self_seconds: Durations
     wall_seconds: Durations
+    data_seconds: MoreDurations = []  # waiting for data; as long as `self_seconds`, or empty: no step waited
+    work: Works = []  # how much each step had to do; as long, or empty: not known of any
 
 
 class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):

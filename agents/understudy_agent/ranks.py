@@ -374,6 +374,8 @@ class RankConnection:
         if isinstance(message, Steps):
             if len(message.self_seconds) != len(message.wall_seconds):
                 raise RefusedError("self_seconds and wall_seconds must have the same length")
+            if not {len(message.data_seconds), len(message.work)} <= {0, len(message.self_seconds)}:
+                raise RefusedError("data_seconds and work must be empty or as long as self_seconds")
             self._server.windows.add(hello, message, self.user_id)
             if self._server.launchers is not None:
                 last = message.first_step + len(message.self_seconds) - 1

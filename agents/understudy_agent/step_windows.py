@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ Key = tuple[int, int, int, int, int]
 
 REPORTS_PER_PLACE = 10
 """A rank that hangs sends nothing new; its place is sent again every so many reports, in case one was lost."""
+
+Value = TypeVar("Value")
 
 SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's size
 
@@ -53,12 +56,15 @@ class WindowBuffer:
         key = _key(hello, user_id)
         own = [round(seconds, SECONDS_DIGITS) for seconds in steps.self_seconds]
         wall = [round(seconds, SECONDS_DIGITS) for seconds in steps.wall_seconds]
-        first = steps.first_step
+        data = [round(seconds, SECONDS_DIGITS) for seconds in steps.data_seconds]
+        work, first = steps.work, steps.first_step
         if key in self._places:
             self._places[key].stack = ""  # it goes on
         before = self._windows.pop(key, None)
         # A window has no gaps: after one (or a step back) only the newer steps count.
         if before is not None and before.first_step + len(before.self_seconds) == first:
+            data = _appended(before.data_seconds, data, 0.0, len(before.self_seconds), len(own))
+            work = _appended(before.work, work, None, len(before.self_seconds), len(own))
             own, wall, first = before.self_seconds + own, before.wall_seconds + wall, before.first_step
         surplus = max(0, len(own) - STEPS_PER_WINDOW_MAX)
         if len(self._windows) >= self._ranks_max:
@@ -68,6 +74,8 @@ class WindowBuffer:
             first_step=first + surplus,
             self_seconds=own[surplus:],
             wall_seconds=wall[surplus:],
+            data_seconds=data[surplus:],
+            work=work[surplus:],
         )
 
     def place(self, hello: Hello, message: Whereabouts, user_id: int) -> None:
@@ -119,6 +127,13 @@ class WindowBuffer:
         return windows
 
 
+def _appended(before: list[Value], after: list[Value], missing: Value, count: int, more: int) -> list[Value]:
+    """Either may be empty; then its `count` or `more` values are missing."""
+    if not before and not after:
+        return []
+    return (before or [missing] * count) + (after or [missing] * more)
+
+
 def _index(uuid: str, gpus: Sequence[Gpu], otherwise: int | None) -> int | None:
     """CUDA accepts the beginning of a UUID, too, where it is the only one."""
     named = [gpu.index for gpu in gpus if uuid and gpu.uuid.startswith(uuid)]
@@ -144,4 +159,5 @@ def _window(hello: Hello, user_id: int) -> RankWindow:
         launch=hello.launch,
         user_id=user_id,
         role=hello.role,
+        dp_rank=hello.dp_rank,
     )

@@ -56,6 +56,7 @@ TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
 SECTION_CHARACTERS_MAX = 64
 STACK_CHARACTERS_MAX = 512
+WORK_MAX = 1e30
 LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 
@@ -238,6 +239,9 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     section: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] | None = None
     """What the training does besides steps, such as "evaluation"; empty: nothing that it names; None: not reported."""
     stack: Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX)] = ""  # where it stands still, innermost frame first
+    dp_rank: Count | None = None  # ranks that have the same one process the same batches; None: not known
+    data_seconds: list[float] = []  # waiting for data, of each step; empty: none waited
+    work: list[float | None] = []  # how much each step had to do, in a unit of the training's own; empty: not known
 
 
 KERNEL_PATTERNS_MAX = 64

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from understudy_agent.facts import FactQueue
 from understudy_agent.rank_messages import CollectiveEntered, Hello, Steps
 from understudy_agent.step_windows import WindowBuffer
@@ -123,6 +125,15 @@ def test_consecutive_steps_become_one_window() -> None:
     assert (window.first_step, len(window.self_seconds), len(window.wall_seconds)) == (5, 5, 5)
     assert (window.rank, window.gpu_index, window.role) == (0, 0, "stage0")
     assert windows.take() == []
+
+
+def test_waiting_for_data_and_work_stay_beside_their_steps() -> None:
+    windows = WindowBuffer()
+    windows.add(hello(), steps(5, 2), 1000)
+    windows.add(hello(), replace(steps(7, 1), data_seconds=[0.5], work=[9.0]), 1000)
+    windows.add(hello(), steps(8, 1), 1000)
+    [window] = windows.take()
+    assert (window.data_seconds, window.work) == ([0.0, 0.0, 0.5, 0.0], [None, None, 9.0, None])
 
 
 def test_a_window_has_no_gaps() -> None:

@@ -416,19 +416,31 @@ def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane
             yield number
 
     with running_agent(config):
-        monitor = Monitor()
+        monitor = Monitor(dp_rank=3)
         seen = []
         for n in monitor.steps(slowly()):
             seen.append(n)
             if n == 11:
                 continue
             time.sleep(0.01)
+        with monitor.step(14, work=4096.0), monitor.data_wait():
+            time.sleep(0.02)
+        with monitor.step(15, work=object()):  # type: ignore[arg-type]  # nothing that a user passes is raised
+            pass
         monitor.close()
-        plane.wait_for(lambda plane: len(reported_steps(plane)) == 4)
-    assert seen == reported_steps(plane) == [10, 11, 12, 13]
+        plane.wait_for(lambda plane: len(reported_steps(plane)) == 6)
+    assert seen == [10, 11, 12, 13]
+    assert reported_steps(plane) == [*seen, 14, 15]
     walls = [seconds for window in windows(plane) for seconds in window.wall_seconds]
     assert walls[1] < 0.01
     assert all(0.01 < seconds < 0.04 for seconds in (walls[0], walls[2], walls[3]))
+    data = [seconds for window in windows(plane) for seconds in window.data_seconds]
+    assert all(seconds > 0.04 for seconds in data[:4])
+    assert data[4] > 0.015
+    own = [seconds for window in windows(plane) for seconds in window.self_seconds]
+    assert own[4] < 0.01  # waiting for data is none of its own time
+    assert [work for window in windows(plane) for work in window.work][-2:] == [4096.0, None]
+    assert {window.dp_rank for window in windows(plane)} == {3}
     [first] = of_kind(plane, FirstStep)
     assert isinstance(first, FirstStep)
     assert first.step == 10

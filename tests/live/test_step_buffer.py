@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests import builders as b
 from understudy_agent.wire import Collective, RankWindow
@@ -28,6 +30,32 @@ def test_a_table_shows_steps_in_their_order_over_the_wrap_of_the_ring() -> None:
     expected = np.arange(last + 1 - STEPS_KEPT, last + 1, dtype=np.float32)
     assert table.first_step == last + 1 - STEPS_KEPT
     assert np.array_equal(table.self_seconds, np.stack([expected, expected + 1]))
+
+
+def test_waiting_for_data_and_work_stand_beside_their_steps() -> None:
+    buffer = StepBuffer(Attempt(0), 2)
+    buffer.add(window(0, 0, [1.0] * 5), "n1", b.NOW)
+    buffer.add(window(1, 0, [1.0] * 3), "n1", b.NOW)
+    assert buffer.table(b.job().key).data_seconds is None
+    assert buffer.table(b.job().key).work is None
+    assert buffer.table(b.job().key).replicas.size == 0
+    more = replace(window(0, 4, [1.0] * 3), data_seconds=[9.0, 0.5, 0.25], work=[9.0, None, 7.0], dp_rank=5)
+    buffer.add(more, "n1", b.NOW)
+    buffer.add(replace(window(0, 8, [1.0]), dp_rank=5), "n1", b.NOW)
+    table = buffer.table(b.job().key)
+    nan = np.nan
+    np.testing.assert_array_equal(table.data_seconds, [[0, 0, 0, 0, 0, 0.5, 0.25, nan, 0], [0, 0, 0] + [nan] * 6])
+    np.testing.assert_array_equal(table.work, [[nan] * 6 + [7, nan, nan], [nan] * 9])
+    assert table.replicas.tolist() == [5, -1]
+
+
+@pytest.mark.parametrize("odd", [{"data_seconds": [1.0]}, {"data_seconds": [-1.0, 1.0]}, {"work": [1.0, 1e31]}])
+def test_windows_with_impossible_data_or_work_are_dropped(odd: dict[str, list[float]]) -> None:
+    telemetry = Telemetry()
+    telemetry.know(["n1"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset(["n1"]))})
+    (words,) = telemetry.receive(b.report(ranks=[replace(window(0, 0, [1.0, 1.0]), **odd)]), b.NOW)
+    assert "data_seconds or work" in words
 
 
 def test_lost_steps_are_unknown_not_old() -> None:

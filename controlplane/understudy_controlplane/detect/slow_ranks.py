@@ -180,6 +180,16 @@ def _usual(values: Floats) -> Floats:
     return medians(np.ascontiguousarray(some.swapaxes(1, 2)), least=PEERS_MIN)[:, None, :]
 
 
+def with_waiting(table: StepTable, policy: Straggler) -> StepTable | None:
+    """Steps as if only the time that each rank waits for data differed; None where hardly any rank waits."""
+    if table.data_seconds is None or table.self_seconds.shape[1] < policy.window_steps:
+        return None
+    times = np.full_like(table.self_seconds, np.nan)
+    for _, groups in _peer_groups(table.roles):
+        times[groups] = _usual(table.self_seconds[groups]) + table.data_seconds[groups]
+    return replace(table, self_seconds=times, work=None, replicas=np.full(len(times), -1, np.int64))
+
+
 def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
     """Ranks that have finished a whole window beside enough peers of their role: only these can keep up."""
     span = _span(table, policy)

@@ -6,13 +6,17 @@ suspicion; it is confirmed only by a second signal from the node's own hardware,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from understudy_controlplane.config import Straggler
-from understudy_controlplane.detect.causes import OF_THE_HARDWARE, second_signals
+from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
+from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_fault
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
-from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judged_ranks
+from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judged_ranks, with_waiting
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
@@ -21,19 +25,23 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 UNKNOWN_CAUSE = "unknown"
+DATA_CAUSE = "data"
+
+WAITING_RATIO_MIN = 1.1
+
+TOGETHER_MIN = 3
+"""So many nodes that are slow at the same time may have one cause outside them."""
 
 
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
     """`probed`: suspects are validated as soon as they are idle, so the end of their job does not clear them."""
-    slow_nodes: set[str] = set()
     tables = list(snapshot.tables.values())
-    for table, found in zip(tables, judge_all(tables, policy), strict=True):
-        for slow in found:
-            host = table.nodes[slow.rank]
-            if host in snapshot.nodes:
-                slow_nodes.add(host)  # a rank in doubt does not accuse its node, and does not clear it
-                if not slow.doubt:
-                    yield _finding(snapshot, table, slow)
+    waiting = [table for table in (with_waiting(one, policy) for one in tables) if table is not None]
+    slow = _on_nodes(snapshot, tables, policy)
+    starved = _on_nodes(snapshot, waiting, _for_waiting(policy))
+    yield from _slow_findings(snapshot, [one for one in slow if not one.doubt])
+    yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
+    slow_nodes = {one.node for one in (*slow, *starved)}  # a rank in doubt does not accuse its node, nor clear it
     for name, node in snapshot.nodes.items():
         if node.state is not NodeState.SUSPECT or node.heard_at is None:
             continue
@@ -43,6 +51,131 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
             words = _why_clean(snapshot, node, suspicion, policy, probed)
             if words:
                 yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words, suspicion=suspicion.cause)
+
+
+def _for_waiting(policy: Straggler) -> Straggler:
+    """What lies between two steps is not only data: less than this share of a step is not worth a look."""
+    names = ("ratio", "ratio_overall", "ratio_few_peers")
+    return policy.model_copy(update={name: max(WAITING_RATIO_MIN, getattr(policy, name)) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class _SlowNode:
+    """The slow ranks of one job on one node."""
+
+    node: str
+    table: StepTable
+    ranks: list[SlowRank]  # the slowest first
+
+    @property
+    def doubt(self) -> bool:
+        return all(slow.doubt for slow in self.ranks)
+
+    @property
+    def worst(self) -> SlowRank:
+        return next((slow for slow in self.ranks if not slow.doubt), self.ranks[0])
+
+
+def _on_nodes(snapshot: Snapshot, tables: Sequence[StepTable], policy: Straggler) -> list[_SlowNode]:
+    found: list[_SlowNode] = []
+    for table, slow_ranks in zip(tables, judge_all(tables, policy), strict=True):
+        by_node: dict[str, list[SlowRank]] = {}
+        for slow in sorted(slow_ranks, key=lambda one: -one.ratio):
+            if table.nodes[slow.rank] in snapshot.nodes:
+                by_node.setdefault(table.nodes[slow.rank], []).append(slow)
+        found.extend(_SlowNode(node, table, ranks) for node, ranks in by_node.items())
+    return found
+
+
+def _slow_findings(snapshot: Snapshot, slow: Sequence[_SlowNode]) -> Iterator[Finding]:
+    """Nodes that are most of a domain are slow for one cause, which is named instead of each of them."""
+    together = {one.node for one in slow}
+    if len(together) < TOGETHER_MIN:
+        yield from (_finding(snapshot, one) for one in slow)
+        return
+    running = {node for table in snapshot.tables.values() for node in table.nodes if node}
+    domains = {label: running.intersection(members) for label, members in snapshot.domains.items()}
+    for label, members in sorted(domains.items(), key=lambda one: (len(one[1]), one[0])):
+        alike = together & members
+        if len(alike) >= TOGETHER_MIN and 2 * len(alike) >= len(members) and len(members) < len(running):
+            yield _domain_finding(snapshot, label, [one for one in slow if one.node in alike])
+            together -= alike
+    for one in slow:
+        if one.node in together:
+            yield _finding(snapshot, one)
+
+
+def _domain_finding(snapshot: Snapshot, label: str, slow: Sequence[_SlowNode]) -> Finding:
+    nodes = sorted({one.node for one in slow})
+    causes = Counter(
+        cause.value for name in nodes for cause in {cause for cause, _ in _signals(snapshot.nodes[name], slow)}
+    )
+    shown = ", ".join(f"{cause} on {count} of them" for cause, count in causes.most_common())
+    return Finding(
+        Signal.DOMAIN_FAULT,
+        "straggler.together",
+        "",
+        snapshot.now,
+        f"{len(nodes)} nodes of {label} are slow together ({', '.join(nodes[:8])}); {shown or 'no second signal'}",
+        Evidence(
+            {
+                "nodes": [*nodes[:NODES_SHOWN_MAX]],
+                "nodes_alike": len(nodes),
+                "ratio": round(median(one.worst.ratio for one in slow), 3),
+                "causes": dict(causes),
+            }
+        ),
+        domain=label,
+        nodes=tuple(nodes),
+    )
+
+
+def _signals(node: NodeView, slow: Sequence[_SlowNode]) -> list[tuple[Cause, str]]:
+    """Second signals of the GPUs of slow ranks on this node."""
+    gpus = {one.table.gpus[rank.rank] for one in slow if one.node == node.name for rank in one.ranks}
+    return [signal for gpu in sorted(gpus, key=str) for signal in second_signals(node, gpu)]
+
+
+def _starved_findings(snapshot: Snapshot, starved: Sequence[_SlowNode]) -> Iterator[Finding]:
+    """Ranks that wait for data longer than others: those of one node have a slow host, those of many slow storage."""
+    nodes = dict.fromkeys((one.node for one in starved), snapshot.now)
+    if len(nodes) >= TOGETHER_MIN:
+        what = "their ranks wait for data longer than others; look at what storage they read from"
+        yield domain_fault(snapshot, "straggler.data_together", nodes, what)
+        return
+    for one in starved:
+        slow, node = one.worst, snapshot.nodes[one.node]
+        reasons = second_signals(node, one.table.gpus[slow.rank])
+        explained = "; ".join(words for _, words in reasons) or "no second signal"
+        yield Finding(
+            signal=Signal.STRAGGLER_SUSPECTED,
+            rule="straggler.data_wait",
+            node=one.node,
+            at=snapshot.now,
+            summary=f"rank {slow.rank} waits for data, which makes its steps {slow.ratio:.2f} times as long "
+            f"as those of its peers; cause {DATA_CAUSE}: {explained}",
+            evidence=Evidence(
+                {**_statistics(one), "cause": DATA_CAUSE, "signals": [f"{cause}: {words}" for cause, words in reasons]}
+            ),
+            job=one.table.job,
+        )
+
+
+def _statistics(one: _SlowNode) -> dict[str, Json]:
+    slow, table = one.worst, one.table
+    return {
+        "rank": slow.rank,
+        "ranks": [rank.rank for rank in one.ranks],
+        "role": table.roles[slow.rank],
+        "peers": slow.peers,
+        "ratio": round(slow.ratio, 3),
+        "robust_z": round(slow.z, 1),
+        "noise_z": round(slow.noise_z, 1),
+        "slow_windows": slow.slow_windows,
+        "first_slow_step": slow.first_step,
+        "last_step": int(table.last_step[slow.rank]),
+        "gpu": table.gpus[slow.rank],
+    }
 
 
 def _why_clean(snapshot: Snapshot, node: NodeView, suspicion: Suspicion, policy: Straggler, probed: bool) -> str:
@@ -68,25 +201,17 @@ def _is_judged(table: StepTable, node: NodeView, suspicion: Suspicion, policy: S
     return any(table.nodes[rank] == node.name for rank in ranks)
 
 
-def _finding(snapshot: Snapshot, table: StepTable, slow: SlowRank) -> Finding:
-    node = snapshot.nodes[table.nodes[slow.rank]]
-    index = table.gpus[slow.rank]
+def _finding(snapshot: Snapshot, one: _SlowNode) -> Finding:
+    node, slow = snapshot.nodes[one.node], one.worst
+    index = one.table.gpus[slow.rank]
     gpu = next((gpu for gpu in node.gpus if gpu.index == index), None)
-    reasons = second_signals(node, index)
+    # Several ranks have one cause: the GPU of another of them may show it.
+    reasons = second_signals(node, index) or _signals(node, [one])
     confirming = next(((cause.value, words) for cause, words in reasons if cause in OF_THE_HARDWARE), None)
     explaining = next(((cause.value, words) for cause, words in reasons), (UNKNOWN_CAUSE, ""))
     cause, words = confirming or explaining
     evidence: dict[str, Json] = {
-        "rank": slow.rank,
-        "role": table.roles[slow.rank],
-        "peers": slow.peers,
-        "ratio": round(slow.ratio, 3),
-        "robust_z": round(slow.z, 1),
-        "noise_z": round(slow.noise_z, 1),
-        "slow_windows": slow.slow_windows,
-        "first_slow_step": slow.first_step,
-        "last_step": int(table.last_step[slow.rank]),
-        "gpu": index,
+        **_statistics(one),
         "sm_clock_mhz": gpu.sm_clock_mhz if gpu else None,
         "clock_event_reasons": gpu.clock_event_reasons if gpu else None,
         "cause": cause,
@@ -94,13 +219,15 @@ def _finding(snapshot: Snapshot, table: StepTable, slow: SlowRank) -> Finding:
         "signals": [f"{cause.value}: {words}" for cause, words in reasons],
     }
     reason = f"cause {cause}: {words}" if words else f"cause {cause}: no second signal"
+    count = len(one.ranks)
+    which = f"rank {slow.rank} takes" if count == 1 else f"{count} ranks, such as {slow.rank}, take"
     return Finding(
         signal=Signal.STRAGGLER_CONFIRMED if confirming else Signal.STRAGGLER_SUSPECTED,
         rule="straggler.self_time",
         node=node.name,
         at=snapshot.now,
-        summary=f"rank {slow.rank} takes {slow.ratio:.2f} times as long as its peers; {reason}",
+        summary=f"{which} {slow.ratio:.2f} times as long as {'its' if count == 1 else 'their'} peers; {reason}",
         evidence=Evidence(evidence),
         detail=HardwareDetail(gpu=str(index) if index is not None else ""),
-        job=table.job,
+        job=one.table.job,
     )

@@ -63,6 +63,8 @@ class StepTable:
     left_section_at: float = 0.0  # when a rank last left one; 0: none has
     replicas: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Per rank: its data-parallel replica, -1: not known. Empty: none is known."""
+    data_seconds: npt.NDArray[np.float32] | None = None
+    """Shape of `self_seconds`: time spent waiting for data, which is no part of it. None: no rank reports any."""
     work: npt.NDArray[np.float32] | None = None
     """Shape of `self_seconds`: how much work a step was, in a unit of the training's own. None: no rank reports it."""
     stacks: Mapping[int, str] = field(default_factory=dict)  # rank → where it stands still, innermost frame first

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from understudy_agent.wire import Collective, RankWindow
 from understudy_controlplane.fleet.job import Attempt, JobKey
@@ -54,6 +57,10 @@ class StepBuffer:
         self._sequences = np.full(world_size, -1, dtype=np.int64)
         self._inside = np.zeros(world_size, dtype=np.bool_)
         self._ring = np.full((world_size, STEPS_KEPT), np.nan, dtype=np.float32)
+        self._data: npt.NDArray[np.float32] | None = None
+        self._work: npt.NDArray[np.float32] | None = None
+        """Rings as well, once a rank reports such values."""
+        self._replicas = np.full(world_size, -1, dtype=np.int64)
         self._last = np.full(world_size, -1, dtype=np.int64)
 
     def add(self, window: RankWindow, node: str, now: float) -> None:
@@ -63,6 +70,7 @@ class StepBuffer:
         self.nodes[rank] = node
         self.roles[rank] = window.role
         self.gpus[rank] = window.gpu_index
+        self._replicas[rank] = -1 if window.dp_rank is None else window.dp_rank
         self._note_place(rank, window, now)
         times = window.self_seconds
         first, last = window.first_step, int(self._last[rank])
@@ -75,14 +83,16 @@ class StepBuffer:
             self._forget(rank, last + 1, first)
         times = times[-STEPS_KEPT:]
         end = window.first_step + len(window.self_seconds)
-        start = (end - len(times)) % STEPS_KEPT
-        until_wrap = STEPS_KEPT - start
-        row = self._ring[rank]
-        if len(times) <= until_wrap:
-            row[start : start + len(times)] = times
-        else:
-            row[start:] = times[:until_wrap]
-            row[: len(times) - until_wrap] = times[until_wrap:]
+        _write(self._ring[rank], end, times)
+        if window.data_seconds and self._data is None:
+            self._data = np.where(np.isnan(self._ring), self._ring, np.float32(0))
+        if self._data is not None:
+            _write(self._data[rank], end, (window.data_seconds or [0.0] * len(times))[-len(times) :])
+        if window.work and self._work is None:
+            self._work = np.full_like(self._ring, np.nan)
+        if self._work is not None:
+            known = [math.nan if value is None else value for value in window.work[-len(times) :]]
+            _write(self._work[rank], end, known or [math.nan] * len(times))
         if end - 1 > self._newest:
             if self._newest >= 0:
                 pause = now - max(self._newest_at, self._left_section_at)
@@ -112,16 +122,14 @@ class StepBuffer:
         newest = int(self._last.max(initial=-1))
         begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
         steps = np.arange(begin, newest + 1)
-        values = self._ring[:, steps % STEPS_KEPT].copy()
+        late = steps[None, :] > self._last[:, None]
         furthest = self.collectives[int(self._sequences.argmax())]
         section, section_since = min(self._sections.values(), key=lambda one: one[1], default=("", 0.0))
-        # In the slots of steps that a slower rank has not reached, its older steps still stand.
-        values[steps[None, :] > self._last[:, None]] = np.nan
         return StepTable(
             job=job,
             attempt=self.attempt,
             first_step=begin,
-            self_seconds=values,
+            self_seconds=_read(self._ring, steps, late),
             last_step=self._last.copy(),
             nodes=tuple(self.nodes),
             roles=tuple(self.roles),
@@ -137,6 +145,9 @@ class StepBuffer:
             section_since=section_since,
             left_section_at=self._left_section_at,
             stacks=dict(self._stacks),
+            replicas=self._replicas.copy() if (self._replicas >= 0).any() else np.empty(0, np.int64),
+            data_seconds=None if self._data is None else _read(self._data, steps, late),
+            work=None if self._work is None else _read(self._work, steps, late),
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:
@@ -173,4 +184,26 @@ class StepBuffer:
 
     def _forget(self, rank: int, begin: int, end: int) -> None:
         gap = np.arange(max(begin, end - STEPS_KEPT), end) % STEPS_KEPT
-        self._ring[rank, gap] = np.nan
+        for ring in (self._ring, self._data, self._work):
+            if ring is not None:
+                ring[rank, gap] = np.nan
+
+
+def _write(row: npt.NDArray[np.float32], end: int, values: Sequence[float]) -> None:
+    """Values of the steps before `end`, at most as many as are kept."""
+    start = (end - len(values)) % STEPS_KEPT
+    until_wrap = STEPS_KEPT - start
+    if len(values) <= until_wrap:
+        row[start : start + len(values)] = values
+    else:
+        row[start:] = values[:until_wrap]
+        row[: len(values) - until_wrap] = values[until_wrap:]
+
+
+def _read(
+    ring: npt.NDArray[np.float32], steps: npt.NDArray[np.int64], late: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float32]:
+    """In the slots of steps that a slower rank has not reached, its older steps still stand."""
+    values = ring[:, steps % STEPS_KEPT].copy()
+    values[late] = np.nan
+    return values

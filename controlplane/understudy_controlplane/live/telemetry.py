@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_agent.wire import RANKS_PER_NODE_MAX, GpuStatus, RankWindow, Report
+from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import Durations, StepTable
@@ -158,6 +158,8 @@ class Telemetry:
         times = window.self_seconds
         if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
             return "they are impossible"
+        if _differ(window.data_seconds, times, STEP_SECONDS_MAX) or _differ(window.work, times, WORK_MAX):
+            return "their data_seconds or work are impossible"
         return self._differs_from_gang(window)
 
     def _differs_from_gang(self, window: RankWindow) -> str:
@@ -178,6 +180,12 @@ class Telemetry:
             learnt = buffer.durations if buffer is not None else self._learnt.get(window.job_id)
             buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt)
         return buffer
+
+
+def _differ(values: Sequence[float | None], times: Sequence[float], most: float) -> bool:
+    """Not one plausible value for each time, and not empty."""
+    known = [value for value in values if value is not None]
+    return len(values) not in (0, len(times)) or bool(known and not (min(known) >= 0 and max(known) <= most))
 
 
 def _gpus_readable(report: Report, before: Heard | None, now: float) -> GpusReadable | None:

@@ -1,0 +1,102 @@
+"""Ranks that are slow for one cause: on one node, in one domain, or waiting for the same data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.straggler import straggler
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.steps import StepTable
+
+NODES, RANKS_PER_NODE, STEPS = 12, 4, 120
+RANKS = NODES * RANKS_PER_NODE
+
+
+def table(slow: list[str], by: float = 1.2) -> StepTable:
+    """Ranks of these nodes take longer from step 40 on."""
+    times = np.random.default_rng(5).lognormal(0, 0.01, (RANKS, STEPS))
+    names = [f"n{1 + rank // RANKS_PER_NODE}" for rank in range(RANKS)]
+    times[[name in slow for name in names], 40:] *= by
+    made = b.step_table(times.tolist(), nodes=names)
+    return replace(made, gpus=tuple(rank % RANKS_PER_NODE for rank in range(RANKS)))
+
+
+def waiting(slow: list[str], seconds: float) -> StepTable:
+    """Ranks of these nodes wait for data from step 40 on, the others hardly."""
+    data = np.random.default_rng(6).exponential(0.02, (RANKS, STEPS)).astype(np.float32)
+    made = table([])
+    data[[name in slow for name in made.nodes], 40:] += seconds
+    return replace(made, data_seconds=data)
+
+
+def findings(steps: StepTable, *nodes: NodeView, domains: dict[str, tuple[str, ...]] | None = None) -> list[Finding]:
+    others = [b.node(f"n{number}") for number in range(9, NODES + 1)]
+    snapshot = b.snapshot(*others, *nodes, jobs=[b.job()], tables={b.job().key: steps}, domains=domains or {})
+    return [one for one in straggler(snapshot, Straggler(), probed=True) if one.signal is not Signal.CLEAN]
+
+
+def test_slow_ranks_of_one_node_are_one_finding() -> None:
+    (found,) = findings(table(["n3"]))
+    assert (found.node, found.signal) == ("n3", Signal.STRAGGLER_SUSPECTED)
+    assert "4 ranks, such as " in found.summary
+
+
+def test_the_second_signal_of_any_gpu_of_them_confirms_the_node() -> None:
+    throttled = b.node("n3", gpus=(b.gpu(0), b.gpu(1), b.gpu(2), b.gpu(3, clock_event_reasons=0x40)))
+    (found,) = findings(table(["n3"]), throttled)
+    assert found.signal is Signal.STRAGGLER_CONFIRMED
+    assert found.evidence.shown()["cause"] == "clocks"
+
+
+RACKS = {
+    "rack r1": ("n1", "n2", "n3", "n4"),
+    "rack r2": ("n5", "n6", "n7", "n8"),
+    "pod p": tuple(f"n{number}" for number in range(1, 9)),
+}
+
+
+def test_nodes_of_one_rack_that_are_slow_together_are_named_as_the_rack_with_its_cause() -> None:
+    hot = [b.node(name, gpus=(b.gpu(0, clock_event_reasons=0x40),)) for name in ("n5", "n6")]
+    (found,) = findings(table(["n5", "n6", "n7"]), *hot, domains=RACKS)
+    assert (found.signal, found.domain, found.nodes) == (Signal.DOMAIN_FAULT, "rack r2", ("n5", "n6", "n7"))
+    assert "clocks on 2 of them" in found.summary
+
+
+def test_slow_nodes_that_no_domain_joins_are_named_one_by_one() -> None:
+    assert {one.node for one in findings(table(["n1", "n5", "n6"]), domains=RACKS)} == {"n1", "n5", "n6"}
+    assert {one.node for one in findings(table(["n5", "n6"]), domains=RACKS)} == {"n5", "n6"}
+
+
+def test_a_node_outside_of_the_slow_rack_is_named_beside_it() -> None:
+    found = findings(table(["n1", "n5", "n6", "n7"]), domains=RACKS)
+    assert {one.node or one.domain for one in found} == {"n1", "rack r2"}
+
+
+@pytest.mark.parametrize("slow", [["n3"], ["n3", "n6"]])
+def test_ranks_of_a_node_that_wait_for_data_name_it_with_that_cause_and_never_confirm(slow: list[str]) -> None:
+    throttled = [b.node(name, gpus=(b.gpu(0, clock_event_reasons=0x40),)) for name in slow]
+    found = findings(waiting(slow, 0.3), *throttled)
+    assert [(one.node, one.signal, one.rule) for one in found] == [
+        (name, Signal.STRAGGLER_SUSPECTED, "straggler.data_wait") for name in slow
+    ]
+    assert all(one.evidence.shown()["cause"] == "data" for one in found)
+
+
+def test_ranks_of_several_nodes_that_wait_for_data_point_to_storage() -> None:
+    (found,) = findings(waiting(["n2", "n5", "n6", "n7"], 0.3), domains=RACKS)
+    assert (found.signal, found.rule) == (Signal.DOMAIN_FAULT, "straggler.data_together")
+    assert set(found.nodes) == {"n2", "n5", "n6", "n7"}
+    assert "storage" in found.summary
+
+
+def test_gangs_that_wait_alike_or_little_name_no_node() -> None:
+    everywhere = [f"n{number}" for number in range(1, NODES + 1)]
+    assert findings(waiting(everywhere, 0.5)) == []
+    assert findings(waiting(["n3"], 0.03)) == []
+    assert findings(waiting([], 0.0)) == []
