@@ -75,3 +75,13 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
     broken = [link for link in links if "://" not in link and not (document.parent / link).exists()]
     assert broken == []
+
+
+def test_every_attack_has_a_test_that_exists() -> None:
+    tables = (DOCS / "security.md").read_text().split("| attack | result | test |\n|---|---|---|\n")[1:]
+    attacks = [line.split("|")[1:-1] for table in tables for line in table.partition("\n\n")[0].splitlines()]
+    assert len(attacks) > 80
+    for attack, _, shown_by in attacks:
+        named = re.findall(r"`(tests/[\w/.]+|make [\w-]+)`", shown_by)
+        missing = [one for one in named if one.startswith("tests/") and not (REPOSITORY / one).exists()]
+        assert named and not missing, f"{attack.strip()}: {missing}"
