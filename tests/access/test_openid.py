@@ -182,7 +182,7 @@ def apache(control_plane: str, issuer: str) -> Iterator[str]:
             f"Include {CONFIGURATION}",
         ]
         (folder / "apache2.conf").write_text("\n".join(lines) + "\n")
-        server = subprocess.Popen([program, "-f", folder / "apache2.conf", "-DFOREGROUND"])
+        server = subprocess.Popen([program, "-f", folder / "apache2.conf", "-DFOREGROUND"], env={"no_proxy": "*"})
         try:
             wait_for(port, server, folder / "log")
             yield pages
@@ -213,7 +213,9 @@ def sign_in(pages: str, provider: Provider) -> Iterator[SignIn]:
 
         def signed_in(user: str, *groups: str) -> httpx.Client:
             provider.user, provider.groups = user, groups
-            browser = browsers.enter_context(httpx.Client(base_url=pages, follow_redirects=True, trust_env=False))
+            browser = browsers.enter_context(
+                httpx.Client(base_url=pages, follow_redirects=True, trust_env=False, timeout=60)
+            )
             answer = browser.get("/v1/status", headers=PAGE)
             assert answer.history, "the proxy asks the provider first"
             assert answer.url.path == "/v1/status", answer.text
@@ -240,7 +242,7 @@ def test_a_person_has_the_role_of_their_name_or_of_a_group(plane: ControlPlane, 
 
 
 def test_a_request_without_signing_in_never_reaches_the_control_plane(pages: str) -> None:
-    with httpx.Client(base_url=pages, trust_env=False) as stranger:
+    with httpx.Client(base_url=pages, trust_env=False, timeout=60) as stranger:
         assert stranger.get("/v1/status", headers=PAGE | {"X-Remote-User": "bob"}).status_code == 302
         forged = {"Accept": "application/json", "X-Remote-User": "bob", "X-Remote-Groups": "owners"}
         assert may(stranger, **forged) == [401, 401, 401]
