@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
@@ -186,7 +186,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
 
     error: str
     id: int | None = None
-    final: bool = False  # to a question: to ask again changes nothing
+    final: bool | UnsetType = UNSET  # to a question: to ask again changes nothing
 
 
 Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | ErrorAnswer

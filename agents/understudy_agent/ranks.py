@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+from msgspec import UNSET
 
 from understudy_agent.facts import FactQueue
 from understudy_agent.launchers import LauncherLine, Launchers, TooManyLaunchersError
@@ -464,7 +465,7 @@ class RankConnection:
         except RestorePointError as error:
             if self._server.may_log(self.user_id):
                 log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
-            self.answer(ErrorAnswer(error=str(error), id=identifier, final=error.final))
+            self.answer(ErrorAnswer(error=str(error), id=identifier, final=error.final or UNSET))
             return
         self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))
 
