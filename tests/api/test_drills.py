@@ -77,5 +77,12 @@ def test_a_drill_that_is_injected_moves_the_gang_and_all_of_it_is_marked(rehears
     assert "drill: Xid 79" in node.reason
     assert "n3 is quarantined, not in service" in ask(rehearsal, really=True).json()["detail"]
     client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
+    assert (
+        "out of service by a drill: n3: `understudy node release` ends it"
+        in client.get("/v1/status").json()["problems"]
+    )
     newest = client.get("/v1/decisions?subject=n3").json()["items"][-1]
     assert "understudy drill of admin" in newest["evidence"]["kernel_log"]
+    client.post("/v1/nodes/n3/release", json={"reason": "the drill is over"}, headers=bearer(Role.OPERATOR))
+    rehearsal.run(2)
+    assert "a drill" not in str(client.get("/v1/status").json()["problems"])
