@@ -112,6 +112,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.kernel_event.name: _kernel_events(shape),
         tables.hardware_event.name: _hardware_events(shape),
         tables.job_refusal.name: _refusals(shape),
+        tables.maintenance.name: _maintenance(shape),
         tables.site_signal.name: _signals(shape),
         tables.incident.name: _incidents(shape),
         tables.incident_finding.name: _findings(shape),
@@ -386,6 +387,23 @@ def _refusals(shape: Shape) -> Iterator[Row]:
             "at": at,
             "received_at": at,
             "reason": "understudy: xid.79: GPU 0000:1b:00.0 has fallen off the bus",
+        }
+
+
+def _maintenance(shape: Shape) -> Iterator[Row]:
+    for _number, node, at in shape.each(0.1):
+        nodes = [f"{node}-{i:02}" for i in range(16)]
+        yield {
+            "targets": json.dumps(["rack r17"]),
+            "nodes": json.dumps(nodes),
+            "reason": "new firmware",
+            "by": "alice",
+            "at": at,
+            "until": at + 6 * 3600,
+            "at_once": 4,
+            "paused": False,
+            "stages": json.dumps(dict.fromkeys(nodes, "done")),
+            "closed_at": at + 4 * 3600,
         }
 
 

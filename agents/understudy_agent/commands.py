@@ -51,6 +51,9 @@ GROUPS: dict[str, dict[str, Command]] = {
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
         "spare": Command("list | show | size | size-as-configured | add | remove | forget", _cli("spare", "spare")),
         "topology": Command("show | check: racks, switches, NVLink blocks", _cli("topology", "topology")),
+        "maintenance": Command(
+            "start | list | show | pause | resume | end: planned work on nodes", _cli("maintenance", "maintenance")
+        ),
         "signal": Command("list | end: what other systems of the site report", _cli("signal", "signal")),
         "incident": Command("list | show", _cli("incident", "incident")),
         "decision": Command("list | show | agree | disagree", _cli("decision", "decision")),

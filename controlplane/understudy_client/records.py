@@ -187,6 +187,31 @@ class Signals(msgspec.Struct, frozen=True):
     signals: tuple[SiteSignal, ...]
 
 
+class MaintenanceNode(msgspec.Struct, frozen=True):
+    node: str
+    stage: str
+    jobs: tuple[int, ...]
+    words: str
+
+
+class Maintenance(msgspec.Struct, frozen=True):
+    """Planned work on nodes. `id` 0: a plan that is not started."""
+
+    id: int
+    status: str
+    targets: tuple[str, ...]
+    reason: str
+    by: str
+    until: float
+    at_once: int
+    spares: str
+    nodes: tuple[MaintenanceNode, ...]
+
+
+class Maintenances(msgspec.Struct, frozen=True):
+    maintenance: tuple[Maintenance, ...]
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that happened. `number` is that of the record, such as the recovery of a step."""
 

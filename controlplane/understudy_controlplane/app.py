@@ -32,6 +32,7 @@ from understudy_controlplane.api.events import EventFeed, events_router
 from understudy_controlplane.api.explain import explain_router
 from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
+from understudy_controlplane.api.maintenance import maintenance_requests_router, maintenance_router
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.mode import ModeDependencies, mode_router
 from understudy_controlplane.api.nodes import nodes_router
@@ -98,6 +99,7 @@ READ_ROUTERS = (
     spares_router,
     topology_router,
     signals_router,
+    maintenance_router,
     report_router,
     explain_router,
 )
@@ -307,6 +309,7 @@ def _add_operators(app: FastAPI, stores: Stores, deps: OperatorDependencies) -> 
     )
     app.include_router(site_signals_router(of_senders))
     app.include_router(end_signals_router(deps, stores.signals))
+    app.include_router(maintenance_requests_router(deps, stores.maintenance))
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:

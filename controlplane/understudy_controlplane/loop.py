@@ -23,6 +23,7 @@ from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
+from understudy_controlplane.decide.maintenance import next_of
 from understudy_controlplane.decide.news import Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import detect
@@ -152,6 +153,7 @@ class Loop:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
         self.pulse.last_error = ""
+        self._look_after_maintenance(snapshot)
         recorded = self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
@@ -201,6 +203,14 @@ class Loop:
         if not 0 <= now - self._tickets_read_at < TICKETS_AGE_MAX_SECONDS:
             self._tickets_read_at = now
             self.pulse.tickets_opened_at = self._stores.repairs.open_tickets()
+
+    def _look_after_maintenance(self, snapshot: Snapshot) -> None:
+        """Its requests are taken up by the next round, like those of operators."""
+        for one in snapshot.maintenances:
+            due = next_of(snapshot, one)
+            if due.stages != one.stages or due.releases or due.move or due.is_over:
+                self._stores.maintenance.proceed(one, due, self._clock.now())
+                log.info("maintenance", number=one.id, holds=due.holds, releases=due.releases, is_over=due.is_over)
 
     def _count_ended(self, running: Sequence[Recovery]) -> None:
         now_running = frozenset(recovery.id for recovery in running)

@@ -52,6 +52,8 @@ def statements(rehearsal: Rehearsal) -> Statements:
         assert request_all(plane.app, operator, VALUES, REASON, {"/v1/mode": {"mode": "act"}}) > 20
         for route in ("resume", "jobs/1/resume", "nodes/n3/release", "jobs/1/trust-checkpoints"):
             operator.post(f"/v1/{route}", json=REASON)
+        work = {"targets": ["n8"], "until": rehearsal.clock.now() + 60, **REASON}
+        assert operator.post("/v1/maintenance", json=work).status_code == 200
         for resolved in (False, True):
             signal = {"kind": "leak", "targets": ["n3"], "resolved": resolved}
             assert operator.post("/v1/signals", json=signal).status_code == 200

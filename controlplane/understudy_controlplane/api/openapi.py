@@ -24,6 +24,7 @@ from understudy_controlplane.access.sessions import COOKIE
 from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.explain import JobExplanation, NodeExplanation
+from understudy_controlplane.api.maintenance import MaintenanceBody, MaintenanceRecords
 from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
@@ -87,6 +88,7 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/spares/{node}/forget": ChoiceBody,
     "/v1/drills": DrillBody,
     "/v1/signals": SignalBody,
+    "/v1/maintenance": MaintenanceBody,
     "/v1/signals/alertmanager": AlertmanagerBody,
 }
 """Bodies; of the other requests of operators it is `RequestBody`."""
@@ -98,6 +100,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/spares": Spares,
     "/v1/topology": TopologyRecord,
     "/v1/signals": SignalRecords,
+    "/v1/maintenance": MaintenanceRecords,
     "/v1/signals/alertmanager": SignalRecords,
     "/v1/report": FleetReport,
     "/v1/observed": Observed,

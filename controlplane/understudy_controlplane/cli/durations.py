@@ -43,5 +43,17 @@ class Past(click.ParamType[float]):
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
+class Future(click.ParamType[float]):
+    """Seconds since the epoch: a duration from now on, or a time in UTC."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, str) and _DURATION.fullmatch(value):
+            return time.time() + DURATION.convert(value, param, ctx)
+        return PAST.convert(value, param, ctx)
+
+
 DURATION = Duration()
+FUTURE = Future()
 PAST = Past()

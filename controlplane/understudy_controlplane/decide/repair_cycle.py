@@ -155,7 +155,10 @@ def _left_to_administrator(snapshot: Snapshot, node: NodeView, request: Request)
 
 def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
     tested = request.verb is Verb.RELEASE and config.validation.enabled
-    tested = tested and node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
+    tested = tested and (
+        node.state in (NodeState.MANUAL_REPAIR, NodeState.RETIRED)
+        or (node.state is NodeState.OPERATOR_HOLD and node.name in snapshot.under_maintenance)
+    )
     until_idle = tested or request.verb in (Verb.VALIDATE, Verb.BURN_IN)
     waits = TEST_WAITS_SECONDS if until_idle else REQUEST_WAITS_SECONDS
     if snapshot.now - request.at > waits:

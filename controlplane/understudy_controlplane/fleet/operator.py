@@ -40,6 +40,10 @@ class Verb(StrEnum):
     DRILL = "drill"  # an Xid is injected
     SIGNAL = "signal"  # another system of the site reports something
     END_SIGNAL = "end-signal"  # that is over, or was wrong
+    START_MAINTENANCE = "start-maintenance"
+    PAUSE_MAINTENANCE = "pause-maintenance"
+    RESUME_MAINTENANCE = "resume-maintenance"
+    END_MAINTENANCE = "end-maintenance"
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 

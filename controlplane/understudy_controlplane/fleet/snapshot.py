@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.operator import MoveRequest, Request
 from understudy_controlplane.fleet.recovery import (
@@ -94,6 +95,7 @@ class Snapshot:
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     topology: Topology = NO_TOPOLOGY
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
+    maintenances: tuple[Maintenance, ...] = ()  # under way
     clock_sets: ClockSets = NEVER_SET
     monotonic: float = 0.0  # at `now`, by the clock that is never set
     mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
@@ -186,6 +188,11 @@ class Snapshot:
         domain = self.topology.by_label.get(target)
         members = domain.nodes if domain is not None else self.domains.get(target, ())
         return tuple(name for name in members if name in self.nodes)
+
+    @cached_property
+    def under_maintenance(self) -> frozenset[str]:
+        """Nodes of which the maintenance is not over, those that wait for their turn included."""
+        return frozenset(name for one in self.maintenances for name in one.unfinished)
 
     @cached_property
     def signals_on(self) -> dict[str, list[SiteSignal]]:

@@ -196,6 +196,7 @@ class Observer:
             domains=self._domains(topology),
             topology=topology,
             signals=stores.signals.live(now),
+            maintenances=stores.maintenance.open_ones(),
             moved_gpus=self._inventory.moved,
             gangs=self._gangs(running),
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),

@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Checkpoint, FirstNan, Job, JobKey, KnownJob, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
+from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, MoveRequest, Pause, Request, SparesSize
 from understudy_controlplane.fleet.recovery import Recovery
@@ -83,6 +84,10 @@ class SignalReads(Protocol):
     def live(self, now: float) -> tuple[SiteSignal, ...]: ...
 
 
+class MaintenanceReads(Protocol):
+    def open_ones(self) -> tuple[Maintenance, ...]: ...
+
+
 class StoreReads(Protocol):
     @property
     def facts(self) -> FactReads: ...
@@ -102,6 +107,8 @@ class StoreReads(Protocol):
     def repairs(self) -> RepairReads: ...
     @property
     def signals(self) -> SignalReads: ...
+    @property
+    def maintenance(self) -> MaintenanceReads: ...
     def one_view(self) -> AbstractContextManager[None]: ...
 
 

@@ -107,7 +107,7 @@ class RepairStore:
     def ask(self, verb: Verb, node: str, reason: str, by: str, now: float) -> None:
         """A request of the control plane itself. See `ask_audited`."""
         with self._engine.begin() as connection:
-            _ask(connection, {"at": now, "verb": verb.value, "reason": reason, "by": by, "subject": node})
+            ask(connection, {"at": now, "verb": verb.value, "reason": reason, "by": by, "subject": node})
 
     def ask_audited(self, verb: Verb, entry: AuditEntry, until: float | None = None) -> int:
         """The number of the request. What was asked of the same subject before, and not answered yet, is not wanted
@@ -115,7 +115,7 @@ class RepairStore:
         """
         row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject, "until": until}
         with self._engine.begin() as connection:
-            number = _ask(connection, {"verb": verb.value, **row})
+            number = ask(connection, {"verb": verb.value, **row})
             append(connection, entry)
         return number
 
@@ -126,7 +126,7 @@ class RepairStore:
     def resume_job(self, entry: AuditEntry, until: float | None = None) -> int:
         row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject, "until": until}
         with self._engine.begin() as connection:
-            number = _ask(connection, {"verb": Verb.RESUME_JOB.value, **row, "answered_at": entry.at})
+            number = ask(connection, {"verb": Verb.RESUME_JOB.value, **row, "answered_at": entry.at})
             append(connection, entry)
         return number
 
@@ -144,7 +144,7 @@ class RepairStore:
         row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
         detail = {"off": [*off], "at_checkpoint": at_checkpoint}
         with self._engine.begin() as connection:
-            number = _ask(connection, {"verb": Verb.MOVE_JOB.value, **row, "detail": detail})
+            number = ask(connection, {"verb": Verb.MOVE_JOB.value, **row, "detail": detail})
             append(connection, entry)
         return number
 
@@ -196,7 +196,7 @@ class RepairStore:
         with self._engine.begin() as connection:
             if not connection.execute(update(table).where(*is_open).values(**values)).rowcount:
                 return None
-            asked = _ask(connection, {**request, "subject": entry.subject, "answered_at": entry.at})
+            asked = ask(connection, {**request, "subject": entry.subject, "answered_at": entry.at})
             append(connection, entry)
         return asked
 
@@ -379,7 +379,8 @@ def _news(row: Row[Any], gpu: Gpu) -> dict[str, str]:
     return {name: text for name, text in known.items() if text and text != getattr(row, name)}
 
 
-def _ask(connection: Connection, row: dict[str, Any]) -> int:
+def ask(connection: Connection, row: dict[str, Any]) -> int:
+    """The number of the request. What was asked of the same subject before, and not answered yet, is not wanted."""
     table = tables.operator_intent
     of_subject = [table.c.subject == row["subject"], table.c.answered_at.is_(None)]
     if row["verb"] in _REPLACED:

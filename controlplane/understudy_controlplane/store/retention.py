@@ -103,6 +103,7 @@ def _rules() -> Iterator[Rule]:
         and_(_INCIDENT.c.closed_at < incidents, ~exists().where(_DECISION.c.incident == _INCIDENT.c.id)),
         (tables.incident_finding.c.incident,),
     )
+    yield Rule(tables.maintenance, tables.maintenance.c.closed_at < incidents)
     yield Rule(tables.ticket, tables.ticket.c.closed_at < incidents)
     # The newest pause, resume or reset of the breaker still holds.
     request = _INTENT.alias()

@@ -18,6 +18,7 @@ from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.lemons import LemonStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.site_maintenance import MaintenanceStore
 from understudy_controlplane.store.site_signals import SiteSignalStore
 
 
@@ -34,6 +35,7 @@ class Stores:
     recoveries: RecoveryStore
     repairs: RepairStore
     signals: SiteSignalStore
+    maintenance: MaintenanceStore
 
     @classmethod
     def of(cls, engine: Engine) -> Stores:
@@ -49,6 +51,7 @@ class Stores:
             recoveries=RecoveryStore(engine),
             repairs=RepairStore(engine),
             signals=SiteSignalStore(engine),
+            maintenance=MaintenanceStore(engine),
         )
 
     def seconds_ahead(self, now: float) -> float:

@@ -498,6 +498,25 @@ audit = Table(
     Index("ix_audit_at", "at"),
 )
 
+maintenance = Table(
+    "maintenance",
+    metadata,
+    # Planned work on nodes. Of the newest stage of each node: fleet.maintenance.Stage.
+    Column("id", Number, primary_key=True),
+    Column("targets", JSON, nullable=False),
+    Column("nodes", JSON, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("at_once", Number, nullable=False),
+    Column("paused", Boolean, nullable=False),
+    Column("stages", JSON, nullable=False),
+    Column("ended_at", Double),  # by an operator
+    Column("closed_at", Double),  # when all nodes were back
+    Index("ix_maintenance_closed_at", "closed_at"),
+)
+
 site_signal = Table(
     "site_signal",
     metadata,

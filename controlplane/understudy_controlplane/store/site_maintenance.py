@@ -1,0 +1,115 @@
+"""Maintenance of nodes, and the requests by which it is carried out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, bindparam, insert, select, update
+
+from understudy_controlplane.decide.maintenance import Next
+from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.maintenance import Maintenance, Stage, maintenance_subject
+from understudy_controlplane.fleet.operator import Verb, job_subject
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.audit import append
+from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.repairs import ask
+
+_TABLE, _INTENT = tables.maintenance, tables.operator_intent
+_OPEN = select(_TABLE).where(_TABLE.c.closed_at.is_(None))
+_THIS = update(_TABLE).where(_TABLE.c.id == bindparam("this"))
+
+
+class MaintenanceStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def open_ones(self) -> tuple[Maintenance, ...]:
+        with reading(self._engine) as connection:
+            found = [_maintenance(row) for row in connection.execute(_OPEN)]
+        return tuple(sorted(found, key=lambda one: one.id))
+
+    def begin(self, planned: Maintenance, entry: AuditEntry) -> int:
+        """Its number."""
+        values = {
+            "targets": [*planned.targets],
+            "nodes": [*planned.nodes],
+            "reason": planned.reason,
+            "by": planned.by,
+            "at": planned.at,
+            "until": planned.until,
+            "at_once": planned.at_once,
+            "paused": False,
+            "stages": {},
+        }
+        with self._engine.begin() as connection:
+            number: int = connection.execute(insert(_TABLE).values(values).returning(_TABLE.c.id)).scalar_one()
+            _note(connection, entry, number)
+        return number
+
+    def set_paused(self, maintenance: Maintenance, paused: bool, entry: AuditEntry) -> int:
+        """The number of the request."""
+        with self._engine.begin() as connection:
+            connection.execute(_THIS.values(paused=paused), {"this": maintenance.id})
+            _withdraw_moves(connection, maintenance, entry.at)
+            return _note(connection, entry, maintenance.id)
+
+    def end(self, maintenance: Maintenance, entry: AuditEntry) -> int:
+        """Its nodes return. The number of the request."""
+        with self._engine.begin() as connection:
+            connection.execute(_THIS.values(ended_at=entry.at), {"this": maintenance.id})
+            _withdraw_moves(connection, maintenance, entry.at)
+            return _note(connection, entry, maintenance.id)
+
+    def proceed(self, maintenance: Maintenance, due: Next, now: float) -> None:
+        """Stages and requests in one transaction."""
+        row: dict[str, Any] = {"at": now, "reason": maintenance.words, "by": maintenance.by}
+        with self._engine.begin() as connection:
+            if due.releases or due.is_over:
+                _withdraw_moves(connection, maintenance, now)
+            for name in due.holds:
+                ask(connection, {**row, "verb": Verb.HOLD.value, "subject": name})
+            for name in due.releases:
+                ask(connection, {**row, "verb": Verb.RELEASE.value, "subject": name})
+            if due.move is not None:
+                key, off = due.move
+                detail = {"off": [*off], "at_checkpoint": True}
+                row |= {"verb": Verb.MOVE_JOB.value, "subject": job_subject(key.job_id), "detail": detail}
+                ask(connection, row)
+            values = {"stages": {name: stage.value for name, stage in due.stages.items()}}
+            closed_at = now if due.is_over else None
+            connection.execute(_THIS.values(closed_at=closed_at, **values), {"this": maintenance.id})
+
+
+def _withdraw_moves(connection: Connection, maintenance: Maintenance, now: float) -> None:
+    """Those that wait for a checkpoint are not wanted any more; after a pause they are asked for again."""
+    moves = (_INTENT.c.verb == Verb.MOVE_JOB.value, _INTENT.c.answered_at.is_(None))
+    query = update(_INTENT).where(*moves, _INTENT.c.reason == maintenance.words)
+    connection.execute(query.values(answered_at=now))
+
+
+def _note(connection: Connection, entry: AuditEntry, number: int) -> int:
+    """The request, and the audit."""
+    subject = maintenance_subject(number)
+    row = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "subject": subject}
+    query = insert(_INTENT).values(**row, answered_at=entry.at).returning(_INTENT.c.id)
+    request: int = connection.execute(query).scalar_one()
+    append(connection, replace(entry, subject=subject))
+    return request
+
+
+def _maintenance(row: Row[Any]) -> Maintenance:
+    return Maintenance(
+        id=row.id,
+        targets=tuple(row.targets),
+        nodes=tuple(row.nodes),
+        reason=row.reason,
+        by=row.by,
+        at=row.at,
+        until=row.until,
+        at_once=row.at_once,
+        paused=row.paused,
+        ended_at=row.ended_at,
+        stages={name: Stage(stage) for name, stage in row.stages.items()},
+    )

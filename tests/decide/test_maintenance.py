@@ -1,0 +1,130 @@
+"""What a maintenance does next: which nodes are held, which gang moves, and when nodes return."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests import builders as b
+from understudy_controlplane.config import Mode
+from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.maintenance import Next, next_of, outlook, spares_needed
+from understudy_controlplane.decide.repair_cycle import asked
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.maintenance import Maintenance, Stage
+from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.operator import MoveRequest, Request, Verb
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+ALL = tuple(f"n{i}" for i in range(1, 7))
+GANG = b.job(job_id=7, nodes=["n2", "n4"])
+OTHER = b.job(job_id=8, nodes=["n3"], managed=False)
+SECOND = b.job(job_id=9, nodes=["n1", "n8"])
+
+
+def work(**changes: Any) -> Maintenance:
+    values: dict[str, Any] = {"targets": ALL, "nodes": ALL, "reason": "firmware", "by": "alice", "at": b.NOW - 60}
+    return Maintenance(3, **values | {"until": b.NOW + 3600, "at_once": 6} | changes)
+
+
+def seen(maintenance: Maintenance, *nodes: NodeView, **values: Any) -> Snapshot:
+    jobs = values.pop("jobs", [GANG, OTHER, SECOND])
+    return b.snapshot(*nodes, jobs=jobs, spares=("n7",), maintenances=(maintenance,), **values)
+
+
+def held(name: str) -> NodeView:
+    slurm = b.slurm_node(name, flags=("DRAIN",), reason="understudy: firmware")
+    return b.node(name, NodeState.OPERATOR_HOLD, slurm=slurm)
+
+
+def hold_request(name: str) -> dict[str, Request]:
+    return {name: Request(1, name, Verb.HOLD, "maintenance 3: firmware", "alice", b.NOW - 1)}
+
+
+def test_nodes_without_a_gang_are_held_first_then_gang_by_gang_and_no_more_than_at_once() -> None:
+    def holds(at_once: int) -> tuple[str, ...]:
+        return next_of(seen(work(at_once=at_once)), work(at_once=at_once)).holds
+
+    assert holds(6) == ("n3", "n5", "n6", "n2", "n4", "n1")
+    assert holds(2) == ("n3", "n5")
+    assert next_of(seen(work(at_once=2)), work(at_once=2)).stages == {"n3": Stage.ASKED, "n5": Stage.ASKED}
+
+
+def test_the_next_node_has_its_turn_when_one_is_back() -> None:
+    stages = {"n3": Stage.HELD, "n5": Stage.HELD}
+    now = work(at_once=2, stages=stages)
+    assert next_of(seen(now, held("n3"), held("n5")), now).holds == ()
+    validated = b.node("n5", NodeState.VALIDATING)
+    assert next_of(seen(now, held("n3"), validated), now).holds == ()
+    due = next_of(seen(now, held("n3"), b.node("n5", NodeState.PROBATION)), now)
+    assert (due.holds, due.stages["n5"]) == (("n6",), Stage.DONE)
+
+
+def test_a_hold_that_was_given_up_is_asked_for_again_and_one_that_waits_is_not() -> None:
+    now = work(at_once=1, stages={"n5": Stage.ASKED})
+    assert next_of(seen(now, requests=hold_request("n5")), now) == Next({"n5": Stage.ASKED})
+    assert next_of(seen(now), now).holds == ("n3",)
+    assert next_of(seen(now, held("n5")), now).stages == {"n5": Stage.HELD}
+
+
+def test_one_gang_at_a_time_leaves_all_held_nodes_at_once() -> None:
+    stages = dict.fromkeys(("n1", "n2", "n4"), Stage.HELD)
+    now = work(stages=stages)
+    nodes = [held(name) for name in stages]
+    assert next_of(seen(now, *nodes), now).move == (GANG.key, ("n2", "n4"))
+    pending = {SECOND.key: MoveRequest(5, ("n1",), "maintenance 3: firmware", "alice", b.NOW - 1, at_checkpoint=True)}
+    assert next_of(seen(now, *nodes, moves=pending), now).move is None
+    assert next_of(seen(now, *nodes, paused_jobs={GANG.key: "mine"}), now).move == (SECOND.key, ("n1",))
+    assert next_of(seen(now, *nodes, jobs=[OTHER]), now).move is None
+
+
+def test_nothing_begins_while_it_is_paused_or_nothing_may_be_changed() -> None:
+    running, paused = work(), work(paused=True)
+    assert next_of(seen(paused), paused) == Next({})
+    for values in ({"mode": Mode.OBSERVE}, {"paused": "alice"}, {"slurm_read_at": None}):
+        assert next_of(seen(running, **values), running) == Next({})
+
+
+def test_a_node_that_a_person_holds_already_stays_with_that_person() -> None:
+    now = work()
+    due = next_of(seen(now, b.node("n5", NodeState.OPERATOR_HOLD), b.node("n6", NodeState.RETIRED)), now)
+    assert not {"n5", "n6"} & set(due.holds)
+    over = replace(now, ended_at=b.NOW, stages=due.stages)
+    assert "n5" not in next_of(seen(over, held("n5"), held("n3")), over).releases
+
+
+def test_when_its_time_is_over_its_nodes_return_and_it_is_closed_when_the_last_one_has() -> None:
+    for over in (work(until=b.NOW - 1), work(ended_at=b.NOW - 1)):
+        now = replace(over, stages={"n3": Stage.HELD, "n5": Stage.DONE})
+        due = next_of(seen(now, held("n3")), now)
+        assert (due.releases, due.holds, due.move, due.is_over) == (("n3",), (), None, False)
+        requests = {"n3": Request(2, "n3", Verb.RELEASE, "maintenance 3: firmware", "alice", b.NOW)}
+        assert next_of(seen(now, held("n3"), requests=requests), now).releases == ()
+        assert not next_of(seen(now, b.node("n3", NodeState.VALIDATING)), now).is_over
+        assert next_of(seen(now, b.node("n3", NodeState.PROBATION)), now).is_over
+
+
+def test_its_nodes_are_no_spares_and_return_by_their_validation() -> None:
+    now = work(nodes=("n5", "n7"), stages={"n5": Stage.HELD})
+    snapshot = seen(now, held("n5"))
+    config = b.config(validation={"enabled": True})
+    assert spares.free_spares(snapshot, config) == []
+    release = Request(2, "n5", Verb.RELEASE, "done", "alice", b.NOW)
+    assert asked(snapshot, snapshot.nodes["n5"], release, config).signal is Signal.VALIDATION_DUE
+    assert asked(snapshot, snapshot.nodes["n5"], release, b.config()).signal is Signal.RELEASE_ASKED
+    alone = replace(snapshot, maintenances=())
+    assert asked(alone, alone.nodes["n5"], release, config).signal is Signal.RELEASE_ASKED
+
+
+def test_the_plan_says_what_happens_to_each_node_and_whether_there_are_spares() -> None:
+    plan = work(at_once=3)
+    words = {one.node: (one.stage, one.words) for one in outlook(seen(plan), plan)}
+    assert words["n5"] == ("waiting", "it is drained")
+    assert words["n3"] == ("waiting", "it is drained; job 8 runs to its end")
+    assert words["n2"][1].endswith("then it is drained; the gang of job 7 leaves it at its next complete checkpoint")
+    assert spares_needed(seen(plan), plan, b.config()).startswith(
+        "2 gangs (job 7, job 9) leave 3 seats, one gang after the other; free spares elsewhere: 1"
+    )
+    during = work(stages={"n5": Stage.HELD, "n3": Stage.HELD})
+    stages = {one.node: one.stage for one in outlook(seen(during, held("n5"), held("n3")), during)}
+    assert (stages["n5"], stages["n3"]) == ("ready", "held")
