@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long bench bench-access bench-operators bench-placement bench-recovery bench-sim sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long bench bench-access bench-operators bench-placement bench-recovery bench-sim hardware sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -62,6 +62,11 @@ sim: setup-check
 # build/bench/sim.json: speed, seeds that fail, and broken code that was not found.
 bench-sim: setup-check
 	@$(RUN) -m tests.bench.sim
+
+# On a machine with NVIDIA GPUs, at most eight minutes: build/hardware/report.md. As root it also reads the kernel log, and
+# after `make setup` it also computes.
+hardware: setup-check
+	@$(RUN) -m tests.hardware
 
 docs: setup-check
 	@$(RUN) docs/generate.py

@@ -81,8 +81,9 @@ def curves() -> tuple[list[Result], dict[float, list[float]]]:
 def where_work_varies() -> list[Result]:
     """Slowdowns found in a real job's steps, with and without other ranks of the replica to compare with."""
     results: list[Result] = []
-    for known in (True, False):
-        for each_step, longest in ((True, False), (True, True), (False, False), (False, True)):
+    gangs_of = {True: ((True, False), (True, True), (False, False), (False, True)), False: ((True, False),)}
+    for known, kinds in gangs_of.items():
+        for each_step, longest in kinds:
             for slower in SLOWDOWNS:
                 gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(slower * 100), shuffled_each_step=each_step)
                 found = resampled_steps.steps_to_detection(gangs, slower, longest=longest, known=known)

@@ -1,0 +1,166 @@
+"""The parts of `make hardware`. Each runs programs of its own with a time limit, and fails for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests import PYTHON_PATH
+from tests.hardware.differences import differences, driver_like, shape_of
+from tests.hardware.readings import NodeRead
+from tests.testbed.fake_nvml import DRIVERS, BuildError, FakeGpus, Shape, build, shaped_node
+
+KERNEL_LOG = Path("/dev/kmsg")
+RECORD_BYTES_MAX = 8192
+SELFCHECK_SECONDS = 10
+
+
+class NotPossibleError(Exception):
+    """What this machine lacks for a part."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    name: str
+    outcome: str  # "done", "failed" or "not possible"
+    seconds: float
+    lines: list[str] = []  # for people
+    values: dict[str, Any] = {}  # all that was measured
+
+
+Found = tuple[list[str], dict[str, Any]]
+
+
+def run_part(name: str, part: Callable[[float], Found], seconds_max: float) -> Part:
+    begun = time.monotonic()
+
+    def ended(outcome: str, lines: list[str], values: dict[str, Any]) -> Part:
+        return Part(name, outcome, round(time.monotonic() - begun, 1), lines, values)
+
+    if seconds_max <= 0:
+        return ended("not possible", ["no time was left"], {})
+    try:
+        return ended("done", *part(seconds_max))
+    except NotPossibleError as error:
+        return ended("not possible", [str(error)], {})
+    except subprocess.TimeoutExpired as error:
+        return ended("failed", [f"it took longer than {error.timeout:.0f} s"], {})
+    except (OSError, RuntimeError, BuildError, msgspec.MsgspecError, json.JSONDecodeError) as error:
+        return ended("failed", [f"{type(error).__name__}: {error}"], {})
+
+
+def output_of(module: str, arguments: Sequence[str], seconds_max: float, more: Mapping[str, str] | None = None) -> str:
+    """What a program of this repository prints. Raises RuntimeError with the end of its errors."""
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **(more or {})}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds_max, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{module} ended with {done.returncode}: {(done.stderr or done.stdout)[-1000:].strip()}")
+    return done.stdout
+
+
+def read_real(seconds_max: float) -> NodeRead:
+    return msgspec.json.decode(output_of("tests.hardware.readings", (), seconds_max), type=NodeRead)
+
+
+def read_fake(shape: Shape, driver: str, seconds_max: float) -> NodeRead:
+    with tempfile.TemporaryDirectory(prefix="understudy-hardware-") as folder:
+        library, state = build(Path(folder) / "lib"), Path(folder) / "gpus"
+        FakeGpus(state).write(shaped_node("n1", shape, 1, **DRIVERS[driver]), driver_version=driver)
+        fake = {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(state)}
+        return msgspec.json.decode(output_of("tests.hardware.readings", (), seconds_max, fake), type=NodeRead)
+
+
+def readings(seconds_max: float) -> Found:
+    """Each reading of each GPU, and in what it differs from the fake's."""
+    real = read_real(seconds_max)
+    values: dict[str, Any] = {"real": msgspec.to_builtins(real)}
+    if real.error or not real.gpus:
+        raise NotPossibleError(f"NVML cannot be used: {real.error or 'it lists no GPU'}")
+    lines = [
+        f"driver {real.driver_version}, {len(real.gpus)} GPUs",
+        "",
+        "| reading | GPU 0 | ms | error |",
+        "|---|---|---|---|",
+    ]
+    for read in real.gpus[0].readings:
+        shown = ", ".join(f"{name} {value}" for name, value in read.values.items())
+        code = f" ({read.error_code})" if read.error_code else ""
+        lines.append(f"| {read.name} | {shown} | {max(read.milliseconds):.2f} | {read.error}{code} |")
+    lines.append("")
+    name = str(real.gpus[0].values().get("name", ""))
+    shape = shape_of(name)
+    if shape is None:
+        return [*lines, f"The tests have no fake of {name}."], values
+    driver = driver_like(real.driver_version)
+    found = differences(real, read_fake(shape, driver, seconds_max))
+    lines.append(f"Differences from the fake ({shape.gpu.get('name', 'NVIDIA H100 80GB HBM3')}, driver {driver}):")
+    return [*lines, *(f"- {one}" for one in found or ["none"])], values | {"differences": found}
+
+
+def kernel_log(_seconds_max: float) -> Found:
+    """Whether the kernel's log can be read, and how many of its lines are of the driver."""
+    try:
+        descriptor = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise NotPossibleError(f"{KERNEL_LOG} cannot be read: {error.strerror}; run it as root") from error
+    lines, of_driver = 0, 0
+    try:
+        while record := os.read(descriptor, RECORD_BYTES_MAX):
+            lines, of_driver = lines + 1, of_driver + (b"NVRM" in record)
+    except BlockingIOError:
+        pass  # its end
+    finally:
+        os.close(descriptor)
+    return [f"{lines} lines, {of_driver} of the driver"], {"lines": lines, "of_driver": of_driver}
+
+
+def selfcheck(seconds_max: float) -> Found:
+    _need_torch()
+    arguments = ("--device", "cuda", "--seconds", str(SELFCHECK_SECONDS), "--json")
+    found = json.loads(output_of("understudy_agent.selfcheck", arguments, seconds_max))
+    devices = [f"GPU {one['index']}: {one['status']}" for one in found["devices"]]
+    return [f"self-check: {found['status']}", *devices], found
+
+
+def hook(seconds_max: float) -> Found:
+    """What a step costs the training thread, and whether the hook names its GPU as NVML does."""
+    _need_torch()
+    deadline = time.monotonic() + seconds_max
+    gpus = {str(gpu.index): str(gpu.values().get("uuid", "")) for gpu in read_real(seconds_max).gpus}
+    lines: list[str] = []
+    found: dict[str, Any] = {"uuids": {}}
+    for visible, uuid in [*gpus.items(), *((uuid, uuid) for uuid in [*gpus.values()][-1:])]:
+        more = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        step = json.loads(output_of("tests.hardware.hook_on_cuda", (), deadline - time.monotonic(), more))
+        found["uuids"][visible] = step
+        right = "as NVML names it" if step["uuid"] == uuid else f"but NVML names it {uuid}"
+        lines.append(
+            f"CUDA_VISIBLE_DEVICES={visible}: the hook names {step['uuid'] or 'no GPU'}, {right}; a step costs "
+            f"{step['microseconds']:.1f} µs more than without the hook"
+        )
+    lines.append("Under cgroups of Slurm it was not tried: that needs a job with ConstrainDevices=yes.")
+    return lines, found
+
+
+def footprint(seconds_max: float) -> Found:
+    found = json.loads(output_of("tests.hardware.footprint", (), seconds_max))
+    cpu, memory = found["cpu_percent"], found["memory_mebibytes"]
+    return [f"agent and its NVML process: {cpu:.2f} % of a core, {memory:.0f} MiB, one report a second"], found
+
+
+def _need_torch() -> None:
+    code = "import torch; print(torch.cuda.is_available())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NotPossibleError("PyTorch is not installed: make setup")
+    if done.stdout.strip() != "True":
+        raise NotPossibleError("PyTorch finds no GPU that it can use")

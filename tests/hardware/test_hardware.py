@@ -1,0 +1,112 @@
+"""The pieces of `make hardware` against the fake driver, and on a machine without GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.hardware import parts
+from tests.hardware.__main__ import markdown, write
+from tests.hardware.differences import differences, driver_like, shape_of
+from tests.hardware.parts import NotPossibleError, Part, read_fake, run_part
+from tests.hardware.readings import GpuRead, NodeRead, Read
+from tests.testbed.fake_nvml import A100, B200, GB200, H100, H200, L40S
+from understudy_agent.sample.nvml import READINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("NVIDIA H100 80GB HBM3", H100),
+        ("NVIDIA H100 PCIe", H100),
+        ("NVIDIA H200 NVL", H200),
+        ("NVIDIA A100-SXM4-40GB", A100),
+        ("NVIDIA B200", B200),
+        ("NVIDIA GB200", GB200),
+        ("NVIDIA L40S", L40S),
+        ("Tesla T4", None),
+    ],
+)
+def test_a_gpu_is_compared_with_the_fake_of_its_model(name: str, shape: object) -> None:
+    assert shape_of(name) is shape
+
+
+@pytest.mark.parametrize(
+    ("version", "like"),
+    [("575.57.08", "570.124.06"), ("580.1", "580.95.05"), ("999.1", "590.44.01"), ("470.1", "525.147.05")],
+)
+def test_a_driver_is_compared_with_the_newest_that_is_not_newer(version: str, like: str) -> None:
+    assert driver_like(version) == like
+
+
+def node(*readings: Read) -> NodeRead:
+    return NodeRead("570.1", [GpuRead(0, list(readings))])
+
+
+def test_differences_are_named_and_values_that_change_are_none() -> None:
+    same = Read("power_watts", [0.1], {"power_watts": 300.0})
+    fake = node(
+        same,
+        Read("sram", [0.1], {"sram_threshold_exceeded": False}),
+        Read("nvlinks", [0.1], {"nvlinks": 18}),
+        Read("serial", [0.1], {"serial": "1"}),
+        Read("memory", [0.1], {"memory_total_bytes": 100}),
+    )
+    real = node(
+        Read("power_watts", [0.1], {"power_watts": 612.5}),
+        Read("sram", [0.1], error="Not Supported", error_code=3),
+        Read("nvlinks", [0.1], {"nvlinks": 6}),
+        Read("serial", [0.1], {"serial": 7}),
+        Read("memory", [0.1], {"memory_total_bytes": 104}),
+    )
+    assert differences(real, fake) == [
+        "sram: Not Supported here, answered in the fake",
+        "serial: serial is of type int here, of type str in the fake",
+        "nvlinks: 6 here, 18 in the fake",
+    ]
+    assert differences(fake, fake) == []
+    assert differences(NodeRead(error="Driver Not Loaded"), fake) == ["NVML cannot be used: Driver Not Loaded"]
+
+
+def test_a_part_that_fails_or_is_not_possible_takes_no_other_with_it(tmp_path: Path) -> None:
+    def lacking(_: float) -> parts.Found:
+        raise NotPossibleError("PyTorch is not installed")
+
+    def failing(_: float) -> parts.Found:
+        raise RuntimeError("it ended with 1")
+
+    done = [
+        run_part("one", lacking, 5),
+        run_part("two", failing, 5),
+        run_part("three", lambda _: (["fine"], {"x": 1}), 5),
+        run_part("four", lacking, 0),
+    ]
+    assert [part.outcome for part in done] == ["not possible", "failed", "done", "not possible"]
+    write(tmp_path, done)
+    assert [part["values"] for part in json.loads((tmp_path / "report.json").read_text())] == [{}, {}, {"x": 1}, {}]
+    assert "## two\nfailed, 0.0 s\n\nRuntimeError: it ended with 1\n" in (tmp_path / "report.md").read_text()
+    assert markdown([Part("five", "done", 1.0)]).endswith("## five\ndone, 1.0 s\n\n")
+
+
+@pytest.mark.integration
+def test_every_reading_of_a_fake_gpu_is_in_the_report_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = read_fake(A100, "535.183.06", 30)
+    assert [one.name for one in read.gpus[0].readings] == [reading.name for reading in READINGS]
+    assert all(one.milliseconds for one in read.gpus[0].readings)
+    assert {one.name: one.error_code for one in read.gpus[0].readings if one.error}.keys() >= {"sram", "fabric"}
+    monkeypatch.setattr(parts, "read_real", lambda _: read)
+    lines, values = parts.readings(30)
+    assert "driver 535.183.06, 1 GPUs" in lines
+    assert "- none" in lines
+    assert values["differences"] == []
+
+
+@pytest.mark.integration
+def test_on_a_machine_without_gpus_readings_are_not_possible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    part = run_part("readings", parts.readings, 30)
+    assert part.outcome == "not possible"
+    assert "NVML cannot be used" in part.lines[0]
