@@ -19,6 +19,7 @@ from transformers.training_args import TrainingArguments
 from .ddp import Watch, watch_ddp
 from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
+from .restore import UncaughtErrors
 
 
 class UnderstudyCallback(TrainerCallback):
@@ -37,6 +38,7 @@ class UnderstudyCallback(TrainerCallback):
         self._evaluation: AbstractContextManager[None] | None = None
         self._ended_at: float | None = None
         """Of the last step, if nothing but data has been waited for since."""
+        self._restore = UncaughtErrors(self._monitor.restore_failed)
 
     def resume_from_checkpoint(self, otherwise: str | bool | None = STOP) -> str | bool | None:
         """For Trainer.train: the checkpoint to continue from; None to start from the beginning, as nothing was ever
@@ -46,10 +48,13 @@ class UnderstudyCallback(TrainerCallback):
         result, where it is given: a path, True for the last
         checkpoint in the output directory (there must be one), or None for the beginning.
         """
-        if otherwise is STOP:
-            return self._monitor.restore_point().path or None
-        point = self._monitor.restore_point(otherwise=None)
-        return otherwise if point is None else point.path or None
+        ask = self._monitor.restore_point
+        point = ask() if otherwise is STOP else ask(otherwise=None)
+        if point is None:
+            return otherwise
+        if point.path:
+            self._restore.start()
+        return point.path or None
 
     # -- called by the Trainer ---------------------------------------------------------------------------------
 
@@ -57,6 +62,7 @@ class UnderstudyCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._restore.stop()
         model = kwargs.get("model")
         in_ddp = dist.is_available() and dist.is_initialized() and not args.fsdp and not args.deepspeed
         if model is not None and in_ddp:

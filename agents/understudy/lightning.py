@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .ddp import Watch, watch_ddp
 from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
+from .restore import UncaughtErrors
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -48,6 +49,7 @@ class UnderstudyCallback(Callback):
         self._evaluation: AbstractContextManager[None] | None = None
         self._ended_at: float | None = None
         """Of the last batch, if nothing but data has been waited for since."""
+        self._restore = UncaughtErrors(self._monitor.restore_failed)
 
     def ckpt_path(self, otherwise: str | None = STOP) -> str | None:
         """For Trainer.fit: the checkpoint to continue from; None to start from the beginning, as nothing was ever
@@ -57,10 +59,13 @@ class UnderstudyCallback(Callback):
         result, where it is given: a path, "last", or None for
         the beginning.
         """
-        if otherwise is STOP:
-            return self._monitor.restore_point().path or None
-        point = self._monitor.restore_point(otherwise=None)
-        return otherwise if point is None else point.path or None
+        ask = self._monitor.restore_point
+        point = ask() if otherwise is STOP else ask(otherwise=None)
+        if point is None:
+            return otherwise
+        if point.path:
+            self._restore.start()
+        return point.path or None
 
     # -- called by Lightning -----------------------------------------------------------------------------------
 
@@ -78,7 +83,12 @@ class UnderstudyCallback(Callback):
             del trainer.save_checkpoint
 
     @never_raise
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        self._restore.stop()
+
+    @never_raise
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._restore.stop()
         model = trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
             self._watch = watch_ddp(self._monitor, model)

@@ -30,12 +30,13 @@ from .identity import IdentityError, launcher_restore_point, read_identity, sock
 from .link import Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
-from .restore import RestorePoint, RestorePointUnknownError, hook_failed, read_point
+from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, read_point
 
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
 ASK_AGAIN_SECONDS = 1.0
 SECTION_CHARACTERS_MAX = 64
+ERROR_CHARACTERS_MAX = 500
 EXIT_SECONDS_MAX = 5.0
 """How long a process that ends without close() waits for acknowledgements."""
 
@@ -95,6 +96,7 @@ class Monitor:
         self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
         self._shard_reader: threading.Thread | None = None
         self._watches: list[Callable[[], None]] = []
+        self._restored: RestorePoint | None = None
         self._link = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> Monitor:
@@ -151,16 +153,48 @@ class Monitor:
             raise RestorePointUnknownError("no agent of Understudy answers on this node")
         reason = "no answer"
         while (left_seconds := deadline - time.monotonic()) > 0:
-            answer = self._ask(link, {"type": "restore_point"}, left_seconds)
+            answer = self._ask(link, {"type": "restore_point", "looks": True}, left_seconds)
             if answer is None:
                 break
             if answer.get("type") == "restore_point":
-                return read_point(answer)
+                point = read_point(answer)
+                if not answer.get("look"):
+                    self._restored = point
+                    return point
+                self._report_restore(link, point, "seen" if is_there(point.path) else "missing", left_seconds)
+                continue
             reason = str(answer.get("error"))
             if answer.get("final"):
                 raise RestorePointUnknownError(reason)
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
         raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
+
+    @contextlib.contextmanager
+    def restore(self, timeout_seconds: float = 60.0) -> Iterator[RestorePoint]:
+        """Around the restore: yields restore_point(), and reports an exception in the block with restore_failed()."""
+        point = self.restore_point(timeout_seconds)
+        try:
+            yield point
+        except Exception as error:
+            self.restore_failed(error)
+            raise
+
+    @never_raise
+    def restore_failed(self, error: object = "") -> None:
+        """Reports that the checkpoint that restore_point() named could not be restored. When that has happened in two
+        attempts, the one before it is named. Waits until the control plane has it, because the process may end next.
+        """
+        link, point = self._link, self._restored
+        if link is None or point is None or not point.path or is_of_gang(error):
+            return
+        outcome = "missing" if isinstance(error, FileNotFoundError) else "failed"
+        self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, repr(error)[:ERROR_CHARACTERS_MAX])
+
+    def _report_restore(
+        self, link: Link, point: RestorePoint, outcome: str, timeout_seconds: float, error: str = ""
+    ) -> None:
+        report = {"type": "restore", "step": point.step, "path": point.path, "outcome": outcome, "error": error}
+        self._ask(link, {**report, "at": time.time()}, timeout_seconds)
 
     def steps(self, numbers: Iterable[Number]) -> Iterator[Number]:
         """Yields the numbers and times the body of the loop as one step for each.
@@ -366,6 +400,7 @@ class Monitor:
     def _take_answer(self, answer: dict[str, Any]) -> None:
         question = self._questions.get(answer["id"])
         if question is not None:
+            self._outbox.settle(answer["id"])  # or the link would send it again before the asker wakes
             question.put(answer)
             return
         notice = self._outbox.settle(answer["id"])

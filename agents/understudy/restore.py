@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, NamedTuple
+
+LOOKS = 3
+LOOK_AGAIN_SECONDS = 1.0
+"""A network file system may show a new file late."""
 
 
 class RestorePoint(NamedTuple):
@@ -33,3 +42,44 @@ def read_point(answer: dict[str, Any]) -> RestorePoint:
 
 def hook_failed(error: Exception) -> RestorePointUnknownError:
     return RestorePointUnknownError(f"the hook failed: {error!r}")
+
+
+def is_there(path: str) -> bool:
+    for number in range(LOOKS):
+        if number:
+            time.sleep(LOOK_AGAIN_SECONDS)
+        if os.path.lexists(path):
+            return True
+        try:
+            os.listdir(os.path.dirname(path))  # noqa: PTH120, PTH208 - NFS reads the directory again
+        except OSError:
+            continue
+    return False
+
+
+def is_of_gang(error: object) -> bool:
+    """The restore was broken off because another rank is gone, which says nothing of the checkpoint."""
+    return isinstance(error, ConnectionError) or type(error).__name__.startswith("Dist")
+
+
+class UncaughtErrors:
+    """From start() to stop(), an exception that ends this process is reported first."""
+
+    def __init__(self, report: Callable[[BaseException], None]) -> None:
+        self._report = report
+        self._before: Any = None
+
+    def start(self) -> None:
+        if self._before is None:
+            self._before, sys.excepthook = sys.excepthook, self._take
+
+    def stop(self) -> None:
+        if self._before is not None:
+            sys.excepthook, self._before = self._before, None
+
+    def _take(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before = self._before
+        self.stop()
+        if issubclass(kind, Exception):
+            self._report(error)
+        before(kind, error, trace)

@@ -42,7 +42,7 @@ class CoalescedRequests:
         return await self._ask(request)
 
     def _finish(self, request: RestorePointRequest, task: asyncio.Task[RestorePoint]) -> None:
-        if task.cancelled() or task.exception() is not None:
+        if task.cancelled() or task.exception() is not None or task.result().look:
             del self._open[request]
         else:
             asyncio.get_running_loop().call_later(ANSWER_KEPT_SECONDS, self._open.pop, request, None)

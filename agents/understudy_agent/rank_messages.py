@@ -23,6 +23,7 @@ from understudy_agent.wire import (
     LauncherAnswer,
     LauncherState,
     LaunchStarted,
+    RestoreOutcome,
 )
 from understudy_agent.wire_unknown import unknown_in_any
 
@@ -113,8 +114,20 @@ class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
     until: Step | None = None
 
 
+class RestoreNotice(msgspec.Struct, frozen=True, tag="restore"):
+    """Whether the checkpoint that was named is there, and that it could not be restored."""
+
+    id: Size
+    step: Step
+    path: NonEmpty
+    outcome: RestoreOutcome
+    at: Time
+    error: Text = ""
+
+
 class RestorePointQuestion(msgspec.Struct, frozen=True, tag="restore_point"):
     id: Size
+    looks: bool = False  # this rank looks whether the checkpoint is there, when it is asked to
 
 
 class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_point"):
@@ -151,6 +164,7 @@ Message = (
     | FirstStepNotice
     | ShardNotice
     | AnomalyNotice
+    | RestoreNotice
     | RestorePointQuestion
     | JobRestorePointQuestion
     | LauncherMessage
@@ -168,6 +182,7 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     step: int
     path: str
     managed: bool = True  # False: the job is not managed
+    look: bool = False  # report whether the checkpoint is there, then ask again
 
 
 class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):

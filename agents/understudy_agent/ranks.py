@@ -38,6 +38,7 @@ from understudy_agent.rank_messages import (
     LauncherMessage,
     LaunchNotice,
     Message,
+    RestoreNotice,
     RestorePointAnswer,
     RestorePointQuestion,
     ShardNotice,
@@ -63,7 +64,9 @@ from understudy_agent.wire import (
     FirstStep,
     LauncherState,
     RankStarted,
+    RestoreOutcome,
     RestorePoint,
+    RestoreReport,
 )
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
@@ -384,9 +387,12 @@ class RankConnection:
         elif isinstance(message, Whereabouts):
             self._server.windows.place(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
-            self._ask(message.id, RestorePointRequest(hello.job_id, hello.restart_count, hello.launch, self.user_id))
-        elif isinstance(message, AnomalyNotice) and message.kind is AnomalyKind.UNKNOWN:
-            error = f"release {RELEASE} of the agent does not know this kind of anomaly"
+            asked = RestorePointRequest(
+                hello.job_id, hello.restart_count, hello.launch, self.user_id, looks=message.looks
+            )
+            self._ask(message.id, asked)
+        elif unknown := _unknown_value(message):
+            error = f"release {RELEASE} of the agent does not know this {unknown}"
             self.answer(ErrorAnswer(error=error, id=message.id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
@@ -467,10 +473,35 @@ class RankConnection:
                 log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
             self.answer(ErrorAnswer(error=str(error), id=identifier, final=error.final or UNSET))
             return
-        self.answer(RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed))
+        self.answer(
+            RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed, look=point.look)
+        )
 
 
-def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice, user_id: int) -> Fact:
+def _unknown_value(message: FirstStepNotice | ShardNotice | AnomalyNotice | RestoreNotice) -> str:
+    """What only a newer hook sends; empty: nothing."""
+    if isinstance(message, AnomalyNotice) and message.kind is AnomalyKind.UNKNOWN:
+        return "kind of anomaly"
+    if isinstance(message, RestoreNotice) and message.outcome is RestoreOutcome.UNKNOWN:
+        return "outcome of a restore"
+    return ""
+
+
+def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice | RestoreNotice, user_id: int) -> Fact:
+    if isinstance(notice, RestoreNotice):
+        return RestoreReport(
+            job_id=hello.job_id,
+            restart_count=hello.restart_count,
+            rank=hello.rank,
+            world_size=hello.world_size,
+            step=notice.step,
+            path=notice.path,
+            outcome=notice.outcome,
+            at=notice.at,
+            error=notice.error,
+            launch=hello.launch,
+            user_id=user_id,
+        )
     if isinstance(notice, AnomalyNotice):
         return Anomaly(
             job_id=hello.job_id,

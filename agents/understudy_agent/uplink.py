@@ -77,6 +77,7 @@ class RestorePointRequest:
     launch: int
     user_id: int  # of the process that asks, from the kernel
     if_managed: bool = False  # for a job that Understudy does not manage the answer is "not managed"
+    looks: bool = False  # the rank that asks can look whether the checkpoint is there
 
 
 class RestorePointError(Exception):
@@ -167,7 +168,9 @@ class Uplink:
         deadline = time.monotonic() + RESTORE_POINT_WAIT_SECONDS
         query = (
             f"/v1/restore-point?job_id={request.job_id}&restart_count={request.restart_count}"
-            f"&launch={request.launch}&user_id={request.user_id}" + ("&if_managed=true" if request.if_managed else "")
+            f"&launch={request.launch}&user_id={request.user_id}"
+            + ("&if_managed=true" if request.if_managed else "")
+            + ("&looks=true" if request.looks else "")
         )
         while True:
             try:

@@ -329,6 +329,32 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     user_id: UserId = 0
 
 
+class RestoreOutcome(WireEnum):
+    UNKNOWN = "unknown"
+    SEEN = "seen"  # the checkpoint is there
+    MISSING = "missing"
+    FAILED = "failed"  # it is there, and cannot be restored
+
+
+class RestoreReport(msgspec.Struct, frozen=True, omit_defaults=True, tag="restore"):
+    """What became of the checkpoint that a rank was to restore.
+
+    Key: (job, restart_count, launch, rank, path, outcome).
+    """
+
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: WorldSize
+    step: Step
+    path: Text
+    outcome: RestoreOutcome
+    at: float
+    error: Text = ""
+    launch: Count = 0
+    user_id: UserId = 0
+
+
 class AnomalyKind(WireEnum):
     UNKNOWN = "unknown"
     LOSS_NAN = "loss_nan"
@@ -450,10 +476,10 @@ class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_e
     user_id: UserId = 0
 
 
-JobFact = RankStarted | FirstStep | CheckpointShard | Anomaly | LaunchStarted | LaunchEnded
+JobFact = RankStarted | FirstStep | CheckpointShard | Anomaly | RestoreReport | LaunchStarted | LaunchEnded
 """Facts that processes of a job report about it."""
 
-RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly
+RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly | RestoreReport
 
 Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 
@@ -506,6 +532,7 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     launch: Count = 0
     managed: bool = True  # False: the job is not managed; there is nothing to restore, and nothing was decided
+    look: bool = False  # report whether the checkpoint is there, then ask again
 
 
 class LauncherPhase(WireEnum):

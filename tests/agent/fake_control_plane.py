@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherAnswer, LauncherReport, Refusal, Report
+from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherAnswer, LauncherReport, Refusal, Report, RestoreReport
 
 TOKEN = "correct-horse"
 
@@ -26,6 +26,8 @@ class FakeControlPlane:
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
         """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
+        self.looks = False
+        """A rank that can is asked to look whether the checkpoint is there."""
         self.restore_unknown = ""
         """Why no restore point can be named."""
         self.restore_requests = 0
@@ -163,7 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
         if point is None:
             self._refuse(404, f"job {job_id} is not known")
             return
-        self._answer(200, {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]})
+        answer = {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]}
+        reports = [fact for fact in plane.facts if isinstance(fact, RestoreReport) and fact.path == point[1]]
+        self._answer(200, answer | {"look": plane.looks and not reports and "looks" in query})
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing."""

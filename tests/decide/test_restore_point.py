@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tests import builders as b
-from understudy_agent.wire import AnomalyKind
-from understudy_controlplane.decide.restore_point import choose, decide, explain, suspicion
-from understudy_controlplane.fleet.job import Attempt, Checkpoint, RestoreAnswer, RestoreDecision, StoredAnomaly
+from understudy_agent.wire import AnomalyKind, RestoreOutcome
+from understudy_controlplane.decide.restore_point import Catalogue, choose, decide, explain, suspicion
+from understudy_controlplane.fleet.job import (
+    Attempt,
+    Checkpoint,
+    RestoreAnswer,
+    RestoreDecision,
+    StoredAnomaly,
+    StoredRestoreReport,
+)
 
 
 def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:
@@ -28,6 +35,7 @@ def anomaly(step: int, until: int | None = None, attempt: int = 0, **changes: An
     )
 
 
+NEXT = Attempt(1)
 THREE = [written(20), written(40), written(60)]
 
 
@@ -38,19 +46,55 @@ def test_checkpoints_from_that_step_on_are_passed_over() -> None:
 
 
 def test_when_none_is_good_it_is_not_known_and_not_the_beginning() -> None:
-    decision = decide(THREE, THREE, [anomaly(3)])
+    decision = decide(Catalogue(THREE, THREE, [anomaly(3)]), NEXT)
     assert (decision.answer, decision.path) == (RestoreAnswer.UNKNOWN, "")
     assert "none is good" in decision.why
 
 
 def test_it_is_the_beginning_only_where_nothing_was_ever_saved() -> None:
-    assert decide([], []) == RestoreDecision(RestoreAnswer.FRESH)
+    assert decide(Catalogue([], []), NEXT) == RestoreDecision(RestoreAnswer.FRESH)
     ended_in_its_first_save = [written(20), written(20, attempt=1)]
-    assert decide([], ended_in_its_first_save).answer is RestoreAnswer.FRESH
-    never_whole = decide([], THREE)
+    assert decide(Catalogue([], ended_in_its_first_save), NEXT).answer is RestoreAnswer.FRESH
+    never_whole = decide(Catalogue([], THREE), NEXT)
     assert never_whole.answer is RestoreAnswer.UNKNOWN
     assert never_whole.why == "3 checkpoints were announced, none of them by every rank of the gang"
-    assert decide(THREE[:1], THREE) == RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/0/20")
+    assert decide(Catalogue(THREE[:1], THREE), NEXT) == RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/0/20")
+
+
+def restored(attempt: int, step: int = 60, outcome: RestoreOutcome = RestoreOutcome.FAILED) -> StoredRestoreReport:
+    return StoredRestoreReport(Attempt(attempt), 3, "n2", step, f"/c/0/{step}", outcome, "BadZipFile()", b.NOW)
+
+
+def restore(attempt: int, *reports: StoredRestoreReport, complete: list[Checkpoint] | None = None) -> RestoreDecision:
+    there = THREE if complete is None else complete
+    return decide(Catalogue(there, there, restores=reports), Attempt(attempt))
+
+
+def test_a_restore_that_failed_in_two_attempts_strikes_the_checkpoint_off() -> None:
+    assert restore(2, restored(1)).step == 60, "once may be the node's fault"
+    assert restore(2, restored(1), restored(1)).step == 60, "two ranks of one attempt are one failure"
+    struck = restore(3, restored(1), restored(2))
+    assert struck.step == 40
+    assert struck.why == "step 60: it was not restored in attempts 1, 2 (rank 3 on n2: BadZipFile())"
+
+
+def test_a_checkpoint_that_was_written_again_is_not_struck_off_for_what_was_there_before() -> None:
+    again = written(60, 2, "/c/0/60")
+    assert restore(4, restored(1), restored(2), complete=[*THREE[:2], again]).step == 60
+    assert restore(5, restored(3), restored(4), complete=[*THREE[:2], again]).step == 40
+
+
+def test_what_is_not_there_is_passed_over_and_the_next_good_one_restored() -> None:
+    missing, seen = restored(1, 60, RestoreOutcome.MISSING), restored(1, 60, RestoreOutcome.SEEN)
+    assert restore(1, missing) == RestoreDecision(
+        RestoreAnswer.RESTORE, 40, "/c/0/40", "step 60: it is not there on n2"
+    )
+    assert restore(2, missing).step == 60, "the nodes of the next attempt may see it"
+    assert restore(2, seen).step == 60
+    assert restore(3, missing, restored(2, 60, RestoreOutcome.MISSING)).step == 40
+    none = restore(1, *(restored(1, step, RestoreOutcome.MISSING) for step in (20, 40, 60)))
+    assert none.answer is RestoreAnswer.UNKNOWN, "never from the beginning"
+    assert none.why.startswith("step 60: it is not there on n2; step 40: ")
 
 
 def test_the_words_name_step_rank_node_and_what_was_seen() -> None:

@@ -27,9 +27,10 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor, RestorePoint, RestorePointUnknownError
 from understudy.clocks import WaitingClock
+from understudy.restore import UncaughtErrors
 from understudy_agent.config import Config
 from understudy_agent.rank_messages import AnomalyNotice, CollectiveEntered, FirstStepNotice, Hello, ShardNotice, Steps
-from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow
+from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow, RestoreReport
 
 FRAMEWORKS = {
     "ddp": {"torch"},
@@ -123,6 +124,51 @@ def test_what_the_control_plane_cannot_name_stops_the_job_at_once_unless_the_use
         plane.restore_unknown, plane.restore_points[7, 0] = "", (0, "")
         assert monitor.restore_point(otherwise="/mine") == RestorePoint(0, ""), "nothing was ever saved"
         monitor.close()
+
+
+def test_a_rank_looks_for_the_checkpoint_when_it_is_asked_to_and_reports_a_restore_that_failed(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.looks, plane.restore_points[7, 0] = True, (30, str(tmp_path))
+    with running_agent(config):
+        monitor = Monitor()
+        monitor.restore_failed(ValueError("nothing was restored"))
+        with pytest.raises(ValueError, match="truncated"), monitor.restore() as point:
+            assert point == RestorePoint(30, str(tmp_path))
+            raise ValueError("truncated")
+        with pytest.raises(ConnectionResetError), monitor.restore():
+            raise ConnectionResetError("another rank is gone")
+        monitor.close()
+        monkeypatch.setenv("UNDERSTUDY_LAUNCH", "1")
+        plane.restore_points[7, 0] = (20, str(tmp_path / "gone"))
+        monitor = Monitor()
+        assert monitor.restore_point().step == 20
+        monitor.close()
+    reports = [fact for fact in of_kind(plane, RestoreReport) if isinstance(fact, RestoreReport)]
+    assert [(one.step, one.outcome, one.error) for one in reports] == [
+        (30, "seen", ""),
+        (30, "failed", "ValueError('truncated')"),
+        (20, "missing", ""),
+    ]
+
+
+def test_an_error_that_ends_the_process_during_a_restore_is_reported_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callbacks' way: Trainer.train() restores and raises."""
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *raised: seen.append(raised[0]))
+    before = sys.excepthook
+    errors = UncaughtErrors(seen.append)
+    errors.start()
+    broken = ValueError("truncated")
+    sys.excepthook(ValueError, broken, None)
+    assert seen == [broken, ValueError]
+    assert sys.excepthook is before
+    errors.start()
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert seen == [broken, ValueError, KeyboardInterrupt]
+    errors.start()
+    errors.stop()
+    assert sys.excepthook is before
 
 
 def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(

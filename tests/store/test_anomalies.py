@@ -14,13 +14,21 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.tokens import bearer, with_tokens
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, RankStarted
+from understudy_agent.wire import (
+    Anomaly,
+    AnomalyKind,
+    CheckpointShard,
+    Fact,
+    RankStarted,
+    RestoreOutcome,
+    RestoreReport,
+)
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, RestoreDecision
-from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
@@ -32,8 +40,11 @@ JOB = b.job()
 
 
 class StoodClock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
     def now(self) -> float:
-        return b.NOW + 100
+        return b.NOW + self.seconds
 
     def monotonic(self) -> float:
         return self.now()
@@ -118,6 +129,31 @@ def test_a_job_that_saved_and_has_no_good_checkpoint_does_not_start_from_the_beg
     assert shown == [(None, None), ("fresh", 0), ("unknown", None)]
     report("n2", *shards(4))
     assert [decided(engine, one).answer for one in (1, 2, 3)] == ["fresh", "unknown", "restore"]
+
+
+def looked(launch: int, step: int, outcome: RestoreOutcome) -> RestoreReport:
+    return RestoreReport(JOB.key.job_id, 0, 0, 4, step, f"/c/{step}", outcome, b.NOW, launch=launch)
+
+
+def test_one_node_looks_whether_the_checkpoint_is_there_before_any_rank_restores_it(
+    engine: Engine, report: Report
+) -> None:
+    known = FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
+    clock = StoodClock()
+    points = RestorePoints(CheckpointStore(engine), FleetStore(engine), clock)
+    nodes = ("n2", "n3", "n2")
+    assert [points.looker(known, Attempt(0, 1), node) for node in nodes] == [""] * 3, "there is nothing to look for"
+    report("n2", *shards(20), *shards(40), *shards(60))
+    assert [points.looker(known, Attempt(0, 2), node) for node in nodes] == ["n2"] * 3
+    clock.seconds += LOOK_SECONDS_MAX
+    assert points.looker(known, Attempt(0, 2), "n3") == "n3", "n2 may be gone"
+    report("n2", looked(2, 60, RestoreOutcome.MISSING))
+    assert points.looker(known, Attempt(0, 2), "n4") == "n4"
+    assert points.give(known, Attempt(0, 2)).step == 40, "the next good one"
+    report("n2", looked(2, 40, RestoreOutcome.SEEN), looked(2, 40, RestoreOutcome.MISSING))
+    assert [points.looker(known, Attempt(0, 2), node) for node in nodes] == [""] * 3
+    assert points.give(known, Attempt(0, 2)).step == 40, "one look decides for all"
+    assert restore(engine, 1) == (60, "/c/60")
 
 
 def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:

@@ -50,15 +50,17 @@ JOB = b.job()
 OWNER = JOB.slurm.user_id
 
 
-def shard(rank: int, step: int = 20, restart_count: int = 0, world_size: int = 4) -> CheckpointShard:
+def shard(
+    rank: int, step: int = 20, restart_count: int = 0, world_size: int = 4, path: str = "", file: str = ""
+) -> CheckpointShard:
     return CheckpointShard(
         JOB.key.job_id,
         restart_count,
         rank,
         world_size,
         step,
-        f"/c/{step}",
-        f"rank-{rank}",
+        path or f"/c/{step}",
+        file or f"rank-{rank}",
         10,
         "0" * 64,
         b.NOW,
@@ -183,6 +185,25 @@ class TestCheckpoints:
     def test_one_rank_that_repeats_itself_is_still_one(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, *started_gang(), shard(0), shard(0), shard(0), shard(0))
         assert CheckpointStore(engine).complete_checkpoints(JOB.key) == []
+
+    def test_a_process_besides_the_gang_announces_no_checkpoint_for_it_and_spoils_none(
+        self, engine: Engine, job_row: int
+    ) -> None:
+        """A script of the same user, in a world of one or in one that is larger than the gang's."""
+        record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(4)))
+        for world in (1, 8):
+            stray = started(0, world_size=world, at=b.NOW + world)
+            record(engine, job_row, stray, shard(0, step=9999 + world, world_size=world))
+        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [20]
+
+    def test_what_is_written_over_in_part_is_no_longer_complete(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, *started_gang(), *(shard(rank, path="/same") for rank in range(4)))
+        record(engine, job_row, *(shard(rank, step=24, path="/own", file=f"24-{rank}") for rank in range(4)))
+        record(engine, job_row, *(shard(rank, step=28, path="/own", file=f"28-{rank}") for rank in range(4)))
+        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [20, 24, 28]
+        again = [msgspec.structs.replace(shard(rank, path="/same"), launch=1) for rank in (2, 3)]
+        record(engine, job_row, *again)
+        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [24, 28]
 
     def test_shards_of_different_attempts_do_not_add_up(self, engine: Engine, job_row: int) -> None:
         record(

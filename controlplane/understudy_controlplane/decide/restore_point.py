@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from understudy_agent.wire import AnomalyKind
-from understudy_controlplane.fleet.job import Checkpoint, RestoreAnswer, RestoreDecision, StoredAnomaly
+from understudy_agent.wire import AnomalyKind, RestoreOutcome
+from understudy_controlplane.fleet.job import (
+    Attempt,
+    Checkpoint,
+    RestoreAnswer,
+    RestoreDecision,
+    StoredAnomaly,
+    StoredRestoreReport,
+)
 
 NAMED_MAX = 3
 
+RESTORES_FAILED_MAX = 2
+"""Attempts in which the restore of a checkpoint failed; then it is struck off."""
 
 WORK_LOST_SHARE_MAX = 0.1
 """Of the steps of a run: a suspicion that is no proof costs no more than this."""
@@ -18,23 +28,57 @@ SUSPECT_SECONDS_MAX = 6 * 3600.0
 """Checkpoints that are written longer than this after what is no proof are not suspect for it: the run went on well."""
 
 
-def decide(
-    complete: Sequence[Checkpoint], announced: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()
-) -> RestoreDecision:
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What is known of a job's checkpoints."""
+
+    complete: Sequence[Checkpoint]
+    announced: Sequence[Checkpoint]  # all of them, complete or not
+    anomalies: Sequence[StoredAnomaly] = ()
+    restores: Sequence[StoredRestoreReport] = ()
+
+
+def decide(known: Catalogue, attempt: Attempt) -> RestoreDecision:
     """From the beginning only where nothing was ever saved. An attempt that ended during its first save has saved
     nothing; one that went on after a checkpoint that is not complete may have saved more than was announced.
-    `announced` are all of them, complete or not.
     """
-    chosen, why = choose(complete, anomalies), explain(complete, anomalies)
+    struck = [(one, why) for one in known.complete if (why := struck_off(one, known.restores, attempt))]
+    without = {one for one, _ in struck}
+    left = [one for one in known.complete if one not in without]
+    chosen = choose(left, known.anomalies)
+    passed_over = [(one, why) for one, why in struck if chosen is None or one.step >= chosen.step]
+    why = "; ".join(filter(None, (_named(passed_over), explain(left, known.anomalies))))
     if chosen is not None:
         return RestoreDecision(RestoreAnswer.RESTORE, chosen.step, chosen.path, why)
-    if complete:
+    if known.complete:
         return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
-    halves = Counter(one.attempt for one in announced)
+    halves = Counter(one.attempt for one in known.announced)
     if max(halves.values(), default=0) <= 1:
         return RestoreDecision(RestoreAnswer.FRESH)
     why = f"{halves.total()} checkpoints were announced, none of them by every rank of the gang"
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
+
+
+def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], attempt: Attempt) -> str:
+    """Why this attempt cannot restore it; empty: nothing is known. It was not restored in two attempts, or ranks of
+    this one do not see it. Once is no proof: a node without the file system sees no checkpoint at all.
+    """
+    against = [
+        one
+        for one in reports
+        if (one.step, one.path) == (checkpoint.step, checkpoint.path)
+        and one.outcome is not RestoreOutcome.SEEN
+        and one.attempt > checkpoint.attempt  # of what was there before, if it was written again
+    ]
+    now = [one for one in against if one.attempt == attempt and one.outcome is RestoreOutcome.MISSING]
+    if now:
+        return f"it is not there on {now[0].node}"
+    attempts = sorted({one.attempt for one in against})
+    if len(attempts) < RESTORES_FAILED_MAX:
+        return ""
+    last = against[-1]
+    cause = "it was not there" if last.outcome is RestoreOutcome.MISSING else last.error
+    return f"it was not restored in attempts {', '.join(map(str, attempts))} (rank {last.rank} on {last.node}: {cause})"
 
 
 def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()) -> Checkpoint | None:
@@ -72,11 +116,14 @@ def explain(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly]) 
         )
     if not passed_over:
         return ""
-    newest = sorted(passed_over, key=lambda one: -one.step)
-    named = "; ".join(f"step {one.step}: {suspicion(one, anomalies)}" for one in newest[:NAMED_MAX])
-    more = f"; and {len(newest) - NAMED_MAX} more" if len(newest) > NAMED_MAX else ""
     instead = f"step {chosen.step} is the newest good one" if chosen else "none is good"
-    return f"{instead}; suspect are {named}{more}"
+    return f"{instead}; suspect are {_named([(one, suspicion(one, anomalies)) for one in passed_over])}"
+
+
+def _named(passed_over: Iterable[tuple[Checkpoint, str]]) -> str:
+    newest = sorted(passed_over, key=lambda one: -one[0].step)
+    named = "; ".join(f"step {one.step}: {why}" for one, why in newest[:NAMED_MAX])
+    return named + (f"; and {len(newest) - NAMED_MAX} more" if len(newest) > NAMED_MAX else "")
 
 
 def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str:

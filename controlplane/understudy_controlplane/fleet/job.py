@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from understudy_agent.wire import AnomalyKind
+from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.parallelism import Parallelism, parallelism_of
 from understudy_controlplane.fleet.slurm import SlurmJob
 
@@ -143,6 +143,20 @@ class RestoreDecision:
     step: int = 0
     path: str = ""
     why: str = ""  # what speaks against newer checkpoints, or why nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRestoreReport:
+    """What a rank reported of the checkpoint that its attempt was to restore."""
+
+    attempt: Attempt
+    rank: int
+    node: str
+    step: int
+    path: str
+    outcome: RestoreOutcome
+    error: str
+    received_at: float
 
 
 @dataclass(frozen=True, slots=True)

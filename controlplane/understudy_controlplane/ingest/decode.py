@@ -9,7 +9,17 @@ from typing import get_args
 
 import msgspec
 
-from understudy_agent.wire import RELEASE, Anomaly, AnomalyKind, Fact, HardwareEvent, HardwareKind, Report
+from understudy_agent.wire import (
+    RELEASE,
+    Anomaly,
+    AnomalyKind,
+    Fact,
+    HardwareEvent,
+    HardwareKind,
+    Report,
+    RestoreOutcome,
+    RestoreReport,
+)
 from understudy_agent.wire_unknown import unknown_in
 
 _report = msgspec.json.Decoder(Report)
@@ -63,6 +73,8 @@ def _without_unknown_facts(body: bytes) -> tuple[bytes, list[str]]:
 
 
 def _of_unknown_kind(fact: Fact) -> bool:
+    if isinstance(fact, RestoreReport):
+        return fact.outcome is RestoreOutcome.UNKNOWN
     return isinstance(fact, Anomaly | HardwareEvent) and fact.kind in (AnomalyKind.UNKNOWN, HardwareKind.UNKNOWN)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 import structlog
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from understudy_agent.wire import (
@@ -55,8 +56,18 @@ log = structlog.get_logger()
 
 DROPPED_SHOWN_MAX = 8
 
-Id = Annotated[int, Query(ge=0, le=2**32 - 1)]
-Count = Annotated[int, Query(ge=0, le=2**31 - 1)]
+SETTLED_LOOKED_FOR = 4
+SETTLED_PAUSE_SECONDS = 0.5
+"""While a rank on another node looks whether the checkpoint is there. After that the agent asks again."""
+
+
+class RestoreQuery(BaseModel):
+    job_id: int = Field(ge=0, le=2**32 - 1)
+    restart_count: int = Field(ge=0, le=2**31 - 1)
+    user_id: int = Field(ge=0, le=2**32 - 1)  # of the process that asks
+    launch: int = Field(0, ge=0, le=2**31 - 1)
+    if_managed: bool = False  # for a job that is not managed the answer is that, and nothing is decided
+    looks: bool = False  # the rank that asks can look whether the checkpoint is there
 
 
 class _VersionOnly(msgspec.Struct):
@@ -73,7 +84,8 @@ class ReportDependencies:
 
     `give_restore_point(job, attempt)` decides where an attempt continues. `unfit(node, now)` returns why no new job may
     start on the node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user.
-    `newest_checkpoint(job)` returns step and path, or (0, "").
+    `newest_checkpoint(job)` returns step and path, or (0, ""). `looker(job, attempt, node)` returns the node whose rank
+    is to look whether the checkpoint is there; empty: it is settled.
     """
 
     cluster: str
@@ -88,6 +100,7 @@ class ReportDependencies:
     unfit: Callable[[str, float], str]
     rates: Rates
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
+    looker: Callable[[KnownJob, Attempt, str], str] = lambda *_: ""
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
@@ -118,32 +131,28 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
         return answered
 
     @router.get("/v1/restore-point")
-    async def restore_point(
-        job_id: Id,
-        restart_count: Count,
-        user_id: Id,
-        launch: Count = 0,
-        if_managed: bool = False,
-        identity: Identity = node,
-    ) -> Response:
+    async def restore_point(query: Annotated[RestoreQuery, Query()], identity: Identity = node) -> Response:
         """The step and path from which this attempt of a job continues. It stays the same for the whole attempt."""
-        known = deps.directory.get(job_id)
-        if known is None or restart_count > known.restart_count:
-            return _not_running(deps, job_id, restart_count, user_id)
-        if not known.believes(user_id):
-            return refuse(
-                403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask as the job's user"
-            )
-        if if_managed and not known.managed:
-            return answer(RestorePoint(job_id, restart_count, 0, "", launch, managed=False))
-        nodes = deps.telemetry.nodes_of(job_id, restart_count)
-        if nodes is None:
-            return _not_running(deps, job_id, restart_count, user_id)
-        if identity.node not in nodes:
-            return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
-        return await _decided(deps, known, Attempt(restart_count, launch))
+        return await _answer_restore_point(deps, query, identity)
 
     return router
+
+
+async def _answer_restore_point(deps: ReportDependencies, query: RestoreQuery, identity: Identity) -> Response:
+    job_id, restart_count, user_id = query.job_id, query.restart_count, query.user_id
+    known = deps.directory.get(job_id)
+    nodes = deps.telemetry.nodes_of(job_id, restart_count)
+    if known is None or restart_count > known.restart_count:
+        return _not_running(deps, job_id, restart_count, user_id)
+    if not known.believes(user_id):
+        return refuse(403, f"user {user_id} asks about job {job_id} of user {known.user_id}", "ask as the job's user")
+    if query.if_managed and not known.managed:
+        return answer(RestorePoint(job_id, restart_count, 0, "", query.launch, managed=False))
+    if nodes is None:
+        return _not_running(deps, job_id, restart_count, user_id)
+    if identity.node not in nodes:
+        return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
+    return await _decided(deps, known, Attempt(restart_count, query.launch), identity.node if query.looks else "")
 
 
 async def _receive(deps: ReportDependencies, request: Request, identity: Identity) -> tuple[Cause | None, Response]:
@@ -172,12 +181,18 @@ async def _receive(deps: ReportDependencies, request: Request, identity: Identit
     return BY_STATUS.get(answered.status_code), answered
 
 
-async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt) -> Response:
-    """Where it is not known, hooks of all releases take a refusal for that; none takes it for the beginning."""
+async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt, node: str) -> Response:
+    """`node` can look whether the checkpoint is there; empty: it cannot. Where it is not known where to continue, hooks
+    of all releases take a refusal for that; none takes it for the beginning.
+    """
     number = known.key.job_id
+    looker = await _settle(deps, known, attempt, node) if node else ""
+    if looker not in ("", node):
+        return refuse(503, f"a rank on {looker} looks whether the checkpoint is there", "ask again")
     decision = await asyncio.to_thread(deps.give_restore_point, known, attempt)
     if decision.answer is not RestoreAnswer.UNKNOWN:
-        return answer(RestorePoint(number, attempt.restart_count, decision.step, decision.path, attempt.launch))
+        point = RestorePoint(number, attempt.restart_count, decision.step, decision.path, attempt.launch)
+        return answer(msgspec.structs.replace(point, look=bool(looker)))
     hint = (
         f"`understudy checkpoints --job {number}` lists them; `understudy job trust-checkpoints {number} REASON` makes "
         "suspect ones good for the next attempt"
@@ -185,6 +200,16 @@ async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt) 
     if not known.managed:
         hint = "sbatch --comment=understudy"
     return refuse(409, f"no checkpoint of job {number} can be named, and it may have saved some: {decision.why}", hint)
+
+
+async def _settle(deps: ReportDependencies, known: KnownJob, attempt: Attempt, node: str) -> str:
+    """Waits while a rank on another node looks. Returns the node that looks; empty: it is settled."""
+    for _ in range(SETTLED_LOOKED_FOR):
+        looker = await asyncio.to_thread(deps.looker, known, attempt, node)
+        if looker in ("", node):
+            break
+        await asyncio.sleep(SETTLED_PAUSE_SECONDS)
+    return looker
 
 
 def _not_running(deps: ReportDependencies, job_id: int, restart_count: int, user_id: int) -> Response:

@@ -6,9 +6,10 @@ import threading
 
 import structlog
 
+from understudy_agent.wire import RestoreOutcome
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
-from understudy_controlplane.fleet.job import Attempt, JobKey, KnownJob, RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -17,6 +18,12 @@ log = structlog.get_logger()
 
 KEPT_MAX = 10_000
 """Restore points in memory."""
+
+LOOK_SECONDS_MAX = 15.0
+"""A rank that has not reported within this whether its checkpoint is there may be gone: another one looks."""
+
+ANY_LATER = Attempt(2**31 - 1)
+"""For a decision that is not about one attempt."""
 
 
 class RestorePoints:
@@ -27,6 +34,9 @@ class RestorePoints:
         self._lock = threading.Lock()
         self._newest: dict[int, tuple[int, str]] = {}
         self._looked_at: list[int] | None = None  # nothing is kept yet
+        self._looking: dict[tuple[int, Attempt], tuple[str, float]] = {}
+        """Node that looks whether the attempt's checkpoint is there, and until when it is waited for."""
+        self._settled: set[tuple[int, Attempt]] = set()
 
     def newest(self, job: KnownJob) -> tuple[int, str]:
         """The restore point of an attempt that would begin now; it is not stored. Computed again only when there are
@@ -41,33 +51,79 @@ class RestorePoints:
             if len(self._newest) > KEPT_MAX:
                 self._newest.clear()  # most of these jobs have ended
             if job.row not in self._newest:
-                decision = self._decide(job.key)
+                decision = self._decide(job, ANY_LATER)
                 self._newest[job.row] = (decision.step, decision.path)
             return self._newest[job.row]
 
     def give(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
         """The first request decides it for all."""
         decision = self._fleet.restore_point(job.row, attempt)
-        if decision is None:
-            decision = self._decide(job.key)
-            if decision.answer is RestoreAnswer.FRESH and not job.managed:
-                why = "the job did not ask for Understudy, so its checkpoints are not recorded"
-                decision = RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
-            self._fleet.record_restore_point(job.row, attempt, decision, self._clock.now())
-            if decision.why:
-                log.warning(
-                    "restore_point_not_the_furthest",
-                    job=str(job.key),
-                    attempt=str(attempt),
-                    answer=decision.answer.value,
-                    reason=decision.why,
-                )
-            decision = self._fleet.restore_point(job.row, attempt)
-        assert decision is not None  # written and committed just above
+        if decision is not None:
+            return decision
+        self._fleet.record_restore_point(job.row, attempt, self._decide(job, attempt), self._clock.now())
+        return self._stored(job, attempt)
+
+    def looker(self, job: KnownJob, attempt: Attempt, node: str) -> str:
+        """The node whose rank is to look whether the checkpoint is there, before any rank of the attempt restores it;
+        empty: that is settled. Where it is not there, the next good one is chosen. One node looks for all: on a file
+        system that lags, each would see something else. `node` asks.
+        """
+        decision = self.give(job, attempt)
+        with self._lock:
+            if (job.row, attempt) in self._settled:
+                return ""
+            while decision.answer is RestoreAnswer.RESTORE:
+                outcomes = self._outcomes(job, attempt, decision)
+                if RestoreOutcome.SEEN in outcomes:
+                    break
+                if RestoreOutcome.MISSING not in outcomes:
+                    return self._choose_looker(job, attempt, node)
+                self._looking.pop((job.row, attempt), None)
+                other = self._decide(job, attempt)
+                self._fleet.replace_restore_point(job.row, attempt, decision.path, other, self._clock.now())
+                decision = self._stored(job, attempt)
+            self._looking.pop((job.row, attempt), None)
+            if len(self._settled) >= KEPT_MAX:
+                self._settled.clear()
+            self._settled.add((job.row, attempt))
+            return ""
+
+    def _choose_looker(self, job: KnownJob, attempt: Attempt, node: str) -> str:
+        """The first that asks; another one when it has reported nothing in time."""
+        now = self._clock.monotonic()
+        looker, until = self._looking.get((job.row, attempt), (node, 0.0))
+        if now >= until:
+            looker, until = node, now + LOOK_SECONDS_MAX
+            self._looking[job.row, attempt] = looker, until
+        return looker
+
+    def _outcomes(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision) -> set[RestoreOutcome]:
+        reports = self._checkpoints.restore_reports(job.key)
+        return {one.outcome for one in reports if (one.attempt, one.path) == (attempt, decision.path)}
+
+    def _stored(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
+        decision = self._fleet.restore_point(job.row, attempt)
+        assert decision is not None  # written and committed by the caller
+        if decision.why:
+            log.warning(
+                "restore_point_not_the_furthest",
+                job=str(job.key),
+                attempt=str(attempt),
+                answer=decision.answer.value,
+                reason=decision.why,
+            )
         return decision
 
-    def _decide(self, job: JobKey) -> RestoreDecision:
-        store = self._checkpoints
-        return restore_point.decide(
-            store.complete_checkpoints(job), store.announced_checkpoints(job), store.anomalies([job])
+    def _decide(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
+        store, key = self._checkpoints, job.key
+        known = restore_point.Catalogue(
+            store.complete_checkpoints(key),
+            store.announced_checkpoints(key),
+            store.anomalies([key]),
+            store.restore_reports(key),
         )
+        decision = restore_point.decide(known, attempt)
+        if decision.answer is RestoreAnswer.FRESH and not job.managed:
+            why = "the job did not ask for Understudy, so its checkpoints are not recorded"
+            decision = RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
+        return decision

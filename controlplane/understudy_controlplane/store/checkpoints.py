@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, and_, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, insert, or_, select
 
-from understudy_agent.wire import AnomalyKind
+from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.job import Attempt, Checkpoint, FirstNan, JobKey, StoredAnomaly
+from understudy_controlplane.fleet.job import Attempt, Checkpoint, FirstNan, JobKey, StoredAnomaly, StoredRestoreReport
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
-from understudy_controlplane.store.facts import GOES_ON
+from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import is_job
 
 NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
 
-_NEWS = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance)
+_NEWS = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance, tables.restore_report)
 
 
 class CheckpointStore:
@@ -26,27 +26,23 @@ class CheckpointStore:
         self._engine = engine
 
     def complete_checkpoints(self, job: JobKey) -> list[Checkpoint]:
-        """Checkpoints of which every rank of one attempt announced its shard, all under one path. How many ranks there
-        are comes from the start of the gang, not from the shards.
+        """Checkpoints of which every rank of one attempt announced its shard, all under one path, and of which no file
+        was written again since. How many ranks there are comes from the start of the gang, not from the shards.
         """
-        table, start = tables.checkpoint, tables.rank_start
-        started = (start.c.job, start.c.restart_count, start.c.launch)
-        world = (
-            select(*started, func.max(start.c.world_size).label("size"))
-            .join(tables.job, tables.job.c.id == start.c.job)
-            .where(is_job(job))
-            .group_by(*started)
-            .subquery()
-        )
+        table = tables.checkpoint
         query = (
             select(table)
             .join(tables.job, tables.job.c.id == table.c.job)
-            .join(world, and_(*(table.c[column.name] == world.c[column.name] for column in started)))
-            .where(is_job(job), is_complete(), table.c.world_size == world.c.size)
+            .where(is_job(job), is_complete())
             .order_by(table.c.step)
         )
         with reading(self._engine) as connection:
-            return [_checkpoint(row) for row in connection.execute(query)]
+            worlds, over = _worlds(connection, job), _written_over(connection, job)
+            return [
+                _checkpoint(row)
+                for row in connection.execute(query)
+                if row.world_size == worlds.get((row.restart_count, row.launch)) and row.id not in over
+            ]
 
     def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
         """Checkpoints of which any process of the job announced a shard."""
@@ -55,8 +51,27 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             return [_checkpoint(row) for row in connection.execute(query)]
 
+    def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
+        """In the order in which they came."""
+        table = tables.restore_report
+        query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).order_by(table.c.id)
+        with reading(self._engine) as connection:
+            return [
+                StoredRestoreReport(
+                    Attempt(row.restart_count, row.launch),
+                    row.rank,
+                    row.node,
+                    row.step,
+                    row.path,
+                    RestoreOutcome(row.outcome),
+                    row.error,
+                    row.received_at,
+                )
+                for row in connection.execute(query)
+            ]
+
     def newest(self) -> list[int]:
-        """The newest ids of shards, anomalies and clearances."""
+        """The newest ids of shards, anomalies, clearances and reports of restores."""
         with reading(self._engine) as connection:
             return [connection.execute(select(func.max(table.c.id))).scalar() or 0 for table in _NEWS]
 
@@ -165,6 +180,55 @@ def is_complete() -> ColumnElement[bool]:
     is counted again, which changes nothing here.
     """
     return tables.checkpoint.c.shards >= tables.checkpoint.c.world_size
+
+
+def _worlds(connection: Connection, job: JobKey) -> dict[tuple[int, int], int]:
+    """Restart count and launch → the size of the world in which most ranks started, of two the larger: a single process
+    that the job starts besides its gang has a world of its own.
+    """
+    start = tables.rank_start
+    query = (
+        select(start.c.restart_count, start.c.launch, start.c.world_size, func.count(start.c.rank.distinct()))
+        .join(tables.job, tables.job.c.id == start.c.job)
+        .where(is_job(job))
+        .group_by(start.c.restart_count, start.c.launch, start.c.world_size)
+    )
+    most: dict[tuple[int, int], tuple[int, int]] = {}
+    for restart_count, launch, size, ranks in connection.execute(query):
+        most[restart_count, launch] = max(most.get((restart_count, launch), (0, 0)), (ranks, size))
+    return {attempt: size for attempt, (_, size) in most.items()}
+
+
+def _written_over(connection: Connection, job: JobKey) -> set[int]:
+    """Rows of checkpoints of which another checkpoint has written a file since, in whole or in part."""
+    shard, checkpoint = tables.checkpoint_shard, tables.checkpoint
+    paths = (
+        select(checkpoint.c.path)
+        .join(tables.job, tables.job.c.id == checkpoint.c.job)
+        .where(is_job(job))
+        .group_by(checkpoint.c.path)
+        .having(func.count() > 1)
+    )
+    shared = list(connection.execute(paths).scalars())  # with a path for each checkpoint: none
+    if not shared:
+        return set()
+    later = shard.alias()
+    ended = (
+        select(checkpoint.c.id)
+        .distinct()
+        .join(tables.job, tables.job.c.id == checkpoint.c.job)
+        .join(shard, and_(*(shard.c[name] == checkpoint.c[name] for name in OF_CHECKPOINT)))
+        .join(
+            later,
+            and_(
+                *(later.c[name] == shard.c[name] for name in ("job", "path", "file")),
+                or_(*(later.c[name] != shard.c[name] for name in ("restart_count", "launch", "step"))),
+                later.c.id > shard.c.id,
+            ),
+        )
+        .where(is_job(job), checkpoint.c.path.in_(shared), shard.c.file != "")
+    )
+    return set(connection.execute(ended).scalars())
 
 
 def _checkpoint(row: Row[Any]) -> Checkpoint:

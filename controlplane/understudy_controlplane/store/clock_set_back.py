@@ -18,6 +18,7 @@ STAMPS = (
     tables.job_refusal.c.received_at,
     tables.anomaly.c.received_at,
     tables.anomaly_clearance.c.at,
+    tables.restore_report.c.received_at,
     tables.launch_end.c.received_at,
     tables.incident.c.opened_at,
     tables.recovery.c.decided_at,

@@ -42,6 +42,7 @@ from understudy_agent.wire import (
     LaunchEnded,
     LaunchStarted,
     RankStarted,
+    RestoreReport,
 )
 from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
@@ -60,6 +61,7 @@ JOB_FACT_TABLES: dict[type, Table] = {
     FirstStep: tables.first_step,
     CheckpointShard: tables.checkpoint_shard,
     Anomaly: tables.anomaly,
+    RestoreReport: tables.restore_report,
     LaunchStarted: tables.launch_start,
     LaunchEnded: tables.launch_end,
 }

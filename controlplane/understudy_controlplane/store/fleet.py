@@ -65,6 +65,16 @@ _SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
 _MODES = {Verb.MODE_OBSERVE.value: Mode.OBSERVE, Verb.MODE_APPROVE.value: Mode.APPROVE}
 
 
+def _decision(decision: RestoreDecision, now: float) -> dict[str, Any]:
+    return {
+        "restore_answer": decision.answer.value,
+        "restore_step": None if decision.answer is RestoreAnswer.UNKNOWN else decision.step,
+        "restore_path": decision.path,
+        "restore_at": now,
+        "restore_why": decision.why,
+    }
+
+
 def _last(verbs: Iterable[str]) -> Select[Any]:
     """The newest request with one of these verbs."""
     intent = tables.operator_intent
@@ -250,16 +260,19 @@ class FleetStore:
     def record_restore_point(self, job_row: int, attempt: Attempt, decision: RestoreDecision, now: float) -> None:
         """Fix the attempt's restore point. The first one stays: all ranks must get the same."""
         row = {"job": job_row, **attempt._asdict(), "nodes": [], "restore_path": ""}
-        fixed = {
-            "restore_answer": decision.answer.value,
-            "restore_step": None if decision.answer is RestoreAnswer.UNKNOWN else decision.step,
-            "restore_path": decision.path,
-            "restore_at": now,
-            "restore_why": decision.why,
-        }
+        fixed = _decision(decision, now)
         with self._engine.begin() as connection:
             insert_new(connection, tables.attempt, [row])
             connection.execute(_FIX_RESTORE_POINT, {**_this(job_row, attempt), **fixed})
+
+    def replace_restore_point(
+        self, job_row: int, attempt: Attempt, path: str, decision: RestoreDecision, now: float
+    ) -> None:
+        """The attempt was to restore the checkpoint at this path, which is not there: another decision."""
+        table = tables.attempt
+        replaced = update(table).where(_IS_ATTEMPT, table.c.restore_path == bindparam("of_path"))
+        with self._engine.begin() as connection:
+            connection.execute(replaced, {**_this(job_row, attempt), "of_path": path, **_decision(decision, now)})
 
     def pause(self, now: float) -> Pause:
         with reading(self._engine) as connection:

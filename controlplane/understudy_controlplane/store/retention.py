@@ -26,6 +26,7 @@ _DETAILS = (
     tables.checkpoint,
     tables.anomaly,
     tables.anomaly_clearance,
+    tables.restore_report,
 )
 
 

@@ -213,6 +213,26 @@ anomaly_clearance = Table(
     Index("ix_anomaly_clearance_job", "job"),
 )
 
+restore_report = Table(
+    "restore_report",
+    metadata,
+    # What a rank reported of the checkpoint that it was to restore.
+    Column("id", Number, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False),
+    Column("rank", Number, nullable=False),
+    Column("world_size", Number, nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("outcome", String(16), nullable=False),  # wire.RestoreOutcome
+    Column("error", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "launch", "rank", "path", "outcome"),
+)
+
 launch_start = Table(
     "launch_start",
     metadata,
