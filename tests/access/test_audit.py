@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,34 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 
-@pytest.fixture
-def plane(database: str) -> Iterator[ControlPlane]:
-    server = {"database": with_tokens(database)}
-    with closing(
-        compose(b.config(mode="observe", server=server), Outside(VirtualSlurm(["n1"]), lambda _: True))
-    ) as made:
-        made.loop.tick()
+def made_on(database: str) -> ControlPlane:
+    config = b.config(mode="observe", server={"database": with_tokens(database)})
+    plane = compose(config, Outside(VirtualSlurm(["n1"]), lambda _: True))
+    plane.loop.tick()
+    return plane
+
+
+@pytest.fixture(scope="module")
+def plane(shared_database: str) -> Iterator[ControlPlane]:
+    with closing(made_on(shared_database)) as made:
         yield made
+
+
+@pytest.fixture
+def own_plane(database: str) -> Iterator[ControlPlane]:
+    with closing(made_on(database)) as made:
+        yield made
+
+
+Shown = Callable[[], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def shown(plane: ControlPlane) -> Shown:
+    """The entries since the test began."""
+    names = ("who", "role", "address", "action", "subject", "reason", "before", "after")
+    before = len([*entries(plane.engine, 0.0)])
+    return lambda: [tuple(one[name] for name in names) for one in [*entries(plane.engine, 0.0)][before:]]
 
 
 def ask(plane: ControlPlane, path: str, role: Role = Role.OPERATOR, **body: object) -> int:
@@ -47,19 +67,14 @@ def ask(plane: ControlPlane, path: str, role: Role = Role.OPERATOR, **body: obje
     return client.post(path, json={"reason": "cables", "by": "mallory", **body}).status_code
 
 
-def shown(plane: ControlPlane) -> list[tuple[Any, ...]]:
-    names = ("who", "role", "address", "action", "subject", "reason", "before", "after")
-    return [tuple(one[name] for name in names) for one in entries(plane.engine, 0.0)]
-
-
-def test_requests_about_the_fleet_and_a_node(plane: ControlPlane) -> None:
+def test_requests_about_the_fleet_and_a_node(plane: ControlPlane, shown: Shown) -> None:
     who = ("operator", "operator", "10.0.0.5")
     assert ask(plane, "/v1/pause", now=True) == 202
     assert ask(plane, "/v1/resume") == 202
     assert ask(plane, "/v1/nodes/n1/hold") == 202
     assert ask(plane, "/v1/breaker/reset", Role.ADMIN) == 202
     paused = {"paused": "cables (operator)"}
-    assert shown(plane) == [
+    assert shown() == [
         (*who, "pause-now", "fleet", "cables", {"paused": ""}, paused),
         (*who, "resume", "fleet", "cables", paused, {"paused": ""}),
         (*who, "hold", "n1", "cables", {"state": "in_service"}, {"requested": "hold"}),
@@ -67,42 +82,42 @@ def test_requests_about_the_fleet_and_a_node(plane: ControlPlane) -> None:
     ]
 
 
-def test_requests_about_a_recovery(plane: ControlPlane) -> None:
+def test_requests_about_a_recovery(plane: ControlPlane, shown: Shown) -> None:
     plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: x")
     decision = Decision(10, "n1", Action.QUARANTINE, Because.RULE, "broken", plan=plan)
     plane.stores.journal.record([Change(decision)], b.NOW, {})
     (recovery,) = plane.stores.recoveries.running()
     assert ask(plane, f"/v1/recoveries/{recovery.id}/cancel") == 202
-    assert [one[3:] for one in shown(plane)] == [
+    assert [one[3:] for one in shown()] == [
         ("cancel", f"recovery {recovery.id}", "cables", {"status": "running"}, {"requested": "cancel"})
     ]
 
 
-def test_a_request_that_is_refused_changed_nothing(plane: ControlPlane) -> None:
+def test_a_request_that_is_refused_changed_nothing(plane: ControlPlane, shown: Shown) -> None:
     assert ask(plane, "/v1/nodes/n9/hold") == 404
     assert ask(plane, "/v1/nodes/n1/hold", Role.VIEWER) == 403
-    assert shown(plane) == []
+    assert shown() == []
 
 
-def test_what_is_not_in_the_audit_did_not_happen(plane: ControlPlane) -> None:
+def test_what_is_not_in_the_audit_did_not_happen(own_plane: ControlPlane) -> None:
     """Both are one transaction."""
-    with plane.engine.begin() as connection:
+    with own_plane.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE audit RENAME TO elsewhere")
     with pytest.raises(DBAPIError, match="audit"):
-        ask(plane, "/v1/pause")
-    assert not FleetStore(plane.engine).pause(b.NOW).reason
+        ask(own_plane, "/v1/pause")
+    assert not FleetStore(own_plane.engine).pause(b.NOW).reason
 
 
 @pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit"])
-def test_the_database_itself_keeps_every_entry(plane: ControlPlane, change: str) -> None:
-    ask(plane, "/v1/pause")
+def test_the_database_itself_keeps_every_entry(plane: ControlPlane, shown: Shown, change: str) -> None:
+    ask(plane, "/v1/breaker/reset", Role.ADMIN)
     with pytest.raises(DBAPIError, match="append-only"), plane.engine.begin() as connection:
         connection.exec_driver_sql(change)
-    assert len(shown(plane)) == 1
+    assert len(shown()) == 1
 
 
-def test_sessions_of_a_token_are_bounded_and_end_with_it(plane: ControlPlane) -> None:
-    store = TokenStore(plane.engine)
+def test_sessions_of_a_token_are_bounded_and_end_with_it(own_plane: ControlPlane) -> None:
+    store = TokenStore(own_plane.engine)
     (token,) = (one for one in store.all() if one.label == "viewer")
 
     def add_session(digest: str, now: float) -> dict[str, int]:
@@ -121,8 +136,8 @@ def add(plane: ControlPlane, number: int, action: str) -> None:
         connection.execute(insert(tables.audit).values(id=number, action=action, after={}, **values))
 
 
-def test_an_export_goes_on_with_each_new_entry_also_after_the_database_was_away(plane: ControlPlane) -> None:
-    add(plane, 50, "first")
+def test_an_export_goes_on_with_each_new_entry_also_after_the_database_was_away(own_plane: ControlPlane) -> None:
+    add(own_plane, 50, "first")
     waits = iter(range(4))
 
     def fail(*_: object) -> None:
@@ -131,20 +146,20 @@ def test_an_export_goes_on_with_each_new_entry_also_after_the_database_was_away(
     def wait() -> bool:
         match next(waits):
             case 0:
-                event.listen(plane.engine, "before_cursor_execute", fail)
+                event.listen(own_plane.engine, "before_cursor_execute", fail)
             case 1:
-                event.remove(plane.engine, "before_cursor_execute", fail)
-                add(plane, 49, "committed late")
-                add(plane, 51, "new")
+                event.remove(own_plane.engine, "before_cursor_execute", fail)
+                add(own_plane, 49, "committed late")
+                add(own_plane, 51, "new")
             case 3:
                 return False
         return True
 
-    assert [one["action"] for one in followed(plane.engine, 0.0, wait)] == ["first", "committed late", "new"]
-    assert [one["id"] for one in followed(plane.engine, 0.0, lambda: False)] == [49, 50, 51]
+    assert [one["action"] for one in followed(own_plane.engine, 0.0, wait)] == ["first", "committed late", "new"]
+    assert [one["id"] for one in followed(own_plane.engine, 0.0, lambda: False)] == [49, 50, 51]
 
 
-def test_the_audit_is_sent_to_syslog_as_lines_of_json_also_where_the_database_was_away(plane: ControlPlane) -> None:
+def test_the_audit_is_sent_to_syslog_as_lines_of_json_also_where_the_database_was_away(own_plane: ControlPlane) -> None:
     sent: list[str] = []
     logged = threading.Event()
 
@@ -156,16 +171,16 @@ def test_the_audit_is_sent_to_syslog_as_lines_of_json_also_where_the_database_wa
             return 0.0
 
     def fail(*_: object) -> None:
-        event.remove(plane.engine, "before_cursor_execute", fail)
+        event.remove(own_plane.engine, "before_cursor_execute", fail)
         raise OperationalError("SELECT", {}, Exception("away"))
 
     def send(line: str) -> None:
         sent.append(line)
         logged.set()
 
-    add(plane, 1, "first")
-    event.listen(plane.engine, "before_cursor_execute", fail)
-    sender = AuditSyslog(plane.engine, send, Now(), every_seconds=0.01)
+    add(own_plane, 1, "first")
+    event.listen(own_plane.engine, "before_cursor_execute", fail)
+    sender = AuditSyslog(own_plane.engine, send, Now(), every_seconds=0.01)
     thread = threading.Thread(target=sender.run)
     thread.start()
     assert logged.wait(30)
