@@ -43,7 +43,7 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
     moves: dict[tuple[str, bool], Move] = {}
     hung = [finding for finding in findings if finding.signal in HANGS]
     findings = [finding for finding in findings if finding.signal not in HANGS]
-    for job in gangs_on(current.snapshot, {finding.node for finding in findings}):
+    for job in _in_turn(current.snapshot, findings):
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats and _concerns(finding, job)]
         if not own or any(move_key(finding) in moves and moves[move_key(finding)].plan for finding in own):
@@ -63,6 +63,25 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
         for finding in own:
             moves.setdefault(move_key(finding), move)
     return moves
+
+
+def _in_turn(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Job]:
+    """The gangs on these nodes. Who gets a spare first: gangs that lose a node before those that operators move, then by Slurm's priority, in
+    which QOS and shares of accounts count as the site has set them; then the older job.
+    """
+    lost = {finding.node for finding in findings if finding.signal is not Signal.MOVE_ASKED}
+    jobs = gangs_on(snapshot, {finding.node for finding in findings})
+    return sorted(jobs, key=lambda job: (lost.isdisjoint(_seats(snapshot, job)), -job.slurm.priority, job.key.job_id))
+
+
+def _before(current: Round, job: Job) -> str:
+    """Which gangs got spares in this round before this one, and why."""
+    jobs = current.snapshot.jobs
+    others = [jobs[plan.job] for plan in current.moves if isinstance(plan, PoolSwapPlan) and plan.job in jobs]
+    if not others:
+        return ""
+    named = ", ".join(f"job {one.key.job_id} (priority {one.slurm.priority})" for one in others[:8])
+    return f"; {named} came before it (priority {job.slurm.priority})"
 
 
 OF_ONE_GANG = frozenset({Signal.MOVE_ASKED, Signal.SEAT_LOST})
@@ -210,6 +229,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     if len(free) < needed:
         what = "spare or idle node" if current.config.spares.no_spare is NoSpare.IDLE else "spare"
         words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
+        words += _before(current, job)
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id
