@@ -66,8 +66,8 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
 
 
 def _in_turn(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Job]:
-    """The gangs on these nodes. Who gets a spare first: gangs that lose a node before those that operators move, then by Slurm's priority, in
-    which QOS and shares of accounts count as the site has set them; then the older job.
+    """The gangs on these nodes. Who gets a spare first: gangs that lose a node before those that operators move, then
+    by Slurm's priority, in which QOS and shares of accounts count as the site has set them; then the older job.
     """
     lost = {finding.node for finding in findings if finding.signal is not Signal.MOVE_ASKED}
     jobs = gangs_on(snapshot, {finding.node for finding in findings})
