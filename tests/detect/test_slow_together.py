@@ -82,7 +82,7 @@ def test_a_node_outside_of_the_slow_rack_is_named_beside_it() -> None:
 def test_ranks_of_a_node_that_wait_for_data_name_it_with_that_cause_and_never_confirm(slow: list[str]) -> None:
     throttled = [b.node(name, gpus=(b.gpu(0, clock_event_reasons=0x40),)) for name in slow]
     found = findings(waiting(slow, 0.3), *throttled)
-    assert [(one.node, one.signal, one.rule) for one in found] == [
+    assert sorted((one.node, one.signal, one.rule) for one in found) == [
         (name, Signal.STRAGGLER_SUSPECTED, "straggler.data_wait") for name in slow
     ]
     assert all(one.evidence.shown()["cause"] == "data" for one in found)
@@ -93,6 +93,21 @@ def test_ranks_of_several_nodes_that_wait_for_data_point_to_storage() -> None:
     assert (found.signal, found.rule) == (Signal.DOMAIN_FAULT, "straggler.data_together")
     assert set(found.nodes) == {"n2", "n5", "n6", "n7"}
     assert "storage" in found.summary
+
+
+def test_a_rank_that_waits_for_its_gpu_between_steps_instead_of_in_them_does_not_wait_for_data() -> None:
+    """As where a progress bar on rank 0 reads the loss."""
+    steps = waiting([], 0.0)
+    assert steps.data_seconds is not None
+    steps.data_seconds[0] += 0.8 * steps.self_seconds[0]
+    steps.self_seconds[0] *= 0.2
+    assert findings(steps) == []
+
+
+def test_a_slow_rank_does_not_wait_for_data() -> None:
+    steps = table(["n3"])
+    rules = [one.rule for one in findings(replace(steps, data_seconds=np.full_like(steps.self_seconds, 0.05)))]
+    assert rules == ["straggler.self_time"]
 
 
 def test_gangs_that_wait_alike_or_little_name_no_node() -> None:

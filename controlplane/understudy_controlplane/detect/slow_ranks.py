@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,11 @@ APART_SHARE = {True: 4, False: 32}
 """Of a named role up to a quarter may stand apart, of ranks without one up to a thirty-second, and always one: more of
 them are taken for a role that was not set."""
 
+
+WAITING_SHARE_MIN = 0.5
+"""Of what a rank takes longer, so much has to be waiting for data."""
+
+NONE = np.empty(0, np.int64)
 
 QUICKER_MIN = 0.97
 """A rank that was quicker than this before did other work then."""
@@ -180,14 +186,26 @@ def _usual(values: Floats) -> Floats:
     return medians(np.ascontiguousarray(some.swapaxes(1, 2)), least=PEERS_MIN)[:, None, :]
 
 
-def with_waiting(table: StepTable, policy: Straggler) -> StepTable | None:
-    """Steps as if only the time that each rank waits for data differed; None where hardly any rank waits."""
-    if table.data_seconds is None or table.self_seconds.shape[1] < policy.window_steps:
-        return None
-    times = np.full_like(table.self_seconds, np.nan)
-    for _, groups in _peer_groups(table.roles):
-        times[groups] = _usual(table.self_seconds[groups]) + table.data_seconds[groups]
-    return replace(table, self_seconds=times, work=None, replicas=np.full(len(times), -1, np.int64))
+def judge_waiting(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:
+    """As `judge_all`, of ranks that wait for data longer than their peers: of their own time and this waiting together.
+    The waiting has to explain it, because a program that waits for its GPU between two steps seems to wait for data.
+    """
+    own = [table for table in tables if table.data_seconds is not None]
+    totals = [
+        replace(table, self_seconds=table.self_seconds + cast("Floats", table.data_seconds), work=None, replicas=NONE)
+        for table in own
+    ]
+    found = dict(zip(map(id, own), judge_all(totals, policy), strict=True))
+    return [[slow for slow in found.get(id(table), []) if _waits(table, slow)] for table in tables]
+
+
+def _waits(table: StepTable, slow: SlowRank) -> bool:
+    data = cast("Floats", table.data_seconds)[:, slow.first_step - table.first_step :]
+    own = table.self_seconds[:, slow.first_step - table.first_step :]
+    peers = np.flatnonzero(np.array(table.roles) == table.roles[slow.rank])[:: max(1, slow.peers // SAMPLE)]
+    usual = float(np.nanmedian(own[peers] + data[peers]))
+    longer = float(np.nanmedian(data[slow.rank]) - np.nanmedian(data[peers]))
+    return longer >= WAITING_SHARE_MIN * (slow.ratio - 1) * usual
 
 
 def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:

@@ -16,7 +16,7 @@ from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second
 from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_fault
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
-from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judged_ranks, with_waiting
+from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judge_waiting, judged_ranks
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
@@ -36,9 +36,8 @@ TOGETHER_MIN = 3
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
     """`probed`: suspects are validated as soon as they are idle, so the end of their job does not clear them."""
     tables = list(snapshot.tables.values())
-    waiting = [table for table in (with_waiting(one, policy) for one in tables) if table is not None]
-    slow = _on_nodes(snapshot, tables, policy)
-    starved = _on_nodes(snapshot, waiting, _for_waiting(policy))
+    slow = _on_nodes(snapshot, tables, judge_all(tables, policy))
+    starved = _on_nodes(snapshot, tables, judge_waiting(tables, _for_waiting(policy)))
     yield from _slow_findings(snapshot, [one for one in slow if not one.doubt])
     yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
     slow_nodes = {one.node for one in (*slow, *starved)}  # a rank in doubt does not accuse its node, nor clear it
@@ -76,9 +75,9 @@ class _SlowNode:
         return next((slow for slow in self.ranks if not slow.doubt), self.ranks[0])
 
 
-def _on_nodes(snapshot: Snapshot, tables: Sequence[StepTable], policy: Straggler) -> list[_SlowNode]:
+def _on_nodes(snapshot: Snapshot, tables: Sequence[StepTable], judged: Sequence[Sequence[SlowRank]]) -> list[_SlowNode]:
     found: list[_SlowNode] = []
-    for table, slow_ranks in zip(tables, judge_all(tables, policy), strict=True):
+    for table, slow_ranks in zip(tables, judged, strict=True):
         by_node: dict[str, list[SlowRank]] = {}
         for slow in sorted(slow_ranks, key=lambda one: -one.ratio):
             if table.nodes[slow.rank] in snapshot.nodes:
