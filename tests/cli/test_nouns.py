@@ -117,6 +117,8 @@ def test_a_wrong_duration_is_a_usage_error(text: str, acting: Served) -> None:
 @pytest.mark.parametrize("text", ["2 hours", "yesterday", "h"])
 def test_a_wrong_time_is_a_usage_error(text: str, acting: Served) -> None:
     assert "write 2h for two hours ago" in acting.run("decision", "list", "--since", text, status=2)
+    maintenance = ("maintenance", "start", "n1", "--reason", "x", "--until", text)
+    assert "write 2h for two hours from now" in acting.run(*maintenance, status=2)
 
 
 @pytest.mark.parametrize("text", ["2h", "90s", "2026-01-31T12:00", "2026-01-31"])

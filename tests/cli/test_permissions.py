@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import Served, run
 from tests.tokens import secret
+from understudy_controlplane.cli.durations import Moment
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.identity import Role
 
@@ -54,13 +55,19 @@ NEEDS: dict[tuple[str, ...], tuple[str, ...]] = {("token", "create"): ("--label"
 """Which the options alone do not show."""
 
 
+def value_of(kind: click.ParamType[object]) -> str:
+    if isinstance(kind, click.Choice):
+        return str(kind.choices[0])
+    return "2h" if isinstance(kind, Moment) else "1"
+
+
 def with_values(path: tuple[str, ...], command: click.Command) -> tuple[str, ...]:
     """With a value for all that it requires."""
     given = list(path)
     for one in command.params:
         if one.required:
             options = [one.opts[0]] if isinstance(one, click.Option) else []
-            given += [*options, one.type.choices[0] if isinstance(one.type, click.Choice) else "1"]
+            given += [*options, value_of(one.type)]
     return (*given, *NEEDS.get(path, ()))
 
 

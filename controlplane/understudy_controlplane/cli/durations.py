@@ -26,34 +26,27 @@ class Duration(click.ParamType[float]):
         return float(match[1]) * _SECONDS[match[2]]
 
 
-class Past(click.ParamType[float]):
-    """Seconds since the epoch: a duration before now, or a time in UTC."""
+class Moment(click.ParamType[float]):
+    """Seconds since the epoch: a duration before or after now, or a time in UTC."""
 
     name = "time"
+
+    def __init__(self, direction: int, example: str) -> None:
+        self._direction = direction
+        self._example = example
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         if _DURATION.fullmatch(str(value)):
-            return time.time() - DURATION.convert(value, param, ctx)
+            return time.time() + self._direction * DURATION.convert(value, param, ctx)
         try:
             at = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"'{value}' is no time; write 2h for two hours ago, or 2026-01-31T12:00", param, ctx)
+            self.fail(f"'{value}' is no time; write {self._example}, or 2026-01-31T12:00", param, ctx)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-class Future(click.ParamType[float]):
-    """Seconds since the epoch: a duration from now on, or a time in UTC."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, str) and _DURATION.fullmatch(value):
-            return time.time() + DURATION.convert(value, param, ctx)
-        return PAST.convert(value, param, ctx)
-
-
 DURATION = Duration()
-FUTURE = Future()
-PAST = Past()
+PAST = Moment(-1, "2h for two hours ago")
+FUTURE = Moment(1, "2h for two hours from now")
