@@ -49,7 +49,9 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "job": Command("list | show | pause | resume | move | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("checkpoints that jobs announced", _cli("checkpoints", "checkpoints")),
-        "spare": Command("list | show | size | size-as-configured | add | remove | forget", _cli("spare", "spare")),
+        "spare": Command(
+            "list | show | explain | size | size-as-configured | add | remove | forget", _cli("spare", "spare")
+        ),
         "topology": Command("show | check: racks, switches, NVLink blocks", _cli("topology", "topology")),
         "maintenance": Command(
             "start | list | show | pause | resume | end: planned work on nodes", _cli("maintenance", "maintenance")

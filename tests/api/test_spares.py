@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
+from understudy_controlplane.api.spares import SpareExplanation
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.operator import Verb
@@ -64,6 +66,17 @@ def test_a_smaller_number_replaces_no_spare_until_the_configured_one_holds_again
 def choose(rehearsal: Rehearsal, node: str, verb: str, role: Role = Role.OPERATOR, **body: Any) -> Any:
     client = TestClient(rehearsal.control_plane.app, headers=bearer(role))
     return client.post(f"/v1/spares/{node}/{verb}", json={"reason": "a demonstration", **body})
+
+
+def test_what_if_a_gang_loses_a_node_is_explained_and_nothing_is_done(rehearsal: Rehearsal) -> None:
+    rehearsal.run(1)
+    found = shown(rehearsal, f"/v1/spares/explain/{rehearsal.gang}?node=n2")
+    assert msgspec.to_builtins(msgspec.convert(found, SpareExplanation)) == found
+    assert (found["lost"], found["moves"], len(found["taken"])) == ("n2", True, 1)
+    assert [one["node"] for one in found["candidates"] if one["spare"]] == ["n6", "n7", "n8"]
+    assert "job 1 does not run on n5" in shown(rehearsal, "/v1/spares/explain/1?node=n5")["detail"]
+    assert "did not ask for Understudy" in shown(rehearsal, "/v1/spares/explain/2")["detail"]
+    assert not rehearsal.recoveries()
 
 
 def test_a_node_that_is_added_joins_the_pool_besides_those_of_its_size_and_again_after_a_gang_had_it(

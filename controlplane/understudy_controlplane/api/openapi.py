@@ -43,7 +43,7 @@ from understudy_controlplane.api.records import (
 from understudy_controlplane.api.report import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.sessions import Login, Session
-from understudy_controlplane.api.spares import ChoiceBody, SizeBody, Spares
+from understudy_controlplane.api.spares import ChoiceBody, SizeBody, SpareExplanation, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.topology import TopologyRecord
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
@@ -98,6 +98,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/readyz": Readiness,
     "/v1/status": Status,
     "/v1/spares": Spares,
+    "/v1/spares/explain/{job_id}": SpareExplanation,
     "/v1/topology": TopologyRecord,
     "/v1/signals": SignalRecords,
     "/v1/maintenance": MaintenanceRecords,

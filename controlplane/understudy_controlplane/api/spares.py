@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
+from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies
 from understudy_controlplane.api.operator_requests import RequestBody, Seconds, accepted, log_audited, not_ready
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
+from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Permission
@@ -56,6 +57,26 @@ class Spares(msgspec.Struct, frozen=True):
     reservations: list[Reservation]
 
 
+class SpareCandidate(msgspec.Struct, frozen=True):
+    node: str
+    spare: bool  # of the pool; otherwise an idle node
+    fits: bool
+    why_not: str  # empty: it fits
+
+
+class SpareExplanation(msgspec.Struct, frozen=True):
+    """`outcome` is what would become of the gang; `before`: jobs that wait for a spare now and would come before it."""
+
+    job: int
+    priority: int
+    lost: str
+    moves: bool
+    outcome: str
+    taken: list[str]
+    before: list[int]
+    candidates: list[SpareCandidate]
+
+
 @dataclass(frozen=True, slots=True)
 class SpareDependencies:
     admission: Admission
@@ -74,7 +95,34 @@ def spares_router(deps: ReadDependencies) -> APIRouter:
         """The spare pool, and who holds which reservation of the control plane."""
         return await deps.readers.read(lambda: _spares(deps))
 
+    @router.get("/v1/spares/explain/{job_id}")
+    async def explain(
+        job_id: JobId, node: Annotated[str | None, Query(max_length=255, description="That fails.")] = None
+    ) -> Response:
+        """What if: which spare the gang of this job would get if it lost `node` now (its first one without it), why it
+        would not get the others, and which gangs would come before it.
+        """
+        return await deps.readers.read(lambda: _explain(deps, job_id, node))
+
     return router
+
+
+def _explain(deps: ReadDependencies, job_id: int, node: str | None) -> SpareExplanation | Response:
+    snapshot = deps.pulse.snapshot
+    if snapshot is None:
+        return not_ready()
+    job = next((one for key, one in snapshot.jobs.items() if key.job_id == job_id and one.running), None)
+    if job is None or not job.managed:
+        hint = "GET /v1/jobs?state=RUNNING&managed=true lists those that do"
+        return refuse(404, f"job {job_id} does not run, or did not ask for Understudy", hint)
+    lost = node or job.slurm.nodes[0]
+    if lost not in job.slurm.nodes:
+        return refuse(422, f"job {job_id} does not run on {lost}", f"it runs on {', '.join(job.slurm.nodes[:8])}")
+    found = outlook(snapshot, job, lost, deps.current.config)
+    candidates = [SpareCandidate(one.node, one.is_spare, one.fits, one.words) for one in found.candidates]
+    return SpareExplanation(
+        job_id, job.slurm.priority, lost, found.moves, found.words, [*found.taken], [*found.before], candidates
+    )
 
 
 def _spares(deps: ReadDependencies) -> Spares | Response:

@@ -10,6 +10,7 @@ from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import DURATION
 from understudy_controlplane.cli.listing import print_item, print_items
 from understudy_controlplane.cli.node import HOSTS_HELP, hosts_argument, names_of, node_listing
+from understudy_controlplane.cli.output import print_fields, print_json
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
@@ -33,6 +34,19 @@ def list_spares(client: Client, as_json: bool) -> None:
 def show(client: Client, as_json: bool) -> None:
     """How many spares are wanted, by whom, and who holds which reservation of the control plane."""
     print_item(client, "/v1/spares", as_json)
+
+
+@spare.command("explain")
+@click.argument("job", type=click.IntRange(min=0))
+@click.option("--node", help="That fails; without it the first of the job.")
+@connected
+def explain(client: Client, as_json: bool, job: int, node: str | None) -> None:
+    """What if: the spare that the job's gang would get if it lost a node now, and why not the others."""
+    found = client.get(f"/v1/spares/explain/{job}", dict, node=node)
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found)
 
 
 @spare.command("size")

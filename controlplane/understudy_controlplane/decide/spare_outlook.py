@@ -1,0 +1,117 @@
+"""What-if: which spare a gang would get if it lost a node now, and why it would not get the others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.gang_moves import gang_moves, move_key
+from understudy_controlplane.decide.round import Round
+from understudy_controlplane.detect.gpu_set import lacks_gpus
+from understudy_controlplane.detect.site_signals import is_blocked
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.recovery import PoolSwapPlan
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node of the pool, or an idle one that a gang may get."""
+
+    node: str
+    is_spare: bool
+    fits: bool
+    words: str  # why not; empty: it fits
+
+
+@dataclass(frozen=True, slots=True)
+class SpareOutlook:
+    lost: str
+    words: str  # what would become of the gang
+    moves: bool
+    taken: tuple[str, ...]
+    before: tuple[int, ...]  # jobs that wait for a spare now and would come before it
+    candidates: tuple[Candidate, ...]
+
+
+def outlook(snapshot: Snapshot, job: Job, lost: str, config: Config) -> SpareOutlook:
+    """`lost` has a seat of the gang."""
+    finding = Finding(Signal.HARDWARE_FAULT, "what.if", lost, snapshot.now, f"{lost} would fail")
+    current = Round(snapshot, config).with_condemned(frozenset({lost})).with_idle()
+    move = gang_moves(current, [finding]).get(move_key(finding))
+    plan = move.plan if move is not None else None
+    seats = plan.seats if isinstance(plan, PoolSwapPlan) else ()
+    fitting = set(current.fitting(job, lost))
+    pool = [name for name in sorted(snapshot.nodes, key=spares.natural) if snapshot.nodes[name].is_spare]
+    candidates = tuple(
+        _candidate(snapshot, name, job, lost, config, fits=name in fitting)
+        for name in dict.fromkeys([*pool, *current.free, *current.idle])
+        if name != lost
+    )
+    return SpareOutlook(
+        lost,
+        move.words if move is not None else f"job {job.key.job_id} has no seat on {lost}",
+        plan is not None,
+        tuple(name for name in seats if name not in job.slurm.nodes),
+        tuple(_before(snapshot, job)),
+        candidates,
+    )
+
+
+def _before(snapshot: Snapshot, job: Job) -> Iterator[int]:
+    """Gangs that still have a seat on a node that is out of service, and a higher priority."""
+    for other in snapshot.jobs.values():
+        waits = any(snapshot.nodes[name].state is NodeState.QUARANTINED for name in other.slurm.nodes)
+        mine = (-job.slurm.priority, job.key.job_id)
+        if other.managed and other.running and waits and (-other.slurm.priority, other.key.job_id) < mine:
+            yield other.key.job_id
+
+
+def _candidate(snapshot: Snapshot, name: str, job: Job, lost: str, config: Config, *, fits: bool) -> Candidate:
+    node = snapshot.nodes[name]
+    if fits:
+        return Candidate(name, node.is_spare, True, "")
+    why = [*_why_unfit(snapshot, node, config), *_why_unsuitable(node, job, snapshot.nodes[lost])]
+    return Candidate(name, node.is_spare, False, why[0] if why else "it is reserved by another user")
+
+
+def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[str]:
+    """For any gang: what `spares.free_spares` asks, in words."""
+    if node.state not in (NodeState.IN_SERVICE, NodeState.PROBATION):
+        yield f"it is {node.state.value}"
+    if node.heard_at is None or snapshot.now - node.heard_at > spares.HEARD_WITHIN_SECONDS:
+        yield "its agent does not report"
+    if node.slurm is None or not node.slurm.usable:
+        yield "Slurm cannot use it now"
+    if lacks_gpus(node, config.hardware):
+        yield "NVML can read fewer GPUs than it has"
+    if is_blocked(snapshot, node.name, config.signals):
+        yield f"{snapshot.threats_to[node.name][0].words}: no spare is taken from there"
+    if node.name in snapshot.under_maintenance:
+        yield "it is under maintenance"
+    if snapshot.spare_choices.get(node.name) is False:
+        yield "an operator wants it out of the pool"
+    holders = snapshot.holders_of(node.name)
+    if holders:
+        yield f"job {holders[0].key.job_id} is on it"
+    for recovery in snapshot.recoveries:
+        if node.name in recovery.plan.claimed:
+            yield f"recovery {recovery.id} has taken it for another gang"
+
+
+def _why_unsuitable(node: NodeView, job: Job, lost: NodeView) -> Iterator[str]:
+    """For this gang: what `spares.suits` asks, in words."""
+    if node.slurm is None or lost.slurm is None:
+        return
+    if not set(node.slurm.partitions) & set(job.slurm.partition.split(",")):
+        yield f"it is not in partition {job.slurm.partition}"
+    if node.slurm.gres != lost.slurm.gres:
+        yield f"it has {node.slurm.gres or 'no GPUs'} in Slurm, and {lost.name} {lost.slurm.gres or 'none'}"
+    if job.slurm.features and not lost.slurm.features <= node.slurm.features:
+        yield f"it lacks features of {lost.name}"
+    if node.name in job.slurm.excluded_nodes:
+        yield "the job excludes it"

@@ -1,0 +1,77 @@
+"""What-if: which spare a gang would get, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Config, SignalKind
+from understudy_controlplane.decide.spare_outlook import SpareOutlook, outlook
+from understudy_controlplane.fleet.maintenance import Maintenance
+from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.site_signal import SiteSignal
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+CONFIG = b.config(spares={"no_spare": "wait"}, signals={"leak": "block"})
+GANG = b.job(nodes=["n1", "n2"], priority=5)
+
+
+def seen(*nodes: NodeView, **values: Any) -> Snapshot:
+    return b.snapshot(*nodes, spares=("n6", "n7"), **{"jobs": [GANG], **values})
+
+
+def asked(snapshot: Snapshot, config: Config = CONFIG) -> SpareOutlook:
+    return outlook(snapshot, next(iter(snapshot.jobs.values())), "n2", config)
+
+
+def test_it_names_the_spare_that_the_gang_would_get_and_changes_nothing() -> None:
+    found = asked(seen())
+    assert (found.moves, found.taken, found.words) == (True, ("n6",), "job 7 moves to n6")
+    assert [(one.node, one.fits, one.words) for one in found.candidates] == [("n6", True, ""), ("n7", True, "")]
+    with_idle = asked(seen(), b.config())
+    assert [one.node for one in with_idle.candidates if not one.is_spare] == ["n3", "n4", "n5", "n8"]
+
+
+def spare(**values: Any) -> NodeView:
+    return b.node("n6", is_spare=True, **values)
+
+
+WORK = Maintenance(3, ("n6",), ("n6",), "firmware", "alice", b.NOW - 60, b.NOW + 60, 1)
+LEAK = SiteSignal("bms", "k", SignalKind.LEAK, ("n6",), "wet", 1, b.NOW - 5, b.NOW + 60)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "why"),
+    [
+        (seen(b.node("n6", NodeState.SUSPECT, is_spare=True)), "it is suspect"),
+        (seen(spare(heard_at=None)), "its agent does not report"),
+        (seen(spare(slurm=b.slurm_node("n6", flags=("DRAIN",)))), "Slurm cannot use it now"),
+        (seen(signals=(LEAK,)), "bms reports leak: wet: no spare is taken from there"),
+        (seen(maintenances=(WORK,)), "it is under maintenance"),
+        (seen(spare_choices={"n6": False}), "an operator wants it out of the pool"),
+        (seen(jobs=[GANG, b.job(job_id=9, nodes=["n6"], managed=False)]), "job 9 is on it"),
+        (seen(spare(slurm=replace(b.slurm_node("n6"), partitions=("cpu",)))), "it is not in partition train"),
+        (seen(spare(slurm=replace(b.slurm_node("n6"), gres="gpu:4"))), "it has gpu:4 in Slurm, and n2 none"),
+        (seen(jobs=[b.job(nodes=["n1", "n2"], excluded_nodes=("n6",))]), "the job excludes it"),
+    ],
+)
+def test_it_names_why_a_spare_of_the_pool_does_not_fit(snapshot: Snapshot, why: str) -> None:
+    found = asked(snapshot)
+    assert [(one.node, one.fits, one.words) for one in found.candidates] == [("n6", False, why), ("n7", True, "")]
+    assert found.taken == ("n7",)
+
+
+def test_it_names_gangs_that_wait_and_would_come_before_it() -> None:
+    waiting = b.job(job_id=8, nodes=["n3"], priority=500)
+    later = b.job(job_id=9, nodes=["n4"], priority=1)
+    nodes = [b.node(name, NodeState.QUARANTINED) for name in ("n3", "n4")]
+    assert asked(seen(*nodes, jobs=[GANG, waiting, later])).before == (8,)
+
+
+def test_without_a_spare_the_gang_stays_and_the_answer_names_why() -> None:
+    found = asked(seen(spare(heard_at=None), b.node("n7", NodeState.QUARANTINED, is_spare=True)))
+    assert (found.moves, found.taken) == (False, ())
+    assert "no fitting spare for job 7" in found.words
