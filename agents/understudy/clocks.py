@@ -46,6 +46,8 @@ class WaitingClock:
 
     def restart(self, now: float) -> float:
         """The time counted since the last restart."""
+        if not self._waiting and not self._total:
+            return 0.0  # without the lock: this is most steps
         with self._lock:
             total = self._total
             if self._waiting:

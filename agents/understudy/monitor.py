@@ -29,7 +29,7 @@ from .gpu import gpu_uuid
 from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
 from .never_raise import log, never_raise
-from .outbox import TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
+from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
 from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, read_point
 
 AGENT_WAIT_SECONDS = 10.0
@@ -205,11 +205,13 @@ class Monitor:
         """
         remaining = iter(numbers)
         while True:
-            with self._data:
-                try:
-                    number = next(remaining)
-                except StopIteration:
-                    return
+            begun = time.perf_counter()
+            try:
+                number = next(remaining)
+            except StopIteration:
+                return
+            if (seconds := time.perf_counter() - begun) > DATA_SECONDS_MIN:
+                self._data.add(seconds)
             with self.step(number):
                 yield number
 
