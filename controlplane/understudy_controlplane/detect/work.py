@@ -27,6 +27,9 @@ THINNED = 3
 
 SCALE_MIN = 1e-9
 
+NOISE_SAMPLE = 16
+"""So many ranks of a role show well enough how much its steps vary: it is asked of all gangs."""
+
 CELLS_AT_ONCE = 1024
 """So many stay in the processor's cache."""
 
@@ -68,7 +71,7 @@ def without_work(table: StepTable, groups: Sequence[Indices]) -> StepTable | Non
     by_correlation = sum(map(len, groups)) > 1 and len(times) <= ALIKE_RANKS_MAX and not table.replicas.size
     if times.shape[1] < STEPS_MIN or not (table.work is not None or table.replicas.size or by_correlation):
         return None
-    varies = [_noise(times[group]) for group in groups]
+    varies = [_noise(times, group) for group in groups]
     if not any((noise >= NOISE_MIN).any() for noise in varies):
         return None
     if by_correlation and times.shape[1] >= ALIKE_STEPS_MIN:
@@ -80,7 +83,7 @@ def without_work(table: StepTable, groups: Sequence[Indices]) -> StepTable | Non
         left = _by_peers(left, table, groups)
     found = False
     for group, noise in zip(groups, varies, strict=True):
-        now = _noise(left[group])
+        now = _noise(left, group)
         useful = (noise >= NOISE_MIN) & (now <= NOISE_LEFT_MAX) & (now <= NOISE_LEFT_SHARE * noise)
         left[group[~useful]] = np.nan
         found = found or bool(useful.any())
@@ -280,9 +283,10 @@ def _without(values: Floats, ordered: Floats, place: Indices) -> Floats:
     return np.where(values <= here, after, here)
 
 
-def _noise(times: Floats) -> Floats:
+def _noise(times: Floats, group: Indices) -> Floats:
     """How much steps of a rank vary beside those of its role, as a share; one value a role."""
-    some = np.ascontiguousarray(_sample(times)[..., ::THINNED])
+    few = group[:, :: max(1, group.shape[1] // NOISE_SAMPLE)]
+    some = np.ascontiguousarray(times[few, ::THINNED])
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = some / _usual(some)
     away = np.abs(relative - medians(relative, least=STEPS_MIN // THINNED)[..., None])
