@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 DEFAULT_SOCKET = "/run/understudy/agent.sock"
+RUN_CHARACTERS_MAX = 255
+FOLDER_CHARACTERS_MAX = 2048
 
 
 class Identity(NamedTuple):
@@ -14,6 +16,10 @@ class Identity(NamedTuple):
     rank: int
     world_size: int
     launch: int = 0
+    run: str = ""
+    """Name of the run to which the job belongs; it outlives jobs."""
+    run_folder: str = ""
+    """Where the run goes by the job's name, in this folder; empty: a user named the run."""
 
 
 class IdentityError(Exception):
@@ -22,12 +28,15 @@ class IdentityError(Exception):
 
 def read_identity(environment: Mapping[str, str]) -> Identity:
     """Raises IdentityError."""
+    run, folder = _run(environment)
     return Identity(
         job_id=_number(environment, ("SLURM_JOB_ID",)),
         restart_count=_number(environment, ("SLURM_RESTART_COUNT",), default=0),
         rank=_number(environment, ("RANK", "SLURM_PROCID")),
         world_size=_number(environment, ("WORLD_SIZE", "SLURM_NTASKS")),
         launch=_number(environment, ("UNDERSTUDY_LAUNCH",), default=0),
+        run=run,
+        run_folder=folder,
     )
 
 
@@ -46,6 +55,18 @@ def socket_path(environment: Mapping[str, str], given: str | None) -> str:
     """`%n` stands for the node's name, for machines that play several nodes."""
     path = given or environment.get("UNDERSTUDY_SOCKET") or DEFAULT_SOCKET
     return path.replace("%n", environment.get("SLURMD_NODENAME", ""))
+
+
+def _run(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Name and folder. Tasks of an array are different runs, unless a user names their run."""
+    named = environment.get("UNDERSTUDY_RUN", "")
+    if named:
+        return named[:RUN_CHARACTERS_MAX], ""
+    name, folder = environment.get("SLURM_JOB_NAME", ""), environment.get("SLURM_SUBMIT_DIR", "")
+    if not name or not folder or len(folder) > FOLDER_CHARACTERS_MAX:
+        return "", ""
+    task = environment.get("SLURM_ARRAY_TASK_ID", "")
+    return (f"{name}[{task}]" if task else name)[:RUN_CHARACTERS_MAX], folder
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int | None = None) -> int:

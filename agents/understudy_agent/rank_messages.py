@@ -24,6 +24,7 @@ from understudy_agent.wire import (
     LauncherState,
     LaunchStarted,
     RestoreOutcome,
+    RunName,
 )
 from understudy_agent.wire_unknown import unknown_in_any
 
@@ -54,6 +55,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
     release: Text = ""  # of the hook; empty before 0.2.0
     dp_rank: Count | None = None  # ranks that have the same one process the same batches
+    run: RunName = ""  # of the run to which the job belongs; empty: not known
+    run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps"):
@@ -137,6 +140,8 @@ class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_poin
     job_id: Count
     restart_count: Count
     launch: Count = 0
+    run: RunName = ""  # of the run to which the job belongs; empty: not known
+    run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
 
 
 class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):

@@ -365,7 +365,13 @@ class RankConnection:
             return
         if isinstance(message, JobRestorePointQuestion):
             asked = RestorePointRequest(
-                message.job_id, message.restart_count, message.launch, self.user_id, if_managed=True
+                message.job_id,
+                message.restart_count,
+                message.launch,
+                self.user_id,
+                if_managed=True,
+                run=message.run,
+                run_folder=message.run_folder,
             )
             self._ask(message.id, asked)
             return
@@ -388,7 +394,13 @@ class RankConnection:
             self._server.windows.place(hello, message, self.user_id)
         elif isinstance(message, RestorePointQuestion):
             asked = RestorePointRequest(
-                hello.job_id, hello.restart_count, hello.launch, self.user_id, looks=message.looks
+                hello.job_id,
+                hello.restart_count,
+                hello.launch,
+                self.user_id,
+                looks=message.looks,
+                run=hello.run,
+                run_folder=hello.run_folder,
             )
             self._ask(message.id, asked)
         elif unknown := _unknown_value(message):
@@ -429,6 +441,8 @@ class RankConnection:
                 pid=self.pid,
                 launch=hello.launch,
                 user_id=self.user_id,
+                run=hello.run,
+                run_folder=hello.run_folder,
             ),
             None,
         )

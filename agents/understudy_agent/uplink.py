@@ -7,10 +7,12 @@ fails is lost; its facts go into the next one.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import urlencode
 
 import httpx
 import msgspec
@@ -78,6 +80,17 @@ class RestorePointRequest:
     user_id: int  # of the process that asks, from the kernel
     if_managed: bool = False  # for a job that Understudy does not manage the answer is "not managed"
     looks: bool = False  # the rank that asks can look whether the checkpoint is there
+    run: str = ""
+    run_folder: str = ""
+
+    def query(self) -> str:
+        """Fields that have their default are left out."""
+        values = {
+            one.name: getattr(self, one.name)
+            for one in dataclasses.fields(self)
+            if getattr(self, one.name) != one.default
+        }
+        return urlencode({name: "true" if value is True else value for name, value in values.items()})
 
 
 class RestorePointError(Exception):
@@ -166,12 +179,7 @@ class Uplink:
     async def restore_point(self, request: RestorePointRequest) -> RestorePoint:
         """Waits for a control plane that does not answer, or does not know the job yet. Raises RestorePointError."""
         deadline = time.monotonic() + RESTORE_POINT_WAIT_SECONDS
-        query = (
-            f"/v1/restore-point?job_id={request.job_id}&restart_count={request.restart_count}"
-            f"&launch={request.launch}&user_id={request.user_id}"
-            + ("&if_managed=true" if request.if_managed else "")
-            + ("&looks=true" if request.looks else "")
-        )
+        query = f"/v1/restore-point?{request.query()}"
         while True:
             try:
                 return self._decode(await self._request("GET", query), RestorePoint)

@@ -65,6 +65,7 @@ Size = Annotated[int, Meta(ge=0, le=2**62)]
 Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+RunName = Annotated[str, Meta(max_length=255)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -292,6 +293,8 @@ class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_sta
     pid: Count
     launch: Count = 0
     user_id: UserId = 0  # of that process, as the kernel reports
+    run: RunName = ""  # of the run to which the job belongs; empty: not known
+    run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
 
 
 class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step"):

@@ -202,6 +202,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         read_slurm=SoonReadings(loop.read_soon, clock).ask,
         give_restore_point=restore_points.give,
         looker=restore_points.looker,
+        note_run=restore_points.note_run,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
         rates=Rates(config.limits.reports_per_second_per_node),

@@ -464,7 +464,8 @@ class TestPool:
 
 
 def test_the_furthest_complete_checkpoint_is_restored() -> None:
-    checkpoints = [Checkpoint(40, "/c/40", 4, 2.0), Checkpoint(60, "/c/60", 4, 3.0), Checkpoint(20, "/c/20", 4, 9.0)]
+    written = ((40, 2.0), (60, 3.0), (20, 9.0))
+    checkpoints = [Checkpoint(b.job().key, step, f"/c/{step}", 4, at) for step, at in written]
     assert choose(checkpoints) == checkpoints[1]
     assert choose([]) is None
 

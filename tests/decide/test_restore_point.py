@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests import builders as b
@@ -18,14 +19,14 @@ from understudy_controlplane.fleet.job import (
 
 
 def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:
-    return Checkpoint(step, path or f"/c/{attempt}/{step}", 4, 100.0 * attempt + step, Attempt(attempt))
+    return Checkpoint(KEY, step, path or f"/c/{attempt}/{step}", 4, 100.0 * attempt + step, Attempt(attempt))
 
 
 def anomaly(step: int, until: int | None = None, attempt: int = 0, **changes: Any) -> StoredAnomaly:
     values = {"kind": AnomalyKind.LOSS_NAN, "rank": 3, "node": "n2", "received_at": b.NOW, **changes}
     return StoredAnomaly(
         id=1,
-        job=b.job().key,
+        job=KEY,
         attempt=Attempt(attempt),
         world_size=4,
         step=step,
@@ -35,6 +36,7 @@ def anomaly(step: int, until: int | None = None, attempt: int = 0, **changes: An
     )
 
 
+KEY = b.job().key
 NEXT = Attempt(1)
 THREE = [written(20), written(40), written(60)]
 
@@ -46,28 +48,28 @@ def test_checkpoints_from_that_step_on_are_passed_over() -> None:
 
 
 def test_when_none_is_good_it_is_not_known_and_not_the_beginning() -> None:
-    decision = decide(Catalogue(THREE, THREE, [anomaly(3)]), NEXT)
+    decision = decide(Catalogue(THREE, THREE, [anomaly(3)]), KEY, NEXT)
     assert (decision.answer, decision.path) == (RestoreAnswer.UNKNOWN, "")
     assert "none is good" in decision.why
 
 
 def test_it_is_the_beginning_only_where_nothing_was_ever_saved() -> None:
-    assert decide(Catalogue([], []), NEXT) == RestoreDecision(RestoreAnswer.FRESH)
+    assert decide(Catalogue([], []), KEY, NEXT) == RestoreDecision(RestoreAnswer.FRESH)
     ended_in_its_first_save = [written(20), written(20, attempt=1)]
-    assert decide(Catalogue([], ended_in_its_first_save), NEXT).answer is RestoreAnswer.FRESH
-    never_whole = decide(Catalogue([], THREE), NEXT)
+    assert decide(Catalogue([], ended_in_its_first_save), KEY, NEXT).answer is RestoreAnswer.FRESH
+    never_whole = decide(Catalogue([], THREE), KEY, NEXT)
     assert never_whole.answer is RestoreAnswer.UNKNOWN
     assert never_whole.why == "3 checkpoints were announced, none of them by every rank of the gang"
-    assert decide(Catalogue(THREE[:1], THREE), NEXT) == RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/0/20")
+    assert decide(Catalogue(THREE[:1], THREE), KEY, NEXT) == RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/0/20")
 
 
 def restored(attempt: int, step: int = 60, outcome: RestoreOutcome = RestoreOutcome.FAILED) -> StoredRestoreReport:
-    return StoredRestoreReport(Attempt(attempt), 3, "n2", step, f"/c/0/{step}", outcome, "BadZipFile()", b.NOW)
+    return StoredRestoreReport(KEY, Attempt(attempt), 3, "n2", step, f"/c/0/{step}", outcome, "BadZipFile()", b.NOW)
 
 
 def restore(attempt: int, *reports: StoredRestoreReport, complete: list[Checkpoint] | None = None) -> RestoreDecision:
     there = THREE if complete is None else complete
-    return decide(Catalogue(there, there, restores=reports), Attempt(attempt))
+    return decide(Catalogue(there, there, restores=reports), KEY, Attempt(attempt))
 
 
 def test_a_restore_that_failed_in_two_attempts_strikes_the_checkpoint_off() -> None:
@@ -75,7 +77,7 @@ def test_a_restore_that_failed_in_two_attempts_strikes_the_checkpoint_off() -> N
     assert restore(2, restored(1), restored(1)).step == 60, "two ranks of one attempt are one failure"
     struck = restore(3, restored(1), restored(2))
     assert struck.step == 40
-    assert struck.why == "step 60: it was not restored in attempts 1, 2 (rank 3 on n2: BadZipFile())"
+    assert struck.why == "step 60: it was not restored in attempts 1 of job 7, 2 of job 7 (rank 3 on n2: BadZipFile())"
 
 
 def test_a_checkpoint_that_was_written_again_is_not_struck_off_for_what_was_there_before() -> None:
@@ -126,6 +128,17 @@ def test_a_good_checkpoint_that_a_suspect_one_was_written_over_is_gone() -> None
     same = [written(60, 0, "/c/60"), written(60, 1, "/c/60"), written(20, 0, "/c/20")]
     assert choose(same, [anomaly(55, attempt=1)]) == written(20, 0, "/c/20")
     assert choose(same, [anomaly(55, attempt=0)]) == written(60, 1, "/c/60")
+
+
+def test_what_is_known_of_another_jobs_attempt_is_not_taken_for_this_ones() -> None:
+    other = replace(written(60), job=b.job(job_id=9).key)
+    assert not suspicion(other, [anomaly(41)])
+    mine, its = restored(1), replace(restored(1), job=other.job)
+    both = Catalogue([written(60)], [], restores=[mine, its])
+    assert decide(both, KEY, Attempt(2)).answer is RestoreAnswer.UNKNOWN, "two attempts, of two jobs"
+    doubt = Catalogue([], [], doubt="jobs 3 and 4 of its name and folder ran together")
+    assert decide(doubt, KEY, NEXT) == RestoreDecision(RestoreAnswer.UNKNOWN, why=doubt.doubt)
+    assert decide(replace(doubt, complete=[written(20)]), KEY, NEXT).step == 20, "it has saved itself"
 
 
 def run_of(steps: int) -> list[Checkpoint]:

@@ -100,5 +100,5 @@ def test_the_hook_reads_a_ranks_identity_from_the_environment_that_the_seat_sets
     meeting = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
     part = Part(3, meeting, torchrun=False, node_list="n1", restore=(40, "/c/40"))
     environment = rank_environment({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, part, local_rank=5)
-    assert understudy.identity.read_identity(environment) == (7, 1, 21, 32, 3)
+    assert understudy.identity.read_identity(environment) == understudy.identity.Identity(7, 1, 21, 32, 3)
     assert understudy.identity.launcher_restore_point(environment) == (40, "/c/40")

@@ -27,7 +27,7 @@ from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, RestoreDecision, TrainingRun
 from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -154,6 +154,27 @@ def test_one_node_looks_whether_the_checkpoint_is_there_before_any_rank_restores
     assert [points.looker(known, Attempt(0, 2), node) for node in nodes] == [""] * 3
     assert points.give(known, Attempt(0, 2)).step == 40, "one look decides for all"
     assert restore(engine, 1) == (60, "/c/60")
+
+
+def test_a_chained_job_restores_what_the_jobs_of_its_run_before_it_saved(engine: Engine, report: Report) -> None:
+    fleet = FleetStore(engine)
+    report("n2", *shards(20), *shards(40), anomaly(30))
+    (first,) = fleet.known_jobs(b.CLUSTER, [JOB.key.job_id]).values()
+    points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())
+    (chained, other) = fleet.see_jobs([b.job(job_id=8, submit_at=9000), b.job(job_id=9, submit_at=9001)], b.NOW + 50)
+    by_name = TrainingRun("train", "/home/a/project")
+    points.note_run(first, by_name)
+    points.note_run(chained, by_name)
+    points.note_run(other, TrainingRun("train", "/home/a/other"))
+    assert points.give(chained, Attempt(0)).answer is RestoreAnswer.FRESH, "the other job runs at the same time"
+    fleet.end_attempts({chained.row: Attempt(0), other.row: Attempt(0)}, b.NOW + 10)
+    assert points.give(other, Attempt(0)).answer is RestoreAnswer.FRESH
+    assert points.give(chained, Attempt(1)) == points.give(first, Attempt(1))
+    assert points.give(chained, Attempt(1)).path == "/c/20", "with what was seen by the job that saved it"
+    points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())  # the control plane starts again
+    points.note_run(chained, TrainingRun("pretraining", ""))
+    points.note_run(chained, by_name)
+    assert points.give(chained, Attempt(2)).answer is RestoreAnswer.FRESH, "a name that the user gave goes first"
 
 
 def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:

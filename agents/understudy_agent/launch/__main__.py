@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, NoAllocation, OSError) as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_USAGE
+    if options.run:
+        os.environ["UNDERSTUDY_RUN"] = options.run  # for all steps
     _warn(options, allocation, events)
     secret = new_secret()
     line = AgentLine(

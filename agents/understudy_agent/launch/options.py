@@ -28,6 +28,8 @@ class Options:
     procs_per_node: int | None
     """None: one for each GPU, or one where there are none."""
     torchrun: bool
+    run: str
+    """Name of the run; empty: as in the environment, or by the job's name and folder."""
     preload: tuple[str, ...]
     verdicts: Path | None
     progress_file: Path | None
@@ -75,6 +77,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         nodes=given.nodes,
         procs_per_node=_processes(given.procs_per_node),
         torchrun=given.torchrun,
+        run=given.run,
         preload=tuple(filter(None, given.preload.split(","))),
         verdicts=Path(given.verdicts) if given.verdicts else None,
         progress_file=given.progress_file,
@@ -127,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         help="ranks that can, go on in the next launch without a new process; worth it with gloo, for NCCL's ranks do "
         "not leave a broken collective in time and are started again",
     )
+    add("--run", default="", metavar="NAME", help="of the training that this job continues, as UNDERSTUDY_RUN is")
     add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
     add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
     add("--min-nodes", type=int, metavar="M", help="for `shrink`: no fewer (default: N)")

@@ -10,6 +10,7 @@ from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
+    JobKey,
     RestoreAnswer,
     RestoreDecision,
     StoredAnomaly,
@@ -30,19 +31,20 @@ SUSPECT_SECONDS_MAX = 6 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What is known of a job's checkpoints."""
+    """What is known of the checkpoints of a job and of the jobs of its run that it continues."""
 
     complete: Sequence[Checkpoint]
     announced: Sequence[Checkpoint]  # all of them, complete or not
     anomalies: Sequence[StoredAnomaly] = ()
     restores: Sequence[StoredRestoreReport] = ()
+    doubt: str = ""  # why it is not known which jobs it continues
 
 
-def decide(known: Catalogue, attempt: Attempt) -> RestoreDecision:
+def decide(known: Catalogue, job: JobKey, attempt: Attempt) -> RestoreDecision:
     """From the beginning only where nothing was ever saved. An attempt that ended during its first save has saved
     nothing; one that went on after a checkpoint that is not complete may have saved more than was announced.
     """
-    struck = [(one, why) for one in known.complete if (why := struck_off(one, known.restores, attempt))]
+    struck = [(one, why) for one in known.complete if (why := struck_off(one, known.restores, (job, attempt)))]
     without = {one for one, _ in struck}
     left = [one for one in known.complete if one not in without]
     chosen = choose(left, known.anomalies)
@@ -52,14 +54,16 @@ def decide(known: Catalogue, attempt: Attempt) -> RestoreDecision:
         return RestoreDecision(RestoreAnswer.RESTORE, chosen.step, chosen.path, why)
     if known.complete:
         return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
-    halves = Counter(one.attempt for one in known.announced)
+    if known.doubt:
+        return RestoreDecision(RestoreAnswer.UNKNOWN, why=known.doubt)
+    halves = Counter((one.job, one.attempt) for one in known.announced)
     if max(halves.values(), default=0) <= 1:
         return RestoreDecision(RestoreAnswer.FRESH)
     why = f"{halves.total()} checkpoints were announced, none of them by every rank of the gang"
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
 
 
-def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], attempt: Attempt) -> str:
+def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], attempt: tuple[JobKey, Attempt]) -> str:
     """Why this attempt cannot restore it; empty: nothing is known. It was not restored in two attempts, or ranks of
     this one do not see it. Once is no proof: a node without the file system sees no checkpoint at all.
     """
@@ -68,17 +72,20 @@ def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], a
         for one in reports
         if (one.step, one.path) == (checkpoint.step, checkpoint.path)
         and one.outcome is not RestoreOutcome.SEEN
-        and one.attempt > checkpoint.attempt  # of what was there before, if it was written again
+        and (
+            one.job != checkpoint.job or one.attempt > checkpoint.attempt
+        )  # of what was there before, if it was written again
     ]
-    now = [one for one in against if one.attempt == attempt and one.outcome is RestoreOutcome.MISSING]
+    now = [one for one in against if (one.job, one.attempt) == attempt and one.outcome is RestoreOutcome.MISSING]
     if now:
         return f"it is not there on {now[0].node}"
-    attempts = sorted({one.attempt for one in against})
+    attempts = sorted({(one.job.job_id, one.attempt) for one in against})
     if len(attempts) < RESTORES_FAILED_MAX:
         return ""
     last = against[-1]
     cause = "it was not there" if last.outcome is RestoreOutcome.MISSING else last.error
-    return f"it was not restored in attempts {', '.join(map(str, attempts))} (rank {last.rank} on {last.node}: {cause})"
+    named = ", ".join(f"{number} of job {job}" for job, number in attempts)
+    return f"it was not restored in attempts {named} (rank {last.rank} on {last.node}: {cause})"
 
 
 def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()) -> Checkpoint | None:
@@ -135,7 +142,7 @@ def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str
     against = [
         one
         for one in anomalies
-        if one.attempt == checkpoint.attempt
+        if (one.job, one.attempt) == (checkpoint.job, checkpoint.attempt)
         and one.step <= checkpoint.step
         and (one.until is None or checkpoint.step < one.until)
         and (_is_proof(one) or checkpoint.completed_at <= one.received_at + SUSPECT_SECONDS_MAX)
@@ -150,6 +157,6 @@ def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str
 def _as_they_lie(complete: Iterable[Checkpoint]) -> list[Checkpoint]:
     """What an attempt wrote over is gone: of each path the last writer's counts."""
     last: dict[tuple[str, int], Checkpoint] = {}
-    for one in sorted(complete, key=lambda checkpoint: (checkpoint.attempt, checkpoint.completed_at)):
+    for one in sorted(complete, key=lambda one: (one.job.submit_at, one.job.job_id, one.attempt, one.completed_at)):
         last[(one.path, one.step)] = one
     return list(last.values())

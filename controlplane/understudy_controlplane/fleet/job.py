@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
@@ -118,10 +119,31 @@ class Refusal:
     reason: str
 
 
+class TrainingRun(NamedTuple):
+    """What outlives jobs: a training that several jobs continue, one after another. Of one user on one cluster."""
+
+    name: str = ""  # empty: not known
+    folder: str = ""  # where the run goes by the jobs' name, in this folder; empty: a user named it
+
+
+NO_RUN = TrainingRun()
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """A job of a run."""
+
+    row: int
+    key: JobKey
+    began_at: float = inf  # infinite: it has not run
+    ended_at: float = inf  # infinite: it runs now
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint of which all shards of one attempt's world are in."""
 
+    job: JobKey  # that wrote it
     step: int  # training continues with this step
     path: str
     world_size: int
@@ -149,6 +171,7 @@ class RestoreDecision:
 class StoredRestoreReport:
     """What a rank reported of the checkpoint that its attempt was to restore."""
 
+    job: JobKey
     attempt: Attempt
     rank: int
     node: str

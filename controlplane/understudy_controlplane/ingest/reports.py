@@ -26,6 +26,7 @@ from understudy_agent.wire import (
     RANKS_PER_NODE_MAX,
     REPORT_BYTES_MAX,
     STEPS_PER_WINDOW_MAX,
+    TEXT_CHARACTERS_MAX,
     WIRE_VERSION,
     Acknowledgement,
     Fact,
@@ -39,7 +40,7 @@ from understudy_controlplane.access.admission import Admission, Denied, address_
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.identity import Identity, Permission
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision, TrainingRun
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
@@ -68,6 +69,8 @@ class RestoreQuery(BaseModel):
     launch: int = Field(0, ge=0, le=2**31 - 1)
     if_managed: bool = False  # for a job that is not managed the answer is that, and nothing is decided
     looks: bool = False  # the rank that asks can look whether the checkpoint is there
+    run: str = Field("", max_length=255, pattern=r"^[^\x00]*$")  # to which the job belongs; empty: not known
+    run_folder: str = Field("", max_length=TEXT_CHARACTERS_MAX, pattern=r"^[^\x00]*$")
 
 
 class _VersionOnly(msgspec.Struct):
@@ -85,7 +88,7 @@ class ReportDependencies:
     `give_restore_point(job, attempt)` decides where an attempt continues. `unfit(node, now)` returns why no new job may
     start on the node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user.
     `newest_checkpoint(job)` returns step and path, or (0, ""). `looker(job, attempt, node)` returns the node whose rank
-    is to look whether the checkpoint is there; empty: it is settled.
+    is to look whether the checkpoint is there; empty: it is settled. `note_run(job, run)`: to which run it belongs.
     """
 
     cluster: str
@@ -101,6 +104,7 @@ class ReportDependencies:
     rates: Rates
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
     looker: Callable[[KnownJob, Attempt, str], str] = lambda *_: ""
+    note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
@@ -152,6 +156,8 @@ async def _answer_restore_point(deps: ReportDependencies, query: RestoreQuery, i
         return _not_running(deps, job_id, restart_count, user_id)
     if identity.node not in nodes:
         return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
+    if query.run:
+        await asyncio.to_thread(deps.note_run, known, TrainingRun(query.run, query.run_folder))
     return await _decided(deps, known, Attempt(restart_count, query.launch), identity.node if query.looks else "")
 
 

@@ -9,7 +9,8 @@ import structlog
 from understudy_agent.wire import RestoreOutcome
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
+from understudy_controlplane.decide.run_lineage import lineage
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision, RunJob, TrainingRun
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -37,6 +38,8 @@ class RestorePoints:
         self._looking: dict[tuple[int, Attempt], tuple[str, float]] = {}
         """Node that looks whether the attempt's checkpoint is there, and until when it is waited for."""
         self._settled: set[tuple[int, Attempt]] = set()
+        self._runs: set[int] = set()
+        """Jobs whose run is known."""
 
     def newest(self, job: KnownJob) -> tuple[int, str]:
         """The restore point of an attempt that would begin now; it is not stored. Computed again only when there are
@@ -62,6 +65,17 @@ class RestorePoints:
             return decision
         self._fleet.record_restore_point(job.row, attempt, self._decide(job, attempt), self._clock.now())
         return self._stored(job, attempt)
+
+    def note_run(self, job: KnownJob, run: TrainingRun) -> None:
+        """A rank reports to which run its job belongs, before its first question is answered."""
+        with self._lock:
+            if job.row in self._runs:
+                return
+        self._fleet.note_run(job.row, run)
+        with self._lock:
+            if len(self._runs) >= KEPT_MAX:
+                self._runs.clear()
+            self._runs.add(job.row)
 
     def looker(self, job: KnownJob, attempt: Attempt, node: str) -> str:
         """The node whose rank is to look whether the checkpoint is there, before any rank of the attempt restores it;
@@ -115,15 +129,23 @@ class RestorePoints:
         return decision
 
     def _decide(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
-        store, key = self._checkpoints, job.key
-        known = restore_point.Catalogue(
-            store.complete_checkpoints(key),
-            store.announced_checkpoints(key),
-            store.anomalies([key]),
-            store.restore_reports(key),
-        )
-        decision = restore_point.decide(known, attempt)
+        decision = restore_point.decide(self._catalogue(job), job.key, attempt)
         if decision.answer is RestoreAnswer.FRESH and not job.managed:
             why = "the job did not ask for Understudy, so its checkpoints are not recorded"
             decision = RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
         return decision
+
+    def _catalogue(self, job: KnownJob) -> restore_point.Catalogue:
+        store = self._checkpoints
+        run, jobs = self._fleet.run_jobs(job.row)
+        own = next((one for one in jobs if one.row == job.row), RunJob(job.row, job.key))
+        found = lineage(own, [one for one in jobs if one is not own], named=not run.folder)
+        keys, rows = [job.key, *(one.key for one in found.jobs)], [job.row, *(one.row for one in found.jobs)]
+        complete = [one for key in keys for one in store.complete_checkpoints(key, rows)]
+        return restore_point.Catalogue(
+            [one for one in complete if job.may_save_at(one.path)],
+            [one for key in keys for one in store.announced_checkpoints(key)],
+            store.anomalies(keys),
+            [one for key in keys for one in store.restore_reports(key)],
+            found.doubt,
+        )

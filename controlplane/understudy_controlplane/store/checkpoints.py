@@ -25,9 +25,10 @@ class CheckpointStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def complete_checkpoints(self, job: JobKey) -> list[Checkpoint]:
+    def complete_checkpoints(self, job: JobKey, run: Sequence[int] = ()) -> list[Checkpoint]:
         """Checkpoints of which every rank of one attempt announced its shard, all under one path, and of which no file
         was written again since. How many ranks there are comes from the start of the gang, not from the shards.
+        `run` are the rows of other jobs of its run, which may have written over them.
         """
         table = tables.checkpoint
         query = (
@@ -37,9 +38,9 @@ class CheckpointStore:
             .order_by(table.c.step)
         )
         with reading(self._engine) as connection:
-            worlds, over = _worlds(connection, job), _written_over(connection, job)
+            worlds, over = _worlds(connection, job), _written_over(connection, job, run)
             return [
-                _checkpoint(row)
+                _checkpoint(row, job)
                 for row in connection.execute(query)
                 if row.world_size == worlds.get((row.restart_count, row.launch)) and row.id not in over
             ]
@@ -49,7 +50,7 @@ class CheckpointStore:
         table = tables.checkpoint
         query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job))
         with reading(self._engine) as connection:
-            return [_checkpoint(row) for row in connection.execute(query)]
+            return [_checkpoint(row, job) for row in connection.execute(query)]
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
         """In the order in which they came."""
@@ -58,6 +59,7 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             return [
                 StoredRestoreReport(
+                    job,
                     Attempt(row.restart_count, row.launch),
                     row.rank,
                     row.node,
@@ -199,15 +201,16 @@ def _worlds(connection: Connection, job: JobKey) -> dict[tuple[int, int], int]:
     return {attempt: size for attempt, (_, size) in most.items()}
 
 
-def _written_over(connection: Connection, job: JobKey) -> set[int]:
+def _written_over(connection: Connection, job: JobKey, run: Sequence[int]) -> set[int]:
     """Rows of checkpoints of which another checkpoint has written a file since, in whole or in part."""
     shard, checkpoint = tables.checkpoint_shard, tables.checkpoint
+    other = checkpoint.alias()
     paths = (
         select(checkpoint.c.path)
+        .distinct()
         .join(tables.job, tables.job.c.id == checkpoint.c.job)
-        .where(is_job(job))
-        .group_by(checkpoint.c.path)
-        .having(func.count() > 1)
+        .join(other, and_(other.c.path == checkpoint.c.path, other.c.id != checkpoint.c.id))
+        .where(is_job(job), or_(other.c.job == checkpoint.c.job, other.c.job.in_(run)))
     )
     shared = list(connection.execute(paths).scalars())  # with a path for each checkpoint: none
     if not shared:
@@ -221,8 +224,9 @@ def _written_over(connection: Connection, job: JobKey) -> set[int]:
         .join(
             later,
             and_(
-                *(later.c[name] == shard.c[name] for name in ("job", "path", "file")),
-                or_(*(later.c[name] != shard.c[name] for name in ("restart_count", "launch", "step"))),
+                *(later.c[name] == shard.c[name] for name in ("path", "file")),
+                or_(*(later.c[name] != shard.c[name] for name in ("job", "restart_count", "launch", "step"))),
+                or_(later.c.job == shard.c.job, later.c.job.in_(run)),
                 later.c.id > shard.c.id,
             ),
         )
@@ -231,8 +235,8 @@ def _written_over(connection: Connection, job: JobKey) -> set[int]:
     return set(connection.execute(ended).scalars())
 
 
-def _checkpoint(row: Row[Any]) -> Checkpoint:
-    return Checkpoint(row.step, row.path, row.world_size, row.at, Attempt(row.restart_count, row.launch))
+def _checkpoint(row: Row[Any], job: JobKey) -> Checkpoint:
+    return Checkpoint(job, row.step, row.path, row.world_size, row.at, Attempt(row.restart_count, row.launch))
 
 
 def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:

@@ -44,7 +44,7 @@ from understudy_agent.wire import (
     RankStarted,
     RestoreReport,
 )
-from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal
+from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
@@ -55,6 +55,7 @@ from understudy_controlplane.store.database import (
     number_in_order,
     reading,
 )
+from understudy_controlplane.store.fleet import note_run
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
@@ -221,6 +222,8 @@ class FactStore:
         with self._lock if waiting else nullcontext(), self._engine.begin() as connection:
             number_in_order(connection)
             _store(connection, rows)
+            for row, run in {(job.row, run) for job, fact in of_jobs if (run := _training_run(fact)) is not None}:
+                note_run(connection, row, run)
             if waiting:
                 dropped += self._wait(connection, node, waiting, now)
         return dropped
@@ -380,6 +383,8 @@ class _Attachment:
         if nodes is None:
             return False
         _store(self.connection, [_of_job(row.node, fact, row.received_at, job.row, nodes)])
+        if (run := _training_run(fact)) is not None:
+            note_run(self.connection, job.row, run)
         self.found += 1
         return True
 
@@ -397,6 +402,10 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
         shown = fact.path[:TEXT_SHOWN_MAX]
         return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
     return ""
+
+
+def _training_run(fact: JobFact) -> TrainingRun | None:
+    return TrainingRun(fact.run, fact.run_folder) if isinstance(fact, RankStarted) and fact.run else None
 
 
 def _run_of(fact: JobFact) -> Run:
@@ -472,7 +481,8 @@ def _of_job(
         failed, blamed = fact.failed_node, tuple(name for name in fact.blamed if name in nodes)
         fact = msgspec.structs.replace(fact, failed_node=failed if failed in nodes else "", blamed=blamed)
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
-    del values["job_id"], values["user_id"]
+    for name in ("job_id", "user_id", "run", "run_folder"):
+        values.pop(name, None)
     if isinstance(fact, Anomaly):
         values["until"] = GOES_ON if fact.until is None else fact.until
     table = JOB_FACT_TABLES[type(fact)]

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, func, insert, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import (
+    NO_RUN,
     Attempt,
     Job,
     JobKey,
     KnownJob,
     RestoreAnswer,
     RestoreDecision,
+    RunJob,
+    TrainingRun,
     checkpoint_folders,
 )
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
@@ -63,6 +81,10 @@ _RESTORE_POINT = select(tables.attempt).where(_IS_ATTEMPT)
 _FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_answer.is_(None))
 _SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
 _MODES = {Verb.MODE_OBSERVE.value: Mode.OBSERVE, Verb.MODE_APPROVE.value: Mode.APPROVE}
+
+
+STILL_RUNS = 1e18
+"""Instead of the end of an attempt that has none."""
 
 
 def _decision(decision: RestoreDecision, now: float) -> dict[str, Any]:
@@ -248,6 +270,43 @@ class FleetStore:
         with self._engine.begin() as connection:
             connection.execute(_NOTE_PROGRESS, rows)
 
+    def note_run(self, job_row: int, run: TrainingRun) -> None:
+        """The job belongs to this run, unless that was known before."""
+        with self._engine.begin() as connection:
+            note_run(connection, job_row, run)
+
+    def run_jobs(self, job_row: int) -> tuple[TrainingRun, list[RunJob]]:
+        """The job's run, and all of its jobs that have started; NO_RUN and none: it is not known."""
+        job, own, attempt = tables.job, tables.job.alias(), tables.attempt
+        same = and_(*(job.c[name] == own.c[name] for name in ("run_name", "user_id", "cluster", "run_folder")))
+        query = (
+            select(
+                job.c.id,
+                job.c.cluster,
+                job.c.job_id,
+                job.c.submit_at,
+                job.c.run_name,
+                job.c.run_folder,
+                func.min(attempt.c.running_at),
+                func.max(
+                    func.coalesce(attempt.c.ended_at, case((attempt.c.running_at.is_(None), 0.0), else_=STILL_RUNS))
+                ),
+            )
+            .join(own, same)
+            .join(attempt, attempt.c.job == job.c.id)
+            .where(own.c.id == job_row, own.c.run_name != "")
+            .group_by(job.c.id)
+        )
+        run, jobs = NO_RUN, []
+        with reading(self._engine) as connection:
+            for row, cluster, job_id, submit_at, name, folder, began_at, ended_at in connection.execute(query):
+                run = TrainingRun(name, folder)
+                began = inf if began_at is None else began_at
+                jobs.append(
+                    RunJob(row, JobKey(cluster, job_id, submit_at), began, inf if ended_at == STILL_RUNS else ended_at)
+                )
+        return run, jobs
+
     def restore_point(self, job_row: int, attempt: Attempt) -> RestoreDecision | None:
         """The restore point of this attempt; None: not decided yet."""
         with reading(self._engine) as connection:
@@ -382,6 +441,15 @@ def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> 
 def _this(job_row: int, attempt: Attempt) -> dict[str, Any]:
     """For _IS_ATTEMPT."""
     return {"of_job": job_row, "of_count": attempt.restart_count, "of_launch": attempt.launch}
+
+
+def note_run(connection: Connection, job_row: int, run: TrainingRun) -> None:
+    """A name that a user gave goes before the job's own."""
+    table = tables.job
+    unknown = table.c.run_name == "" if run.folder else or_(table.c.run_name == "", table.c.run_folder != "")
+    if run.name:
+        values = {"run_name": run.name, "run_folder": run.folder}
+        connection.execute(update(table).where(table.c.id == job_row, unknown).values(values))
 
 
 def is_job(key: JobKey) -> ColumnElement[bool]:

@@ -273,7 +273,7 @@ class Queries:
         for row in rows:
             key = JobKey(row["cluster"], row["job_id"], row["submit_at"])
             attempt = Attempt(row["restart_count"], row["launch"])
-            written = Checkpoint(row["step"], row["path"], row["world_size"], row["at"], attempt)
+            written = Checkpoint(key, row["step"], row["path"], row["world_size"], row["at"], attempt)
             row["suspect"] = suspicion(written, anomalies.get(key, ()))
         return rows
 

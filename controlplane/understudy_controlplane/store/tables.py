@@ -80,6 +80,8 @@ job = Table(
     Column("state", String(32), nullable=False),
     Column("restart_count", Number, nullable=False),
     Column("seen_at", Double, nullable=False),  # when Slurm last showed it, to the day
+    Column("run_name", String(255), nullable=False, server_default=""),  # empty: not known
+    Column("run_folder", Text, nullable=False, server_default=""),  # empty: a user named the run
     UniqueConstraint("cluster", "job_id", "submit_at"),
     Index("ix_job_job_id", "job_id"),
     Index("ix_job_user", "user", "id"),
@@ -87,6 +89,7 @@ job = Table(
     Index("ix_job_state", "state", "seen_at"),
     Index("ix_job_state_id", "state", "id"),
     Index("ix_job_seen_at", "seen_at"),
+    Index("ix_job_run_name", "run_name", "user_id"),
 )
 
 attempt = Table(

@@ -5,10 +5,12 @@ when no answer comes within a second, or there is nothing to restore. Prints no 
 """
 
 import json
+import os
 import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping
 
 DEADLINE_SECONDS = 1.0
 ANSWER_BYTES_MAX = 65_536
@@ -46,6 +48,18 @@ def lines(answer: "dict[str, object]") -> "list[str]":
     return [*found, f"export UNDERSTUDY_RESTORE_PATH={path}"] if path else found
 
 
+def run(environment: "Mapping[str, str]") -> "dict[str, str]":
+    """Name and folder of the job's run, as `understudy.identity` finds them."""
+    named = environment.get("UNDERSTUDY_RUN", "")
+    if named:
+        return {"run": named[:255]}
+    name, folder = environment.get("SLURM_JOB_NAME", ""), environment.get("SLURM_SUBMIT_DIR", "")
+    if not name or not folder or len(folder) > 2048:
+        return {}
+    task = environment.get("SLURM_ARRAY_TASK_ID", "")
+    return {"run": (f"{name}[{task}]" if task else name)[:255], "run_folder": folder}
+
+
 def main() -> None:
     path, job, attempt, launch = sys.argv[1:5]
     request = {
@@ -54,6 +68,7 @@ def main() -> None:
         "job_id": int(job),
         "restart_count": int(attempt),
         "launch": int(launch),
+        **run(os.environ),
     }
     sys.stdout.write("".join(f"{line}\n" for line in lines(ask(path, request))))
 
