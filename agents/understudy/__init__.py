@@ -8,10 +8,11 @@ point, where it is not known. Where no agent runs, nothing else happens, and one
 `lightning`, `huggingface` and `ddp` import their framework; only users of that framework import them.
 """
 
+from .checksum import SummedFile
 from .monitor import Monitor
 from .release import RELEASE
 from .restore import RestorePoint, RestorePointUnknownError
 
 __version__ = RELEASE
 
-__all__ = ["Monitor", "RestorePoint", "RestorePointUnknownError"]
+__all__ = ["Monitor", "RestorePoint", "RestorePointUnknownError", "SummedFile"]

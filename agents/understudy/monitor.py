@@ -29,7 +29,7 @@ from .gpu import gpu_uuid
 from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
 from .never_raise import log, never_raise
-from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, describe_file, step_number
+from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, file_size, step_number
 from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, read_point
 
 AGENT_WAIT_SECONDS = 10.0
@@ -276,14 +276,16 @@ class Monitor:
             )
 
     @never_raise
-    def checkpoint_saved(self, step: SupportsInt, path: str | os.PathLike[str], file: str | None = ".") -> None:
+    def checkpoint_saved(
+        self, step: SupportsInt, path: str | os.PathLike[str], file: str | None = ".", checksum: str = ""
+    ) -> None:
         """Announces that this rank's part of a checkpoint is written. The checkpoint is complete when every rank has
         announced its part of the same `path`.
 
         `path` is a directory that all ranks share, and `file` this rank's shard in it; or `path` is a checkpoint of
         one file, which this rank wrote ("."). None: other ranks wrote this rank's part.
-        Training continues with `step` after a restore. Size and checksum are read in the background, so the
-        file must not change any more.
+        Training continues with `step` after a restore. `checksum` is that of a SummedFile, which is made while the file
+        is written: the file is not read again. It must not change any more.
         """
         link = self._link
         if link is None:
@@ -293,7 +295,7 @@ class Monitor:
             link.warn_once("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
             return
         self._outbox.check_values()  # anomalies are reported before the checkpoint
-        shard = {"step": number, "path": directory, "file": name}
+        shard = {"step": number, "path": directory, "file": name, "checksum": checksum}
         identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
         self._shards.put((identifier, directory, name))
         if self._shard_reader is None:
@@ -413,7 +415,7 @@ class Monitor:
         while (shard := self._shards.get()) is not None:
             identifier, directory, file = shard
             try:
-                self._outbox.complete_notice(identifier, describe_file(directory, file))
+                self._outbox.complete_notice(identifier, {"size_bytes": file_size(directory, file)})
             except OSError as error:
                 self._outbox.settle(identifier)
                 log.warning("understudy: shard %s in %s is not announced: %s", file, directory, error)

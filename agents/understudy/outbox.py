@@ -5,7 +5,6 @@ The training thread fills it, the link's thread empties it. It is bounded: beyon
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import threading
@@ -25,7 +24,6 @@ NOTICES_HELD_MAX = 1024
 VALUES_HELD_MAX = 4096
 STEP_MAX = 2**53
 TEXT_CHARACTERS_MAX = 2048  # of a path
-BLOCK_BYTES = 1 << 20
 
 DATA_SECONDS_MIN = 1e-4
 """Less is what the measuring itself takes."""
@@ -83,9 +81,9 @@ class Outbox:
             return notice
 
     def ready_notices(self) -> list[dict[str, Any]]:
-        """In the order in which they were added, without shards whose file is still being read."""
+        """In the order in which they were added, without shards whose size is not known yet."""
         with self._lock:
-            return [notice for notice in self._notices.values() if notice["type"] != "shard" or "sha256" in notice]
+            return [notice for notice in self._notices.values() if notice["type"] != "shard" or "size_bytes" in notice]
 
     def wait_until_settled(self, timeout_seconds: float) -> bool:
         with self._lock:
@@ -119,15 +117,12 @@ class Outbox:
             yield _steps_message(first, run)
 
 
-def describe_file(path: str, file: str) -> dict[str, Any]:
-    """Size and checksum of a shard, as CheckpointShard of agents/understudy_agent/wire.py has them. Raises OSError."""
+def file_size(path: str, file: str) -> int:
+    """Bytes of a shard, as CheckpointShard of agents/understudy_agent/wire.py names it. Raises OSError."""
     if not file:
-        return {"size_bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+        return 0
     with open(path if file == "." else os.path.join(path, file), "rb") as shard:  # noqa: PTH118, PTH123
-        digest = hashlib.sha256()
-        while block := shard.read(BLOCK_BYTES):  # hashlib.file_digest is of Python 3.11
-            digest.update(block)
-        return {"size_bytes": os.fstat(shard.fileno()).st_size, "sha256": digest.hexdigest()}
+        return os.fstat(shard.fileno()).st_size
 
 
 def step_number(value: Any) -> int | None:

@@ -38,6 +38,7 @@ Size = Annotated[int, Meta(ge=0, le=2**62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+Checksum = Annotated[str, Meta(max_length=64, pattern="^([a-z0-9]+:[0-9a-f]+)?$")]
 NonEmpty = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
 Durations = Annotated[list[Seconds], Meta(min_length=1, max_length=STEPS_PER_WINDOW_MAX)]
 MoreDurations = Annotated[list[Seconds], Meta(max_length=STEPS_PER_WINDOW_MAX)]
@@ -101,8 +102,8 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     path: NonEmpty
     file: Text  # "." is the path itself; empty: this rank wrote no file of its own
     size_bytes: Size
-    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     at: Time
+    checksum: Checksum = ""
 
 
 class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):

@@ -551,7 +551,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice | 
         path=notice.path,
         file=notice.file,
         size_bytes=notice.size_bytes,
-        sha256=notice.sha256,
+        checksum=notice.checksum,
         at=notice.at,
         launch=hello.launch,
         user_id=user_id,

@@ -326,7 +326,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     path: Text
     file: Text
     size_bytes: Size
-    sha256: str
+    checksum: str  # that the writer made; empty: none
     at: float
     launch: Count = 0
     user_id: UserId = 0

@@ -265,7 +265,14 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     assert not [line for line in lines if line.startswith("UNDERSTUDY_RESTORE_PATH")]
 
     hello = {"type": "hello", "job_id": job, "restart_count": 0, "rank": 0, "world_size": 1}
-    shard = {"step": 20, "path": "/ckpt/20", "file": "rank0", "size_bytes": 1, "sha256": "0" * 64, "at": time.time()}
+    shard = {
+        "step": 20,
+        "path": "/ckpt/20",
+        "file": "rank0",
+        "size_bytes": 1,
+        "checksum": "crc32:00000000",
+        "at": time.time(),
+    }
     rank_says(site, "n1", hello, {"type": "shard", "id": 1} | shard)
     (site.cluster.user_directory(RESEARCHER) / f"slurm-{job}.out").write_text("")
     site.cluster.run("scontrol", "requeue", str(job))

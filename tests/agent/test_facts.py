@@ -26,7 +26,7 @@ def shard(rank: int) -> CheckpointShard:
         path="/c",
         file=f"{rank}",
         size_bytes=1,
-        sha256="0" * 64,
+        checksum="crc32:00000000",
         at=0.0,
     )
 

@@ -29,7 +29,7 @@ SHARD = {
     "path": "/ckpt/40",
     "file": "rank2.pt",
     "size_bytes": 10,
-    "sha256": "a" * 64,
+    "checksum": "crc32:aaaaaaaa",
     "at": 99.5,
 }
 

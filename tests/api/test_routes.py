@@ -84,7 +84,7 @@ def student(rehearsal: Rehearsal) -> int:
 
 
 def shard(rank: int, step: int) -> CheckpointShard:
-    return CheckpointShard(1, 0, rank, 4, step, f"/c/{step}", f"rank-{rank}", 10, "0" * 64, b.NOW)
+    return CheckpointShard(1, 0, rank, 4, step, f"/c/{step}", f"rank-{rank}", 10, "crc32:00000000", b.NOW)
 
 
 def agent(_rehearsal: Rehearsal) -> dict[str, str]:

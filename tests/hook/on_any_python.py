@@ -90,7 +90,7 @@ def report(folder: Path) -> dict[str, object]:
     agent = Agent(address)
     rank = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "RANK": "2", "WORLD_SIZE": "4"}
     os.environ.update(rank, UNDERSTUDY_SOCKET=address)
-    from understudy import Monitor, RestorePoint
+    from understudy import Monitor, RestorePoint, SummedFile
 
     monitor = Monitor(gpu_index=3, role="stage1")
     assert monitor.active
@@ -98,14 +98,15 @@ def report(folder: Path) -> dict[str, object]:
     assert point == RestorePoint(30, "/checkpoints/30"), point
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
-    (checkpoint / "rank2.pt").write_bytes(b"weights")
+    with SummedFile(checkpoint / "rank2.pt") as file:
+        file.write(b"weights")
     for number in monitor.steps(range(point.step, point.step + 20)):
         with monitor.collective("all_reduce"):
             pass
         with monitor.waiting():
             pass
         monitor.observe(loss=float("nan") if number == 48 else 1.0, grad_norm=2)
-    monitor.checkpoint_saved(50, checkpoint, "rank2.pt")
+    monitor.checkpoint_saved(50, checkpoint, "rank2.pt", file.checksum)
     child = os.fork()
     if child == 0:
         os._exit(1 if monitor.active else 0)
@@ -120,7 +121,7 @@ def report(folder: Path) -> dict[str, object]:
             steps += len(message["self_seconds"])  # type: ignore[arg-type]
         if message["type"] == "shard":
             shard = message
-    return {"kinds": sorted(kinds), "steps": steps, "sha256": shard.get("sha256"), "size": shard.get("size_bytes")}
+    return {"kinds": sorted(kinds), "steps": steps, "checksum": shard.get("checksum"), "size": shard.get("size_bytes")}
 
 
 def import_callbacks() -> list[str]:

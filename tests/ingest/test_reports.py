@@ -377,12 +377,12 @@ def test_a_window_that_contradicts_its_gang_is_dropped(route: Route) -> None:
 
 
 def test_a_fact_of_another_users_process_is_dropped_with_a_reason(route: Route) -> None:
-    shard = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "0" * 64, b.NOW, user_id=1234)
+    shard = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "crc32:00000000", b.NOW, user_id=1234)
     response = route.post(b.report("n1", facts=[shard]))
     assert response.json()["dropped"] == ["user 1234 speaks for job 7 of user 1000"]
 
 
-EVIL = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "0" * 64, b.NOW, user_id=1000)
+EVIL = CheckpointShard(7, 0, 0, 1, 2**40, "/evil", "x", 1, "crc32:00000000", b.NOW, user_id=1000)
 
 
 def started(rank: int) -> RankStarted:
@@ -390,7 +390,7 @@ def started(rank: int) -> RankStarted:
 
 
 def own_shard(rank: int) -> CheckpointShard:
-    return CheckpointShard(7, 0, rank, 2, 20, "/c/20", f"rank-{rank}", 1, "0" * 64, b.NOW, user_id=1000)
+    return CheckpointShard(7, 0, rank, 2, 20, "/c/20", f"rank-{rank}", 1, "crc32:00000000", b.NOW, user_id=1000)
 
 
 def announced(route: Route) -> list[tuple[int, str]]:
@@ -458,7 +458,7 @@ def test_a_job_that_names_folders_is_restored_from_no_other(route: Route) -> Non
     [
         ({"path": "/c/\0"}, "path contains the character NUL"),
         ({"file": "\0"}, "file contains the character NUL"),
-        ({"sha256": "a" * 65}, "sha256 has 65 characters, at most 64 are stored"),
+        ({"checksum": "a" * 65}, "checksum has 65 characters, at most 64 are stored"),
         ({"path": "/" + "ä" * 1000}, "path has 2001 bytes, at most 2000 are stored"),
     ],
 )
@@ -494,7 +494,7 @@ def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
 
 
 def test_a_shard_of_a_rank_outside_its_world_is_refused(route: Route) -> None:
-    shard = CheckpointShard(7, 0, 4, 4, 20, "/c", "rank-4", 1, "0" * 64, b.NOW)
+    shard = CheckpointShard(7, 0, 4, 4, 20, "/c", "rank-4", 1, "crc32:00000000", b.NOW)
     refused(route.post(b.report("n1", facts=[shard])), 422, "rank 4")
 
 

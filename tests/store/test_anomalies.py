@@ -52,7 +52,9 @@ class StoodClock:
 
 def shards(step: int, restart_count: int = 0) -> list[Fact]:
     return [
-        CheckpointShard(JOB.key.job_id, restart_count, rank, 4, step, f"/c/{step}", f"{rank}", 1, "0" * 64, b.NOW)
+        CheckpointShard(
+            JOB.key.job_id, restart_count, rank, 4, step, f"/c/{step}", f"{rank}", 1, "crc32:00000000", b.NOW
+        )
         for rank in range(4)
     ]
 

@@ -79,13 +79,13 @@ def _report(rehearsal: Rehearsal) -> None:
     plane, now = rehearsal.control_plane, rehearsal.clock.now()
     owner = next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
     count = rehearsal.gang_state()[1]
-    shard = CheckpointShard(1, count, 0, 1, 5, "/c/5", "r0", 10, "0" * 64, now, user_id=owner)
+    shard = CheckpointShard(1, count, 0, 1, 5, "/c/5", "r0", 10, "crc32:00000000", now, user_id=owner)
     facts: list[Fact] = [
         RankStarted(1, count, 0, 1, now, 100, user_id=owner),
         FirstStep(1, count, 0, 1, 0, now, user_id=owner),
         Anomaly(1, count, 0, 1, AnomalyKind.LOSS_NAN, 3, now, user_id=owner),
         shard,
-        CheckpointShard(999, 0, 0, 1, 5, "/c/5", "r0", 10, "0" * 64, now, user_id=owner),
+        CheckpointShard(999, 0, 0, 1, 5, "/c/5", "r0", 10, "crc32:00000000", now, user_id=owner),
     ]
     known = plane.stores.fleet.known_jobs(b.CLUSTER, [1])
     plane.stores.facts.record(rehearsal.gang_nodes()[0], facts, now, known.get)

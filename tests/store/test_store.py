@@ -62,7 +62,7 @@ def shard(
         path or f"/c/{step}",
         file or f"rank-{rank}",
         10,
-        "0" * 64,
+        "crc32:00000000",
         b.NOW,
         user_id=OWNER,
     )

@@ -158,7 +158,7 @@ checkpoint_shard = Table(
     Column("path", Text, nullable=False),
     Column("file", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
-    Column("sha256", String(64), nullable=False),
+    Column("checksum", String(64), nullable=False),  # algorithm:value, as its writer made it; empty: none
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     UniqueConstraint("job", "restart_count", "launch", "step", "rank", "path"),

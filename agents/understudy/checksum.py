@@ -1,0 +1,84 @@
+"""A file that is summed while it is written, so that nothing has to read it again.
+
+with SummedFile(partial) as file:
+    torch.save(state, file)
+partial.rename(path)
+monitor.checkpoint_saved(step, path, checksum=file.checksum)
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from typing import Any
+
+try:
+    import xxhash
+except ImportError:  # the hook needs no other package
+    xxhash = None
+
+
+class SummedFile(io.BufferedIOBase):
+    """A new file, for writing. `checksum` is that of its content: xxh3 where the package xxhash is installed, else
+    CRC-32, the fastest that Python has (2 GB/s, SHA-256 0.7 on the same core). Both find damage, not forgery.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = open(path, "wb")  # noqa: PTH123, SIM115 - close() closes it
+        self._algorithm, self._sum = _new_sum()
+        self._summed_bytes = 0
+        self._in_order = True
+
+    @property
+    def checksum(self) -> str:
+        """As `crc32:1c291ca3`; empty where the file was not written from its beginning to its end."""
+        return f"{self._algorithm}:{self._sum.hexdigest()}" if self._in_order else ""
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._in_order = self._in_order and self._file.tell() == self._summed_bytes
+        count = self._file.write(data)
+        if self._in_order:
+            self._sum.update(data)
+            self._summed_bytes += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        self._in_order = False
+        return self._file.truncate(size)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        try:
+            super().close()  # flushes
+        finally:
+            self._file.close()
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: Any) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def _new_sum() -> tuple[str, Any]:
+    return ("crc32", _Crc32()) if xxhash is None else ("xxh3", xxhash.xxh3_128())
