@@ -31,10 +31,10 @@ def _steps_do_nothing(*names: StepName) -> Iterator[None]:
         yield
 
 
-def _half_checkpoints(store: CheckpointStore, job: Any) -> Any:
+def _half_checkpoints(store: CheckpointStore, job: Any, run: Any = ()) -> Any:
     """Also those of which shards are missing."""
     with patch("understudy_controlplane.store.checkpoints.is_complete", true):
-        return _COMPLETE(store, job)
+        return _COMPLETE(store, job, run)
 
 
 SILENCE = importlib.import_module("understudy_controlplane.detect.silence")  # the package has a function of that name

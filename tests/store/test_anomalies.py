@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,8 @@ def test_a_chained_job_restores_what_the_jobs_of_its_run_before_it_saved(engine:
     assert points.give(other, Attempt(0)).answer is RestoreAnswer.FRESH
     assert points.give(chained, Attempt(1)) == points.give(first, Attempt(1))
     assert points.give(chained, Attempt(1)).path == "/c/20", "with what was seen by the job that saved it"
+    elsewhere = replace(chained, checkpoint_folders=("/new",))
+    assert points.give(elsewhere, Attempt(3)).answer is RestoreAnswer.UNKNOWN, "saved, and not where it may restore"
     points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())  # the control plane starts again
     points.note_run(chained, TrainingRun("pretraining", ""))
     points.note_run(chained, by_name)

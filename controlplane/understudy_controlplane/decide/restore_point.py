@@ -34,7 +34,7 @@ class Catalogue:
     """What is known of the checkpoints of a job and of the jobs of its run that it continues."""
 
     complete: Sequence[Checkpoint]
-    announced: Sequence[Checkpoint]  # all of them, complete or not
+    announced: Sequence[Checkpoint]  # all of them, complete or not; only looked at where none is complete
     anomalies: Sequence[StoredAnomaly] = ()
     restores: Sequence[StoredRestoreReport] = ()
     doubt: str = ""  # why it is not known which jobs it continues

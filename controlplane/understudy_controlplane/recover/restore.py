@@ -142,10 +142,12 @@ class RestorePoints:
         found = lineage(own, [one for one in jobs if one is not own], named=not run.folder)
         keys, rows = [job.key, *(one.key for one in found.jobs)], [job.row, *(one.row for one in found.jobs)]
         complete = [one for key in keys for one in store.complete_checkpoints(key, rows)]
+        allowed = [one for one in complete if job.may_save_at(one.path)]
+        elsewhere = "its run saved checkpoints, all outside of the folders in the job's comment"
         return restore_point.Catalogue(
-            [one for one in complete if job.may_save_at(one.path)],
-            [one for key in keys for one in store.announced_checkpoints(key)],
+            allowed,
+            [] if complete else [one for key in keys for one in store.announced_checkpoints(key)],
             store.anomalies(keys),
             [one for key in keys for one in store.restore_reports(key)],
-            found.doubt,
+            elsewhere if complete and not allowed else found.doubt,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,18 +32,15 @@ class CheckpointStore:
         `run` are the rows of other jobs of its run, which may have written over them.
         """
         table = tables.checkpoint
-        query = (
-            select(table)
-            .join(tables.job, tables.job.c.id == table.c.job)
-            .where(is_job(job), is_complete())
-            .order_by(table.c.step)
-        )
+        query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).order_by(table.c.step)
+        complete = query.add_columns(is_complete().label("complete"))
         with reading(self._engine) as connection:
-            worlds, over = _worlds(connection, job), _written_over(connection, job, run)
+            rows = connection.execute(complete).all()
+            worlds, over = _worlds(connection, job), _written_over(connection, rows, run)
             return [
                 _checkpoint(row, job)
-                for row in connection.execute(query)
-                if row.world_size == worlds.get((row.restart_count, row.launch)) and row.id not in over
+                for row in rows
+                if row.complete and row.world_size == worlds.get((row.restart_count, row.launch)) and row.id not in over
             ]
 
     def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
@@ -188,38 +186,27 @@ def _worlds(connection: Connection, job: JobKey) -> dict[tuple[int, int], int]:
     """Restart count and launch → the size of the world in which most ranks started, of two the larger: a single process
     that the job starts besides its gang has a world of its own.
     """
-    start = tables.rank_start
-    query = (
-        select(start.c.restart_count, start.c.launch, start.c.world_size, func.count(start.c.rank.distinct()))
-        .join(tables.job, tables.job.c.id == start.c.job)
-        .where(is_job(job))
-        .group_by(start.c.restart_count, start.c.launch, start.c.world_size)
-    )
-    most: dict[tuple[int, int], tuple[int, int]] = {}
-    for restart_count, launch, size, ranks in connection.execute(query):
-        most[restart_count, launch] = max(most.get((restart_count, launch), (0, 0)), (ranks, size))
-    return {attempt: size for attempt, (_, size) in most.items()}
+    table = tables.gang_world
+    query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job))
+    found = sorted(connection.execute(query), key=lambda row: (row.ranks, row.world_size))
+    return {(row.restart_count, row.launch): row.world_size for row in found}
 
 
-def _written_over(connection: Connection, job: JobKey, run: Sequence[int]) -> set[int]:
-    """Rows of checkpoints of which another checkpoint has written a file since, in whole or in part."""
+def _written_over(connection: Connection, rows: Sequence[Row[Any]], run: Sequence[int]) -> set[int]:
+    """Those of a job's checkpoints of which another checkpoint has written a file since, in whole or in part."""
     shard, checkpoint = tables.checkpoint_shard, tables.checkpoint
-    other = checkpoint.alias()
-    paths = (
-        select(checkpoint.c.path)
-        .distinct()
-        .join(tables.job, tables.job.c.id == checkpoint.c.job)
-        .join(other, and_(other.c.path == checkpoint.c.path, other.c.id != checkpoint.c.id))
-        .where(is_job(job), or_(other.c.job == checkpoint.c.job, other.c.job.in_(run)))
-    )
-    shared = list(connection.execute(paths).scalars())  # with a path for each checkpoint: none
+    written = Counter(row.path for row in rows)
+    if len(run) > 1:
+        own = {row.job for row in rows}
+        others = select(checkpoint.c.path).where(checkpoint.c.job.in_([one for one in run if one not in own]))
+        written.update(connection.execute(others).scalars())
+    shared = [row.id for row in rows if written[row.path] > 1]  # with a path for each checkpoint: none
     if not shared:
         return set()
     later = shard.alias()
     ended = (
         select(checkpoint.c.id)
         .distinct()
-        .join(tables.job, tables.job.c.id == checkpoint.c.job)
         .join(shard, and_(*(shard.c[name] == checkpoint.c[name] for name in OF_CHECKPOINT)))
         .join(
             later,
@@ -230,7 +217,7 @@ def _written_over(connection: Connection, job: JobKey, run: Sequence[int]) -> se
                 later.c.id > shard.c.id,
             ),
         )
-        .where(is_job(job), checkpoint.c.path.in_(shared), shard.c.file != "")
+        .where(checkpoint.c.id.in_(shared), shard.c.file != "")
     )
     return set(connection.execute(ended).scalars())
 

@@ -70,6 +70,12 @@ JOB_FACT_TABLES: dict[type, Table] = {
 OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 """What the shards of one checkpoint have in common."""
 
+OF_WORLD = ("job", "restart_count", "launch", "world_size")
+"""What the ranks of one gang have in common."""
+
+_START = tables.rank_start.c
+_EARLIER_START = select(_START.id).where(*(_START[name] == bindparam(name) for name in (*OF_WORLD, "rank"))).limit(1)
+
 GOES_ON = -1
 """`anomaly.until` where it is not over."""
 
@@ -492,14 +498,26 @@ def _of_job(
 def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]]) -> None:
     """What is stored already is no news. New shards are counted to their checkpoints."""
     shards: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    ranks: Counter[tuple[Any, ...]] = Counter()
     for table, row in rows:
+        is_first = table is tables.rank_start and connection.execute(_EARLIER_START, row).first() is None
         is_new = insert_if_new(connection, table, row)
+        if is_new and is_first:
+            ranks[tuple(row[name] for name in OF_WORLD)] += 1
         if is_new and table is tables.checkpoint_shard and row["rank"] < row["world_size"]:
             shards.setdefault(tuple(row[name] for name in OF_CHECKPOINT), []).append(row)
     for key, new in shards.items():
         count, size, at = len(new), sum(one["size_bytes"] for one in new), max(one["at"] for one in new)
         checkpoint = dict(zip(OF_CHECKPOINT, key, strict=True)) | {"shards": count, "size_bytes": size, "at": at}
         insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, checkpoint, _with_more_shards)
+
+    for key, count in ranks.items():
+        world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
+        insert_or_update(connection, tables.gang_world, OF_WORLD, world, _with_more_ranks)
+
+
+def _with_more_ranks(stored: Columns, new: Columns) -> dict[str, Any]:
+    return {"ranks": stored.ranks + new.ranks}
 
 
 def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _INTENT, _JOB, _ATTEMPT = tables.operator_intent, tables.job, tables.attempt
 
 _DETAILS = (
     tables.rank_start,
+    tables.gang_world,
     tables.first_step,
     tables.checkpoint_shard,
     tables.checkpoint,

@@ -129,6 +129,19 @@ rank_start = Table(
     UniqueConstraint("job", "restart_count", "launch", "rank", "started_at"),
 )
 
+gang_world = Table(
+    "gang_world",
+    metadata,
+    # How many ranks have started in a world of this size, counted when their starts are stored.
+    Column("id", Number, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False),
+    Column("world_size", Number, nullable=False),
+    Column("ranks", Number, nullable=False),
+    UniqueConstraint("job", "restart_count", "launch", "world_size"),
+)
+
 first_step = Table(
     "first_step",
     metadata,
