@@ -33,6 +33,7 @@ from understudy_agent.rank_messages import AnomalyNotice, CollectiveEntered, Fir
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow, RestoreReport
 
 FRAMEWORKS = {
+    "checksum": {"xxhash"},  # where it is installed
     "ddp": {"torch"},
     "huggingface": {"torch", "transformers"},
     "lightning": {"torch", "lightning", "pytorch_lightning"},

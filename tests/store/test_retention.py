@@ -230,7 +230,7 @@ class TestJobs:
             see(engine, age, job)
             report(engine, age, job, *reports_of(job))
         FleetStore(engine).end_attempts({}, NOW - 39 * DAY)
-        expected = {"job": 1, "rank_start": 2, "first_step": 2, "checkpoint_shard": 2, "checkpoint": 2}
+        expected = {"job": 1, "rank_start": 2, "gang_world": 2, "first_step": 2, "checkpoint_shard": 2, "checkpoint": 2}
         assert pruner.prune() == expected
         assert FleetStore(engine).known_jobs(b.CLUSTER, [1, 2, 3]).keys() == {2, 3}
         assert rows(engine, tables.attempt) == 2

@@ -327,8 +327,12 @@ class SlurmCluster:
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Submit a job as `user`; `script` is its text, else `arguments` end with a file's name. Return its id."""
-        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script, environment=environment)
+        """Submit a job as `user`; `script` is its text, else `arguments` end with a file's name. Return its id.
+
+        Each job is a run of its own, unless `environment` names one: tests submit many jobs of one name in one folder.
+        """
+        run = {"UNDERSTUDY_RUN": secrets.token_hex(8), **(environment or {})}
+        done = self.run("sbatch", "--parsable", *arguments, user=user, cwd=cwd, text=script, environment=run)
         if done.returncode != 0:
             raise ClusterError(f"sbatch {' '.join(arguments)} failed ({done.returncode}): {done.stderr.strip()}")
         return int(done.stdout.strip().partition(";")[0])
