@@ -70,7 +70,8 @@ def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
         return True
     if snapshot.halted:
         return False
-    return recovery.plan.requested or recovery.is_past_return or recovery.ends_as is not None
+    failed = any(step.status is StepStatus.FAILED for step in recovery.steps)  # what it began is undone
+    return recovery.plan.requested or recovery.is_past_return or failed or recovery.ends_as is not None
 
 
 def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
