@@ -138,6 +138,8 @@ class JobRecord(msgspec.Struct, frozen=True):
     state: str
     restart_count: int
     seen_at: float
+    run_name: str  # of the run to which the job belongs; empty: not known
+    run_folder: str  # where the run goes by the jobs' name, in this folder; empty: a user named it
     attempts: list[AttemptRecord]
     launches: list[LaunchRecord]
     paused: str
