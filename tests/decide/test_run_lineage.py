@@ -9,8 +9,8 @@ from understudy_controlplane.decide.run_lineage import JOBS_MAX, Lineage, lineag
 from understudy_controlplane.fleet.job import RunJob
 
 
-def ran(number: int, began_at: float, ended_at: float = inf) -> RunJob:
-    return RunJob(number, b.job(job_id=number).key, began_at, ended_at)
+def ran(number: int, began_at: float, ended_at: float = inf, *, ended_well: bool = False) -> RunJob:
+    return RunJob(number, b.job(job_id=number).key, began_at, ended_at, ended_well)
 
 
 CHAIN = [ran(1, 0, 1000), ran(2, 990, 2000), ran(3, 2500, 3000)]
@@ -43,3 +43,17 @@ def test_a_user_who_names_the_run_decides_which_jobs_belong_to_it() -> None:
 def test_of_a_long_chain_the_newest_jobs_count() -> None:
     long = [ran(number, number * 1000, number * 1000 + 900) for number in range(JOBS_MAX + 20)]
     assert lineage(ran(999, inf), long, named=False).jobs == tuple(long[:19:-1])
+
+
+def test_after_a_job_that_ended_well_only_the_user_knows_whether_it_is_continued() -> None:
+    finished = ran(3, 2500, 3000, ended_well=True)
+    found = lineage(ran(4, 4000), [*CHAIN[:2], finished], named=False)
+    assert found.jobs == ()
+    assert found.doubt.startswith("job 3 of its name and folder ended well; set UNDERSTUDY_RUN")
+    assert lineage(ran(4, 4000), [*CHAIN[:2], finished], named=True).jobs == (finished, *BEFORE[1:])
+
+
+def test_a_training_that_began_after_another_was_finished_continues_none_of_its_jobs() -> None:
+    """The user has answered then; the finished one's checkpoints are further."""
+    finished, since = ran(1, 0, 1000, ended_well=True), ran(2, 2000, 3000)
+    assert lineage(ran(4, 4000), [finished, since], named=False) == Lineage((since,))

@@ -182,6 +182,27 @@ def test_a_chained_job_restores_what_the_jobs_of_its_run_before_it_saved(engine:
     assert points.give(chained, Attempt(2)).answer is RestoreAnswer.FRESH, "a name that the user gave goes first"
 
 
+def test_after_a_job_that_ended_well_a_job_without_a_named_run_stops_if_that_one_saved_anything(
+    engine: Engine, report: Report
+) -> None:
+    fleet = FleetStore(engine)
+    report("n2", *shards(20))
+    (saved,) = fleet.known_jobs(b.CLUSTER, [JOB.key.job_id]).values()
+    points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())
+    short, new = fleet.see_jobs([b.job(job_id=8, submit_at=9000), b.job(job_id=9, submit_at=9001)], b.NOW + 50)
+    by_name = TrainingRun("train", "/home/a/project")
+    for job in (short, new):
+        points.note_run(job, by_name)
+    fleet.end_attempts({new.row: Attempt(0)}, b.NOW + 10)
+    fleet.see_jobs([b.job(job_id=8, submit_at=9000, state="COMPLETED")], b.NOW + 60)
+    assert points.give(new, Attempt(0)).answer is RestoreAnswer.FRESH, "job 8 was a short test, and saved nothing"
+    points.note_run(saved, by_name)
+    fleet.end_attempts({new.row: Attempt(1)}, b.NOW + 20)
+    fleet.see_jobs([replace(JOB, slurm=replace(JOB.slurm, state="COMPLETED"))], b.NOW + 60)
+    decision = points.give(new, Attempt(1))
+    assert (decision.answer, "set UNDERSTUDY_RUN" in decision.why) == (RestoreAnswer.UNKNOWN, True)
+
+
 def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:
     report("n2", *shards(20), *shards(40))
     assert restore(engine, 1) == (40, "/c/40")

@@ -15,6 +15,8 @@ JOBS_MAX = 100
 OVERLAP_SECONDS_MAX = 60.0
 """Of jobs that run one after another: Slurm may show the next one before it shows the end of the last."""
 
+NAME_IT = "set UNDERSTUDY_RUN to name the run that it continues, or a new one"
+
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
@@ -25,17 +27,29 @@ class Lineage:
 def lineage(job: RunJob, others: Iterable[RunJob], named: bool) -> Lineage:
     """Jobs run one after another in a run. A user who names the run says that they do. By the name of the job and its
     folder alone, jobs that ran at the same time are different trainings: none of them continues the other, and which
-    one a later job continues is not known.
+    one a later job continues is not known. A job that ended well may have finished its training: what comes after it
+    is another one, or continues it, and only the user knows.
     """
     before = sorted(others, key=lambda one: -one.began_at)
     if named:
         return Lineage(tuple(before[:JOBS_MAX]))
     before = [one for one in before if one.ended_at < inf and not _overlap(one, job)][:JOBS_MAX]
+    before, finished = _since_the_last_that_ended_well(before)
+    if finished is not None and not before:
+        return Lineage(doubt=f"job {finished.key.job_id} of its name and folder ended well; {NAME_IT}")
     for later, earlier in pairwise(before):
         if _overlap(later, earlier):
             why = f"jobs {earlier.key.job_id} and {later.key.job_id} of its name and folder ran at the same time"
-            return Lineage(doubt=f"{why}; set UNDERSTUDY_RUN to name the run that it continues, or a new one")
+            return Lineage(doubt=f"{why}; {NAME_IT}")
     return Lineage(tuple(before))
+
+
+def _since_the_last_that_ended_well(newest_first: list[RunJob]) -> tuple[list[RunJob], RunJob | None]:
+    """And that one; None: none has."""
+    for at, one in enumerate(newest_first):
+        if one.ended_well:
+            return newest_first[:at], one
+    return newest_first, None
 
 
 def _overlap(one: RunJob, other: RunJob) -> bool:

@@ -137,6 +137,7 @@ class RunJob:
     key: JobKey
     began_at: float = inf  # infinite: it has not run
     ended_at: float = inf  # infinite: it runs now
+    ended_well: bool = False  # as far as Slurm showed it
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,10 @@ class RestorePoints:
         store = self._checkpoints
         run, jobs = self._fleet.run_jobs(job.row)
         own = next((one for one in jobs if one.row == job.row), RunJob(job.row, job.key))
-        found = lineage(own, [one for one in jobs if one is not own], named=not run.folder)
+        others, named = [one for one in jobs if one is not own], not run.folder
+        found = lineage(own, others, named)
+        if found.doubt:  # jobs that saved nothing cast none
+            found = lineage(own, [one for one in others if store.announced_checkpoints(one.key)], named)
         keys, rows = [job.key, *(one.key for one in found.jobs)], [job.row, *(one.row for one in found.jobs)]
         complete = [one for key in keys for one in store.complete_checkpoints(key, rows)]
         allowed = [one for one in complete if job.may_save_at(one.path)]

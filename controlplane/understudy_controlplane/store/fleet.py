@@ -287,6 +287,7 @@ class FleetStore:
                 job.c.submit_at,
                 job.c.run_name,
                 job.c.run_folder,
+                job.c.state,
                 func.min(attempt.c.running_at),
                 func.max(
                     func.coalesce(attempt.c.ended_at, case((attempt.c.running_at.is_(None), 0.0), else_=STILL_RUNS))
@@ -299,12 +300,11 @@ class FleetStore:
         )
         run, jobs = NO_RUN, []
         with reading(self._engine) as connection:
-            for row, cluster, job_id, submit_at, name, folder, began_at, ended_at in connection.execute(query):
+            for row, cluster, job_id, submit_at, name, folder, state, began_at, ended_at in connection.execute(query):
                 run = TrainingRun(name, folder)
                 began = inf if began_at is None else began_at
-                jobs.append(
-                    RunJob(row, JobKey(cluster, job_id, submit_at), began, inf if ended_at == STILL_RUNS else ended_at)
-                )
+                ended = inf if ended_at == STILL_RUNS else ended_at
+                jobs.append(RunJob(row, JobKey(cluster, job_id, submit_at), began, ended, state == "COMPLETED"))
         return run, jobs
 
     def restore_point(self, job_row: int, attempt: Attempt) -> RestoreDecision | None:
