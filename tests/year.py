@@ -105,9 +105,11 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.launch_start.name: _launch_starts(shape),
         tables.launch_end.name: _launch_ends(shape),
         tables.rank_start.name: _rank_starts(shape),
+        tables.gang_world.name: _worlds(shape),
         tables.first_step.name: _first_steps(shape),
         tables.checkpoint.name: _checkpoints(shape),
         tables.checkpoint_shard.name: _shards(shape),
+        tables.restore_report.name: _restore_reports(shape),
         tables.anomaly.name: _anomalies(shape),
         tables.kernel_event.name: _kernel_events(shape),
         tables.hardware_event.name: _hardware_events(shape),
@@ -272,6 +274,11 @@ def _rank_starts(shape: Shape) -> Iterator[Row]:
         }
 
 
+def _worlds(shape: Shape) -> Iterator[Row]:
+    for job in shape.jobs_of(KEPT.job_details_days - 1):
+        yield {"job": job, "restart_count": 0, "launch": 0, "world_size": shape.ranks, "ranks": shape.ranks}
+
+
 def _first_steps(shape: Shape) -> Iterator[Row]:
     for job, rank, at in _ranks(shape):
         yield {
@@ -324,6 +331,26 @@ def _shards(shape: Shape) -> Iterator[Row]:
                     "at": at,
                     "received_at": at,
                 }
+
+
+def _restore_reports(shape: Shape) -> Iterator[Row]:
+    """One rank looks whether the checkpoint is there."""
+    for job in shape.jobs_of(KEPT.job_details_days - 1):
+        at = _begun(job, shape)
+        yield {
+            "job": job,
+            "restart_count": 0,
+            "launch": 0,
+            "rank": 0,
+            "world_size": shape.ranks,
+            "node": _seats(job, shape.nodes)[0],
+            "step": 20_000,
+            "path": _path(job, 0),
+            "outcome": "seen",
+            "error": "",
+            "at": at,
+            "received_at": at + 1,
+        }
 
 
 def _anomalies(shape: Shape) -> Iterator[Row]:
