@@ -929,7 +929,14 @@ def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_
     )
     rehearsal.fake.cancel(rehearsal.hungry)
     rehearsal.fake.add_node("n9")
-    rehearsal.run(2)
+    rehearsal.run(20)
+    assert rehearsal.state_of("n9") is NodeState.UNKNOWN, "its agent has to report first"
+
+    def report() -> None:
+        telemetry = rehearsal.control_plane.telemetry
+        telemetry.receive(b.report("n9", sent_at=rehearsal.fake.now), rehearsal.clock.now())
+
+    rehearsal.each_tick = report
     wait_for(rehearsal, "n9", NodeState.PROBATION)
     (job,) = [job for job in rehearsal.fake.jobs() if job.user == "root"]
     assert (job.time_limit_minutes or 0) >= 120

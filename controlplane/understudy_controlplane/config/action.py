@@ -278,7 +278,7 @@ class Validation(Section):
         24.0, ge=0, le=120, description="Time for which `understudy node burn-in` repeats the validation of a node."
     )
     burn_in_new_nodes: bool = Field(
-        False, description="Burn in each node that is new in Slurm, as soon as no job uses it."
+        False, description="Burn in each node that is new in Slurm, as soon as its agent reports and no job uses it."
     )
     test_suspects: bool = Field(True, description="Validate each suspect node as soon as no job uses it.")
     requested_at_once_max: int = Field(
