@@ -65,6 +65,7 @@ def reload(file: Path, plane: ControlPlane) -> Iterator[Callable[..., list[str]]
     assert written(begin) == []
 
 
+@pytest.mark.integration
 def test_a_reload_changes_what_the_next_round_does(plane: ControlPlane, reload: Callable[..., list[str]]) -> None:
     pulse = plane.loop.pulse
     modes = []
@@ -99,6 +100,7 @@ def test_a_setting_that_needs_a_restart_is_named_and_others_come_into_force(
     assert (now.limits.reads_at_once, now.spares.reservation) == (2, "understudy_spares")
 
 
+@pytest.mark.integration
 def test_no_object_keeps_a_section_of_the_configuration_before(tmp_path: Path) -> None:
     """Whatever held one would not see the reload. Sections of which no setting can be reloaded are not meant."""
     file = tmp_path / "controlplane.toml"

@@ -26,6 +26,8 @@ from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import TokenStore
 
+pytestmark = pytest.mark.integration
+
 OPEN = {
     *(("GET", path) for path in ("/healthz", "/readyz", "/v1/challenge")),
     *(("POST", path) for path in ("/v1/node-token", "/v1/user-token", "/v1/session")),

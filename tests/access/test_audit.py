@@ -31,6 +31,8 @@ from understudy_controlplane.store.audit import entries, followed
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
+pytestmark = pytest.mark.integration
+
 
 def made_on(database: str) -> ControlPlane:
     config = b.config(mode="observe", server={"database": with_tokens(database)})

@@ -32,6 +32,8 @@ from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import TokenStore
 
+pytestmark = pytest.mark.integration
+
 NODE_ADDRESS = "127.0.0.1"  # as the virtual Slurm has it for every node
 
 

@@ -22,6 +22,8 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import server_of
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
+pytestmark = pytest.mark.integration
+
 INTERNAL = "/var/lib/understudy/fleet.db"
 ADDRESS = "10.0.0.1"
 

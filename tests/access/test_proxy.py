@@ -22,6 +22,8 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 
+pytestmark = pytest.mark.integration
+
 PROXY, ELSEWHERE = "10.0.0.5", "10.0.0.6"
 ACCESS = {
     "proxy_addresses": [PROXY],

@@ -21,6 +21,8 @@ from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
+pytestmark = pytest.mark.integration
+
 HERE = "https://understudy.example"
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 REASON = {"reason": "cables"}

@@ -18,6 +18,8 @@ from understudy_controlplane.fleet.identity import Role, Token
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
+pytestmark = pytest.mark.integration
+
 
 def token(label: str, days: float, used: float | None = b.NOW, role: Role = Role.VIEWER) -> Token:
     return Token(1, role, label, "", b.NOW, "a test", b.NOW + days * DAY_SECONDS, last_used_at=used)

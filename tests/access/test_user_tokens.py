@@ -30,6 +30,8 @@ from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 
+pytestmark = pytest.mark.integration
+
 SERVER = "testserver:80"  # as TestClient connects to it
 LOGIN = "10.0.0.7"
 ALICE = 1000

@@ -14,6 +14,8 @@ from tests.tokens import add_tokens, bearer
 from understudy_controlplane.api.drills import Drill
 from understudy_controlplane.fleet.identity import Role
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:

@@ -22,6 +22,8 @@ from understudy_controlplane.fleet.event import Cursor, EventKind, Happened, Pos
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.events import SETTLED_SECONDS, EventStore
 
+pytestmark = pytest.mark.integration
+
 START = Cursor.of({})
 
 

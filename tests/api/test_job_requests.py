@@ -17,6 +17,8 @@ from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
+pytestmark = pytest.mark.integration
+
 Ask = Callable[..., Any]
 
 

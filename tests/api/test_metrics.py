@@ -74,6 +74,7 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     return {(s.name, *s.labels.values()): s.value for family in families(text) for s in family.samples}
 
 
+@pytest.mark.integration
 def test_a_scrape_after_a_recovery_shows_it_and_asks_no_database(rehearsal: Rehearsal) -> None:
     control_plane = rehearsal.control_plane
     with statements(control_plane.engine, control_plane.reads.engine) as asked:
@@ -111,6 +112,7 @@ def test_every_metric_is_read_by_prometheus_with_the_prefix_and_with_labels_of_a
     assert [family.name for family in found if not family.documentation] == []
 
 
+@pytest.mark.integration
 def test_counters_begin_at_zero_with_the_process_and_count_nothing_twice(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     rehearsal.fail("n3")

@@ -18,6 +18,8 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def rehearsal(tmp_path: Path) -> Iterator[Rehearsal]:

@@ -27,6 +27,8 @@ from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.answers import CODES, ErrorCode
 
+pytestmark = pytest.mark.integration
+
 OPEN_TO_ALL = {"/healthz", "/readyz", "/v1/challenge"}
 SHARE = 0.3
 """Of the examples of a profile: each role has its own."""

@@ -23,6 +23,8 @@ from understudy_controlplane.fleet.recovery import QuarantinePlan, RecoveryStatu
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.stores import Stores
 
+pytestmark = pytest.mark.integration
+
 Ask = Callable[..., Any]
 
 

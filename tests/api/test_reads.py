@@ -23,6 +23,8 @@ from understudy_controlplane.config import Limits
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_reader, reading
 
+pytestmark = pytest.mark.integration
+
 READERS = 40
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 

@@ -28,6 +28,8 @@ from understudy_controlplane.ingest.refusals import Refusals
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
+pytestmark = pytest.mark.integration
+
 HOLD = "/v1/nodes/n1/hold"
 
 

@@ -29,6 +29,8 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:

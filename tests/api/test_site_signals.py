@@ -16,6 +16,8 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.site_signals import SignalRecords
 from understudy_controlplane.store import tables
 
+pytestmark = pytest.mark.integration
+
 LEAK: dict[str, Any] = {"kind": "leak", "targets": ["rack r1"], "summary": "wet floor"}
 LIVE_MAX = 12
 

@@ -127,6 +127,7 @@ def test_a_host_that_can_have_no_address_is_named(usable: dict[str, Any]) -> Non
     assert "no..name" in found["repair.webhook"]
 
 
+@pytest.mark.integration
 def test_the_control_plane_itself_may_have_the_port(usable: dict[str, Any], observing: Served) -> None:
     port = int(observing.url.rpartition(":")[2])
     assert problems(b.config(server=usable | {"port": port})) == {}

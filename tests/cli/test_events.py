@@ -14,6 +14,8 @@ from understudy_controlplane.cli import events as events_module
 from understudy_controlplane.cli.events import follow
 from understudy_controlplane.fleet.identity import Role
 
+pytestmark = pytest.mark.integration
+
 URL = "http://control-plane"
 
 

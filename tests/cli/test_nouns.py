@@ -15,6 +15,8 @@ from understudy_controlplane.cli.observed import record_lines
 from understudy_controlplane.cli.top import frame
 from understudy_controlplane.fleet.identity import Role
 
+pytestmark = pytest.mark.integration
+
 LISTS = ("node", "job", "spare", "incident", "decision", "recovery", "ticket")
 
 

@@ -18,6 +18,8 @@ from understudy_controlplane.cli.durations import Moment
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.identity import Role
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

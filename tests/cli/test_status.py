@@ -14,6 +14,8 @@ from understudy_client import Client, Status
 from understudy_client.records import LoopState, SlurmReading, SparePool
 from understudy_controlplane.cli.status import lines, show
 
+pytestmark = pytest.mark.integration
+
 NOW = 1_000_000.0
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Served
 from understudy_controlplane.cli.topology import Domain, drawn
+
+pytestmark = pytest.mark.integration
 
 
 def test_domains_are_drawn_within_those_that_contain_them() -> None:

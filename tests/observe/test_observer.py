@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, event
 
 from tests import builders as b
@@ -14,6 +15,8 @@ from tests.recover.rehearsal import Rehearsal
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
+
+pytestmark = pytest.mark.integration
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from tests.recover.rehearsal import Rehearsal
@@ -13,6 +14,8 @@ from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
+
+pytestmark = pytest.mark.integration
 
 
 def test_the_whole_way(tmp_path: Path) -> None:

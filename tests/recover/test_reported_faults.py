@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.recover.rehearsal import Rehearsal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import RecoveryStatus
+
+pytestmark = pytest.mark.integration
 
 
 def test_the_whole_path_in_a_pause_and_over_a_restart(tmp_path: Path) -> None:

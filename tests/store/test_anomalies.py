@@ -256,6 +256,7 @@ def test_on_one_node_none_is_first(engine: Engine) -> None:
     assert CheckpointStore(engine).first_nans(0) == ()
 
 
+@pytest.mark.integration
 def test_a_person_can_answer_for_the_checkpoints(tmp_path: Path) -> None:
     server = {"database": with_tokens(f"sqlite:///{tmp_path}/fleet.db")}
     config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
