@@ -288,3 +288,4 @@ class Drill(msgspec.Struct, frozen=True):
     line: str
     mode: str
     decisions: list[DrillDecision]
+    until: float | None = None  # when it ends by itself; None: nothing was injected

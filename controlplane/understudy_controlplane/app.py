@@ -287,7 +287,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         app.include_router(
             spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
         )
-        of_drills = DrillDependencies(admission, stores.facts, stores.fleet, current, clock, loop.pulse, loop.wake)
+        of_drills = DrillDependencies(admission, stores.facts, stores.repairs, current, clock, loop.pulse, loop.wake)
         app.include_router(drills_router(of_drills))
         app.include_router(
             trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock))

@@ -18,6 +18,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.approvals import endings
 from understudy_controlplane.decide.course import Course, course
+from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news
@@ -154,6 +155,7 @@ class Loop:
             snapshot, findings, decisions = self._judge(0.0)
         self.pulse.last_error = ""
         self._look_after_maintenance(snapshot)
+        self._look_after_drills(snapshot)
         recorded = self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
@@ -211,6 +213,15 @@ class Loop:
             if due.stages != one.stages or due.releases or due.move or due.is_over:
                 self._stores.maintenance.proceed(one, due, self._clock.now())
                 log.info("maintenance", number=one.id, holds=due.holds, releases=due.releases, is_over=due.is_over)
+
+    def _look_after_drills(self, snapshot: Snapshot) -> None:
+        """The next round takes up the request to return the node."""
+        for drill in snapshot.drills.values():
+            end = end_of(snapshot, drill)
+            if end is not None:
+                why = f"the drill that {drill.by} asked for has ended: {drill.reason}" if end.release else ""
+                self._stores.repairs.drill_ended(drill, self._clock.now(), why)
+                log.info("drill_ended", node=drill.node, number=drill.request, reason=end.why)
 
     def _count_ended(self, running: Sequence[Recovery]) -> None:
         now_running = frozenset(recovery.id for recovery in running)

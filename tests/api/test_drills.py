@@ -13,6 +13,7 @@ from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
 from understudy_controlplane.api.drills import Drill
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.node import NodeState
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +46,19 @@ def test_a_drill_shows_what_would_follow_and_changes_nothing(rehearsal: Rehearsa
     assert ask(rehearsal, node="n5", xid=13).json()["decisions"][0]["action"] == "nothing"
 
 
+def end(rehearsal: Rehearsal, role: Role = Role.OPERATOR, node: str = "n3") -> Any:
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(role))
+    return client.post(f"/v1/nodes/{node}/end-drill", json={"reason": "the game day is over"})
+
+
+def request(rehearsal: Rehearsal, number: int) -> Any:
+    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER)).get(f"/v1/requests/{number}").json()
+
+
+def problems(rehearsal: Rehearsal) -> Any:
+    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER)).get("/v1/status").json()["problems"]
+
+
 @pytest.mark.parametrize(
     ("role", "body", "status"),
     [
@@ -53,6 +67,7 @@ def test_a_drill_shows_what_would_follow_and_changes_nothing(rehearsal: Rehearsa
         (Role.ADMIN, {"node": "n99"}, 404),
         (Role.ADMIN, {"xid": 0}, 400),
         (Role.ADMIN, {"reason": " "}, 422),
+        (Role.ADMIN, {"for_seconds": 0}, 400),
     ],
 )
 def test_what_makes_no_sense_or_is_not_permitted_is_refused(
@@ -79,12 +94,49 @@ def test_a_drill_that_is_injected_moves_the_gang_and_all_of_it_is_marked(rehears
     assert "drill: Xid 79" in node.reason
     assert "n3 is quarantined, not in service" in ask(rehearsal, really=True).json()["detail"]
     client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
-    assert (
-        "out of service by a drill: n3: `understudy node release` ends it"
-        in client.get("/v1/status").json()["problems"]
-    )
+    assert [one for one in problems(rehearsal) if one.startswith("a drill goes on: n3 until ")]
     newest = client.get("/v1/decisions?subject=n3").json()["items"][-1]
     assert "understudy drill of admin" in newest["evidence"]["kernel_log"]
-    client.post("/v1/nodes/n3/release", json={"reason": "the drill is over"}, headers=bearer(Role.OPERATOR))
+    assert end(rehearsal, Role.VIEWER).status_code == 403
+    assert end(rehearsal).json()["verb"] == "end-drill"
+    rehearsal.run_until(lambda: rehearsal.state_of("n3") is NodeState.IN_SERVICE)
+    assert problems(rehearsal) == []
+    assert end(rehearsal).status_code == 409, "it has ended"
+
+
+def test_a_drill_ends_by_itself_also_after_a_restart(rehearsal: Rehearsal) -> None:
+    number = ask(rehearsal, really=True, node="n5", for_seconds=600).json()["request"]
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)
+    assert request(rehearsal, number)["status"] == "waiting"
+    rehearsal.restart_control_plane()
+    rehearsal.run(580)
+    assert rehearsal.state_of("n5") is NodeState.QUARANTINED
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.IN_SERVICE)
+    assert request(rehearsal, number)["status"] == "done"
+    rehearsal.run(30)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE, "its line counts no more"
+
+
+def test_a_drill_that_a_guard_holds_back_is_over_when_it_ends(rehearsal: Rehearsal) -> None:
+    client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.OPERATOR))
+    client.post("/v1/pause", json={"reason": "a guard"})
+    rehearsal.run(1)
+    ask(rehearsal, really=True, node="n5")
+    rehearsal.run(5)
+    end(rehearsal, node="n5")
     rehearsal.run(2)
-    assert "a drill" not in str(client.get("/v1/status").json()["problems"])
+    client.post("/v1/resume", json={"reason": "the drill is over"})
+    rehearsal.run(10)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+
+
+def test_a_node_with_a_fault_of_its_own_stays_out_of_service_when_the_drill_ends(rehearsal: Rehearsal) -> None:
+    ask(rehearsal, really=True, node="n5")
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)
+    rehearsal.run(2)
+    rehearsal.fail("n5")
+    rehearsal.run(2)
+    end(rehearsal, node="n5")
+    rehearsal.run(30)
+    assert rehearsal.state_of("n5") is NodeState.QUARANTINED
+    assert problems(rehearsal) == []

@@ -158,6 +158,12 @@ def test_a_drill_prints_what_would_follow(observing: Served) -> None:
     assert printed.endswith("nothing was injected; in mode observe nothing of it would be carried out\n")
 
 
+def test_a_drill_that_does_not_go_on_is_not_ended(observing: Served) -> None:
+    assert "there is no drill on n1" in observing.run("inject", "n1", "end", "over", status=3)
+    assert "--for needs --really" in observing.run("inject", "n1", "79", "what if", "--for", "2h", status=2)
+    observing.run("inject", "n1", "0", "what if", status=2)
+
+
 @pytest.mark.parametrize(
     ("hint", "spoken"),
     [

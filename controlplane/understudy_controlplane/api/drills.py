@@ -1,10 +1,10 @@
-"""`POST /v1/drills`: what would follow if a node's driver logged an Xid; on request it is injected."""
+"""Drills: what would follow if a node's driver logged an Xid; on request it is injected, for some time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -13,21 +13,30 @@ from msgspec import Meta
 
 from understudy_agent.wire import NOT_UNDERSTOOD, KernelEvent
 from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.operator_requests import log_audited, not_ready
+from understudy_controlplane.api.dependencies import NodeName
+from understudy_controlplane.api.operator_requests import (
+    OperatorRequest,
+    Seconds,
+    accepted,
+    log_audited,
+    not_ready,
+    read_request,
+)
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.drill import drill_event, what_follows
+from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.facts import FactStore
-from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.repairs import RepairStore
 
 
 class DrillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,6 +44,7 @@ class DrillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     xid: Annotated[int, Meta(ge=1, le=1000)]
     reason: Annotated[str, Meta(max_length=2000)]
     really: bool = False  # inject it: the control plane acts on it as on a fault
+    for_seconds: Seconds = HOUR_SECONDS  # then the drill ends, and its node returns
 
 
 class DrillDecision(msgspec.Struct, frozen=True):
@@ -48,7 +58,7 @@ class DrillDecision(msgspec.Struct, frozen=True):
 
 class Drill(msgspec.Struct, frozen=True):
     """`decisions` are those of mode act, as far as they would not be made anyway; in mode observe none is carried out.
-    `request` is the number of the request; null: nothing was injected.
+    `request` is the number of the request, `until` when the drill ends by itself; null: nothing was injected.
     """
 
     request: int | None
@@ -56,13 +66,14 @@ class Drill(msgspec.Struct, frozen=True):
     line: str
     mode: Mode
     decisions: list[DrillDecision]
+    until: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class DrillDependencies:
     admission: Admission
     facts: FactStore
-    fleet: FleetStore
+    repairs: RepairStore
     current: CurrentConfig
     clock: Clock
     pulse: Pulse
@@ -91,7 +102,30 @@ def drills_router(deps: DrillDependencies) -> APIRouter:
         async with one_at_a_time:
             return await _drill(deps, identity, body)
 
+    @router.post("/v1/nodes/{node}/end-drill", status_code=202)
+    async def end_drill(node: NodeName, request: Request) -> Response:
+        """End the drill on this node before its time. The node returns, if nothing but the drill speaks against it."""
+        identity = await deps.admission.admit(request, Permission.OPERATE)
+        operator_request = await read_request(request, identity)
+        return operator_request if isinstance(operator_request, Response) else await _end(deps, operator_request, node)
+
     return router
+
+
+async def _end(deps: DrillDependencies, operator_request: OperatorRequest, node: str) -> Response:
+    if node not in await asyncio.to_thread(deps.repairs.drills):
+        return refuse(409, f"there is no drill on {node}", "GET /v1/status names the drills that go on")
+    prospect = Prospect(Outcome.WILL_ACT, "the node returns, if nothing but the drill speaks against it")
+    if operator_request.dry_run:
+        return accepted(None, node, Verb.END_DRILL, prospect)
+    now, why = deps.clock.now(), operator_request.reason
+    entry = AuditEntry.of_request(operator_request.identity, now, Verb.END_DRILL.value, node, why)
+    number = await asyncio.to_thread(deps.repairs.end_drill, entry)
+    if number is None:
+        return refuse(409, f"the drill on {node} has just ended", f"see GET /v1/nodes/{node}")
+    log_audited(entry)
+    deps.wake_loop()
+    return accepted(number, node, Verb.END_DRILL, prospect)
 
 
 async def _drill(deps: DrillDependencies, identity: Identity, body: DrillBody) -> Response:
@@ -110,7 +144,8 @@ async def _drill(deps: DrillDependencies, identity: Identity, body: DrillBody) -
             return refuse(409, f"the drill is not injected: {objection}", "leave `really` out to see what would follow")
         number = await asyncio.to_thread(_inject, deps, identity, body, event)
         deps.wake_loop()
-    return answer(Drill(number, body.node, event.text, snapshot.mode, [_shown(one) for one in decisions]))
+    until = None if number is None else now + body.for_seconds
+    return answer(Drill(number, body.node, event.text, snapshot.mode, [_shown(one) for one in decisions], until))
 
 
 def _objection(mode: Mode, node: NodeView) -> str:
@@ -125,9 +160,10 @@ def _objection(mode: Mode, node: NodeView) -> str:
 
 
 def _inject(deps: DrillDependencies, identity: Identity, body: DrillBody, event: KernelEvent) -> int:
-    """The audit comes first: what is injected is never without it."""
+    """The drill comes first, in the audit too: a line without one counts for nothing."""
     entry = AuditEntry.of_request(identity, event.at, Verb.DRILL.value, body.node, body.reason)
-    number = deps.fleet.add_answered(entry, None)
+    until = event.at + body.for_seconds
+    number = deps.repairs.ask_audited(Verb.DRILL, replace(entry, after={"until": until}), until)
     log_audited(entry)
     deps.facts.record(body.node, [event], event.at, lambda _job_id: None)
     return number

@@ -89,6 +89,8 @@ def _shown(deps: ReadDependencies, row: Record) -> RequestState:
         status, why = _of_node(deps, row, verb)
     elif verb is Verb.MOVE_JOB:
         status, why = _of_move(deps, row)
+    elif verb is Verb.DRILL and row["answered_at"] is None:
+        status, why = RequestStatus.WAITING, "the drill goes on"
     else:
         status, why = RequestStatus.DONE, "it took effect at once"
     names = ("id", "subject", "by", "reason", "at", "until", "decision", "recovery")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
@@ -15,8 +16,7 @@ from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode, SignalEffect
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
-from understudy_controlplane.detect.xid import DRILL
-from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, job_of
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import StoreError
@@ -221,9 +221,9 @@ def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:
         warnings.append(f"manual repair is needed on {_named(with_people)}: `understudy ticket list`")
-    by_drill = sorted((view.name for view in views if _by_drill(view)), key=natural)
-    if by_drill:
-        warnings.append(f"out of service by a drill: {_named(by_drill)}: `understudy node release` ends it")
+    drilled = [f"{name} until {_hour(snapshot.drills[name].until)}" for name in sorted(snapshot.drills, key=natural)]
+    if drilled:
+        warnings.append(f"a drill goes on: {_named(drilled)}: `understudy inject NODE end REASON` ends it")
     policy = deps.current.config.signals
     live = [
         f"{one.words} ({_named([*one.targets])})"
@@ -238,10 +238,8 @@ def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     return warnings
 
 
-def _by_drill(view: NodeView) -> bool:
-    return view.state is not NodeState.IN_SERVICE and any(
-        DRILL in one.event.text and one.received_at > view.record.cleared_at for one in view.history
-    )
+def _hour(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M UTC")
 
 
 def _words(proposal: Recovery) -> str:

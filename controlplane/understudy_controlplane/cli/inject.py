@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.output import one_line, print_json
+from understudy_controlplane.cli.durations import DURATION
+from understudy_controlplane.cli.output import date, one_line, print_json
+from understudy_controlplane.cli.requests import Requests, send
 
 if TYPE_CHECKING:
     from understudy_client import Client, Drill
 
+END = 0
+
+
+XID = click.IntRange(1, 1000)
+
+
+class XidOrEnd(click.ParamType[int]):
+    """The word `end` is END."""
+
+    name = "xid"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return END if value == "end" else int(XID(value, param, ctx))
+
+
+class Options(TypedDict):
+    really: bool
+    for_seconds: float | None
+
 
 @click.command()
 @click.argument("node")
-@click.argument("xid", metavar="XID", type=click.IntRange(1, 1000))
+@click.argument("xid", metavar="{XID|end}", type=XidOrEnd())
 @click.argument("reason")
 @click.option("--really", is_flag=True, help="Inject it: the node is drained, its gang moves, people are notified.")
+@click.option("--for", "for_seconds", type=DURATION, help="With --really: end the drill after this time, not 1h.")
 @connected
-def inject(client: Client, as_json: bool, node: str, xid: int, reason: str, really: bool) -> None:
+def inject(client: Client, as_json: bool, node: str, xid: int, reason: str, **options: Unpack[Options]) -> None:
     """Print what would follow if the driver of NODE logged this Xid now; nothing is recorded or changed.
 
-    With --really it is injected, marked as a drill, and the node then returns as after any fault: by its validation, or
-    by `understudy node release`.
+    With --really it is injected, marked as a drill. The drill ends after an hour, or by `understudy inject NODE end
+    REASON`; then the node returns, unless more than the drill speaks against it.
     """
     from understudy_client import Drill
 
-    drill = client.post("/v1/drills", Drill, reason, node=node, xid=xid, really=really)
+    if xid == END:
+        send(client, as_json, Requests([f"/v1/nodes/{node}/end-drill"], reason))
+        return
+    if options["for_seconds"] is not None and not options["really"]:
+        raise click.UsageError("--for needs --really: without it nothing is injected")
+    drill = client.post("/v1/drills", Drill, reason, node=node, xid=xid, **options)
     if as_json:
         print_json(drill)
         return
@@ -47,7 +74,8 @@ def lines(drill: Drill) -> list[str]:
     if drill.request is not None:
         return [
             *shown,
-            f"injected (request {drill.request}): `understudy explain node {drill.node}` shows what follows",
+            f"injected (request {drill.request}), until {date(drill.until)} UTC: "
+            f"`understudy explain node {drill.node}` shows what follows",
         ]
     observes = "; in mode observe nothing of it would be carried out" if drill.mode == "observe" else ""
     return [*shown, f"nothing was injected{observes}"]

@@ -12,6 +12,7 @@ import msgspec
 
 from understudy_agent.kernel_line import Form, KernelLine, decode
 from understudy_agent.wire import KernelEvent
+from understudy_controlplane.fleet.drill import is_drill
 from understudy_controlplane.fleet.node import StoredKernelEvent
 from understudy_controlplane.xid_policy import default_policy
 
@@ -48,7 +49,7 @@ class NodeLog:
             boot_id, sequence, bus_id = self._named
             if boot_id == event.boot_id and 0 < event.sequence - sequence <= LINES_ABOUT_ONE_GPU:
                 stored = replace(stored, event=msgspec.structs.replace(event, bus_id=bus_id))
-        kind = (event.boot_id, _kind(read(stored)), stored.jobs)
+        kind = (event.boot_id, _kind(read(stored)), stored.jobs, is_drill(event.text))
         storms = self._storms[kind] = self._storms.pop(kind, [])  # the last of them now
         if storms and abs(event.at - storms[-1].event.at) <= self._silence:
             storms[-1] = _joined(storms[-1], stored)

@@ -16,6 +16,7 @@ from understudy_controlplane.detect.attribution import HOUR_SECONDS, Sightings, 
 from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
 from understudy_controlplane.detect.node_log import read
+from understudy_controlplane.fleet.drill import is_drill
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView, StoredKernelEvent
@@ -24,9 +25,6 @@ from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, drive
 
 TOGETHER_SECONDS = 1.0
 """The driver logs its recovery action together with the error that it is for, not always after it."""
-
-DRILL = "understudy drill"
-"""In a line that an operator has injected."""
 
 FAULT_FORMS = frozenset({Form.XID, Form.SXID, Form.LOST})
 """Lines that report a fault; the others add to one."""
@@ -231,7 +229,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
     stored, line, verdict = reading.stored, reading.line, reading.verdict
     event = stored.event
     meaning = reading.meaning
-    drill = "drill: " if DRILL in event.text else ""
+    drill = "drill: " if is_drill(event.text) else ""
     summary = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
     gpu = next((gpu for gpu in node.gpus if gpu.bus_id and gpu.bus_id == line.bus_id), None)
     kind = "sxid" if line.form is Form.SXID else "xid"

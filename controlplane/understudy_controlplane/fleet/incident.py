@@ -22,4 +22,5 @@ class OpenIncident:
     opened_at: float
     detail: Detail | None = None  # of the finding that opened it
     asked: tuple[Repair, ...] = ()  # repairs that later findings ask for, those alone that accuse the node
+    accused_by: tuple[str, ...] = ()  # rules of the findings that accuse the node, the first one's included
     nodes: tuple[str, ...] = ()  # concerned, when it was opened

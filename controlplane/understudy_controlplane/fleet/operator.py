@@ -38,6 +38,7 @@ class Verb(StrEnum):
     SPARE_REMOVE = "spare-remove"  # a node is never in the pool
     SPARE_FORGET = "spare-forget"  # the control plane chooses again whether a node is in the pool
     DRILL = "drill"  # an Xid is injected
+    END_DRILL = "end-drill"
     SIGNAL = "signal"  # another system of the site reports something
     END_SIGNAL = "end-signal"  # that is over, or was wrong
     START_MAINTENANCE = "start-maintenance"

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
+from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
@@ -86,6 +87,7 @@ class Snapshot:
     paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)
     """Jobs for which the control plane begins nothing, and by whom and why."""
     moves: Mapping[JobKey, MoveRequest] = field(default_factory=dict)  # that operators ask for
+    drills: Mapping[str, Drill] = field(default_factory=dict)  # by node, those that have not ended
     spares_wanted: int | None = None  # by an operator; None: as many as configured
     spare_choices: Mapping[str, bool] = field(default_factory=dict)
     """Node → whether an operator wants it in the spare pool. The control plane chooses the others."""

@@ -9,6 +9,7 @@ from understudy_agent.wire import Gpu
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.fleet.clock_sets import ClockSets
+from understudy_controlplane.fleet.drill import Drill, is_drill
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import (
@@ -135,10 +136,11 @@ class Observer:
         new_events = [one for one in self._events.refresh(now) if one.received_at >= self._started_at]
         silent_before = now - sources.current.config.silence.silent_after_seconds
         probed = self._probe.probe(records, view.nodes if view else {}, heard, silent_before, now)
-        nodes = self._nodes(records, heard, probed.silent_since, now)
-        return Observation(self._snapshot(nodes, now), heard, probed.first_answers, gpus_due, new_events)
+        drills = sources.stores.repairs.drills()
+        nodes = self._nodes(records, heard, probed.silent_since, drills, now)
+        return Observation(self._snapshot(nodes, drills, now), heard, probed.first_answers, gpus_due, new_events)
 
-    def _snapshot(self, nodes: Mapping[str, NodeView], now: float) -> Snapshot:
+    def _snapshot(self, nodes: Mapping[str, NodeView], drills: Mapping[str, Drill], now: float) -> Snapshot:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.current.config
         jobs, running = self._shown, self._running
@@ -189,6 +191,7 @@ class Observer:
                 if (one := pauses.get(key.job_id)) and one.concerns(key)
             },
             moves=self._moves(jobs),
+            drills=drills,
             spares_wanted=stores.fleet.spares_size().count,
             spare_choices=stores.fleet.spare_choices(now),
             breaker=breaker.reason,
@@ -266,23 +269,37 @@ class Observer:
         records: Mapping[str, NodeRecord],
         heard: Mapping[str, Heard],
         slurmds_silent_since: Mapping[str, float],
+        drills: Mapping[str, Drill],
         now: float,
     ) -> dict[str, NodeView]:
         view = self._view
         pool = view.reservations.get(self._sources.current.config.spares.reservation) if view else None
         spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()
         return {
-            name: self._node(record, heard.get(name), name in spares, slurmds_silent_since.get(name), now)
+            name: self._node(
+                record,
+                heard.get(name),
+                _without_ended_drills(self._events.kernel_events(name, now), drills.get(name)),
+                now,
+                is_spare=name in spares,
+                slurmd_silent_since=slurmds_silent_since.get(name),
+            )
             for name, record in records.items()
         }
 
     def _node(
-        self, record: NodeRecord, heard: Heard | None, is_spare: bool, slurmd_silent_since: float | None, now: float
+        self,
+        record: NodeRecord,
+        heard: Heard | None,
+        events: Sequence[StoredKernelEvent],
+        now: float,
+        *,
+        is_spare: bool,
+        slurmd_silent_since: float | None,
     ) -> NodeView:
         if heard and record.past_boot_id and heard.report.boot_id == record.past_boot_id:
             heard = None  # sent before the reboot: the node has changed since
         boot_id = heard.report.boot_id if heard else ""
-        events = self._events.kernel_events(record.name, now)
         shows_gpus = heard is not None and heard.at > record.cleared_at + REPORT_DELAY_SECONDS
         return NodeView(
             record=record,
@@ -308,3 +325,10 @@ class Observer:
             stopping=heard.report.stopping if heard else False,
             clock_ahead_seconds=heard.report.sent_at - heard.at if heard else 0.0,
         )
+
+
+def _without_ended_drills(events: Sequence[StoredKernelEvent], drill: Drill | None) -> Sequence[StoredKernelEvent]:
+    """The line of a drill counts while the drill goes on, and never again."""
+    if not any(is_drill(one.event.text) for one in events):
+        return events
+    return [one for one in events if not is_drill(one.event.text) or (drill and one.received_at >= drill.at)]

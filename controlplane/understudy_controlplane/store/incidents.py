@@ -20,7 +20,7 @@ _INCIDENT, _FINDING = tables.incident, tables.incident_finding
 _IS_OPEN = _INCIDENT.c.closed_at.is_(None)
 _OPEN = select(_INCIDENT).where(_IS_OPEN).order_by(_INCIDENT.c.id.desc())
 _ACCUSATIONS = (
-    select(_FINDING.c.incident, _FINDING.c.detail)
+    select(_FINDING.c.incident, _FINDING.c.rule, _FINDING.c.detail)
     .join(_INCIDENT, _FINDING.c.incident == _INCIDENT.c.id)
     .where(_IS_OPEN, _FINDING.c.signal.in_([signal.value for signal in ACCUSING]))
     .order_by(_FINDING.c.id)
@@ -35,13 +35,15 @@ class IncidentStore:
     def open_incidents(self) -> dict[Subject, OpenIncident]:
         """The oldest of each subject."""
         asked: dict[int, tuple[Repair, ...]] = {}
+        accused_by: dict[int, tuple[str, ...]] = {}
         with reading(self._engine) as connection:
             rows = connection.execute(_OPEN).all()
             for row in connection.execute(_ACCUSATIONS) if rows else ():
+                accused_by[row.incident] = (*accused_by.get(row.incident, ()), row.rule)
                 detail = _detail(row.detail)
                 if isinstance(detail, HardwareDetail) and detail.repair is not None:
                     asked[row.incident] = (*asked.get(row.incident, ()), detail.repair)
-        found = [_incident(row, asked.get(row.id, ())) for row in rows]
+        found = [_incident(row, asked.get(row.id, ()), accused_by.get(row.id, ())) for row in rows]
         return {one.subject: one for one in found}
 
     def close(self, over: Iterable[tuple[int, str]], now: float) -> None:
@@ -79,7 +81,7 @@ def _detail(stored: Any) -> Detail | None:
     return detail
 
 
-def _incident(row: Row[Any], asked: tuple[Repair, ...]) -> OpenIncident:
+def _incident(row: Row[Any], asked: tuple[Repair, ...], accused_by: tuple[str, ...]) -> OpenIncident:
     return OpenIncident(
         id=row.id,
         subject=Subject(SubjectKind(row.subject_kind), row.subject),
@@ -89,6 +91,7 @@ def _incident(row: Row[Any], asked: tuple[Repair, ...]) -> OpenIncident:
         opened_at=row.opened_at,
         detail=_detail(row.detail),
         asked=asked,
+        accused_by=(row.rule, *accused_by),
         nodes=tuple(row.nodes),
     )
 

@@ -11,9 +11,11 @@ from sqlalchemy import Connection, Engine, Row, bindparam, exists, func, insert,
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action
+from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.operator import (
+    BY_CONTROL_PLANE,
     NODE_VERBS,
     Breaker,
     JobPause,
@@ -39,13 +41,16 @@ _UNANSWERED = select(_INTENT).where(_INTENT.c.answered_at.is_(None)).order_by(_I
 _REQUESTS = _UNANSWERED.where(
     _INTENT.c.at >= bindparam("since"), _INTENT.c.verb.in_([verb.value for verb in NODE_VERBS])
 )
+_IS_OPEN_DRILL = (_INTENT.c.verb == Verb.DRILL.value, _INTENT.c.answered_at.is_(None))
 _CANCELS = _UNANSWERED.where(_INTENT.c.verb == Verb.CANCEL.value)
 _JOB_PAUSES = _UNANSWERED.where(_INTENT.c.verb == Verb.PAUSE_JOB.value)
+_DRILLS = _UNANSWERED.where(_INTENT.c.verb == Verb.DRILL.value)
 _MOVES = _UNANSWERED.where(_INTENT.c.verb == Verb.MOVE_JOB.value)
 _REPLACED = {
     Verb.PAUSE_JOB.value: (Verb.PAUSE_JOB.value,),
     Verb.RESUME_JOB.value: (Verb.PAUSE_JOB.value,),
     Verb.MOVE_JOB.value: (Verb.MOVE_JOB.value,),
+    Verb.DRILL.value: (Verb.DRILL.value,),
 }
 """Which unanswered requests about the same subject a request replaces, where not all."""
 _BREAKER_OPENED = (
@@ -152,6 +157,34 @@ class RepairStore:
         """By job id, those that no decision has answered."""
         with reading(self._engine) as connection:
             return {job_of_subject(row.subject): _move_of(row) for row in connection.execute(_MOVES)}
+
+    def drills(self) -> dict[str, Drill]:
+        """By node, those that have not ended."""
+        with reading(self._engine) as connection:
+            return {
+                row.subject: Drill(row.id, row.subject, row.reason, row.by, row.at, row.until)
+                for row in connection.execute(_DRILLS)
+            }
+
+    def end_drill(self, entry: AuditEntry) -> int | None:
+        """The loop ends it in its next round. The number of the request; None: there is no drill on that node."""
+        open_one = (_INTENT.c.subject == entry.subject, *_IS_OPEN_DRILL)
+        row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
+        with self._engine.begin() as connection:
+            if not connection.execute(update(_INTENT).where(*open_one).values(until=entry.at)).rowcount:
+                return None
+            values = {"verb": Verb.END_DRILL.value, **row, "answered_at": entry.at}
+            number: int = connection.execute(insert(_INTENT).values(**values).returning(_INTENT.c.id)).scalar_one()
+            append(connection, entry)
+        return number
+
+    def drill_ended(self, drill: Drill, now: float, release: str) -> None:
+        """`release`: why its node is to return; empty: it is not."""
+        with self._engine.begin() as connection:
+            connection.execute(update(_INTENT).where(_INTENT.c.id == drill.request).values(answered_at=now))
+            if release:
+                row = {"at": now, "verb": Verb.RELEASE.value, "reason": release, "by": BY_CONTROL_PLANE}
+                ask(connection, {**row, "subject": drill.node})
 
     def is_decision(self, number: int) -> bool:
         with reading(self._engine) as connection:
