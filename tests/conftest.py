@@ -65,6 +65,21 @@ def refuse_processes(
 sys.addaudithook(refuse_processes)
 
 
+def pytest_collection_finish() -> None:
+    """From now on a unit test that composes a whole control plane fails: that takes longer than a hundred others."""
+    module = sys.modules.get("understudy_controlplane.app")
+    if module is None:
+        return
+    assemble = module.assemble
+
+    def refuse_in_unit_tests(*arguments: object) -> object:
+        if unit_tests_running:
+            raise RuntimeError(f"{unit_tests_running[-1]} composes a whole control plane: mark it `integration`")
+        return assemble(*arguments)
+
+    vars(module)["assemble"] = refuse_in_unit_tests
+
+
 def is_unit(item: pytest.Item) -> bool:
     return not any(item.get_closest_marker(mark) for mark in ("integration", "cluster", "timed"))
 
@@ -120,7 +135,7 @@ def shared_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A unit test that starts a process fails."""
+    """A unit test that starts a process or composes a control plane fails."""
     if is_unit(item):
         unit_tests_running.append(item.nodeid)
     try:

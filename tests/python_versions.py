@@ -7,6 +7,7 @@ package index once a version; the virtual environments stay in build/python-vers
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -48,11 +49,11 @@ def install(version: str, wheels: Path) -> Path:
     lock = REPOSITORY / "requirements.lock"
     built = {path.name.partition("-")[0]: path for path in wheels.glob("*.whl")}
     main_wheel, hook_wheel = built["slurm_understudy"], built["slurm_understudy_hook"]
-    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pip: list[str | Path] = [python, newest_pip() / "pip", "--disable-pip-version-check", "install", "--quiet"]
     stamp = folder / "installed"
     if not stamp.is_file() or stamp.read_text() != lock.read_text():
         shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([interpreters()[version], "-m", "venv", folder], check=True)
+        subprocess.run([interpreters()[version], "-m", "venv", "--without-pip", folder], check=True)
         extras = f"{main_wheel}[controlplane]"
         pins = folder / "pins.txt"  # without digests: the wheels have none, and pip wants those of all or of none
         pins.write_text("\n".join(line.rstrip(" \\") for line in lock.read_text().splitlines() if "==" in line))
@@ -60,6 +61,16 @@ def install(version: str, wheels: Path) -> Path:
         stamp.write_text(lock.read_text())
     subprocess.run([*pip, "--force-reinstall", "--no-deps", hook_wheel, main_wheel], check=True)
     return python
+
+
+@functools.cache
+def newest_pip() -> Path:
+    """Its wheel, which any Python runs: the pip of an older Python does not start on newer ones."""
+    folder = FOLDER / "pip"
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--dest", folder, "pip"], check=True)
+    return next(folder.glob("*.whl"))
 
 
 def run_tests(python: Path, version: str) -> tuple[int, str]:

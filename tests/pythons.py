@@ -9,11 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.testbed.installation import ROOTS
+
 HOOK_VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 """What runs in the user's own interpreter: the package `understudy`, and warm.py of the launcher."""
 
 MAIN_VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 """Agent, launcher and control plane."""
+
+OF_A_SLURM_VERSION = {"3.14": ROOTS / "26.05" / "opt" / "outside" / "bin" / "python3.14"}
+"""Made by tests/testbed/slurm_versions.sh, where this machine has none of its own."""
 
 REQUIRED_VARIABLE = "UNDERSTUDY_PYTHONS_REQUIRED"
 """Versions that a machine must have, such as "3.9 3.12": a test fails where one of them is not found."""
@@ -21,10 +26,11 @@ REQUIRED_VARIABLE = "UNDERSTUDY_PYTHONS_REQUIRED"
 
 @functools.cache
 def interpreters() -> dict[str, str]:
-    """Version → path of the interpreter, oldest version first: the running one, those on PATH, those of pyenv."""
+    """Version → path of the interpreter, oldest version first. What runs and what is on PATH goes before pyenv's."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     on_path = [path for version in HOOK_VERSIONS if (path := shutil.which(f"python{version}"))]
-    candidates = [sys.executable, *on_path, *map(str, sorted(pyenv.glob("3.*/bin/python3")))]
+    of_pyenv = sorted(pyenv.glob("3.*/bin/python3"))
+    candidates = [sys.executable, *on_path, *map(str, of_pyenv), *map(str, OF_A_SLURM_VERSION.values())]
     found: dict[str, str] = {}
     for path in candidates:
         version = _version(path)

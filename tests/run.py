@@ -1,4 +1,4 @@
-"""Runs stages of the tests: `python -m tests.run unit patient cluster`.
+"""Runs stages of the tests: `python -m tests.run lint unit cluster`.
 
 A failed test of any stage but `unit` is run once more, after all stages, with nothing but the failed tests of its file.
 A test that passes only then is flaky: it is listed at the end, and `build/flaky/` keeps the log of its stage and that
@@ -43,6 +43,9 @@ PYTEST_RAN = (0, 1, 5)
 """Exit codes of pytest: all passed, some failed, none were selected. Others are errors of pytest or of its user."""
 
 
+PYTEST = (sys.executable, "-m", "pytest")
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     marks: str
@@ -50,7 +53,7 @@ class Stage:
     needs_slurm_versions: bool = False
     depends_on_machine: bool = True
     gives_way: bool = False
-    program: str = "pytest"
+    command: tuple[str, ...] = PYTEST
     promises_times: bool = False
 
 
@@ -58,6 +61,7 @@ SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
 CLUSTERS = ("-n", "4", "--dist", "loadgroup")
 STAGES = {
+    "lint": Stage("format, lint, types, walls between packages", gives_way=True, command=("make", "lint")),
     "unit": Stage(
         "not integration and not timed and not cluster",
         (*SIDE_BY_SIDE, *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
@@ -65,7 +69,9 @@ STAGES = {
     ),
     "patient": Stage("patient", SIDE_BY_SIDE, gives_way=True),
     "integration": Stage("integration and not patient and not timed and not cluster", SIDE_BY_SIDE),
-    "new-seeds": Stage("simulations that no run has tried", gives_way=True, program="tests.simulate.new_seeds"),
+    "new-seeds": Stage(
+        "simulations that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.simulate.new_seeds")
+    ),
     "timed": Stage("timed and not cluster", promises_times=True),
     "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
     "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True, promises_times=True),
@@ -89,11 +95,11 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
     began = time.monotonic()
-    if stage.program != "pytest":
-        code = run_program([stage.program], LOGS / f"{name}.log", gives_way=stage.gives_way)
+    if stage.command != PYTEST:
+        code = run_program(stage.command, LOGS / f"{name}.log", gives_way=stage.gives_way)
         return Outcome(name, Counter(), (), code != 0, time.monotonic() - began)
     options = ["-m", stage.marks, "-q", *stage.options, "--durations", "15", "-o", f"cache_dir={cache}", *arguments]
-    code = run_program([stage.program, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
+    code = run_program([*stage.command, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
     seconds = time.monotonic() - began
     failed = failed_in(cache)
     return Outcome(
@@ -111,11 +117,11 @@ def without_group(test: str) -> str:
     return re.sub(r"@[\w.-]+$", "", test)
 
 
-def run_program(module: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
+def run_program(command: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
     """Its output goes to `log`, and to the terminal unless it gives way to another stage."""
     with log.open("w", buffering=1) as file:
         program = subprocess.Popen(
-            [*(LOWEST_PRIORITY if gives_way else ()), sys.executable, "-m", *module],
+            [*(LOWEST_PRIORITY if gives_way else ()), *command],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -158,7 +164,7 @@ def run_again(outcome: Outcome, file: str, tests: Sequence[str]) -> set[str]:
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
     options = ["-m", STAGES[outcome.stage].marks, "-rA", "-o", f"cache_dir={cache}"]
-    code = run_program(["pytest", *tests, *options], FLAKY / f"{name}.second.log")
+    code = run_program([*PYTEST, *tests, *options], FLAKY / f"{name}.second.log")
     return set() if code not in {0, 1} else set(tests) - set(failed_in(cache))
 
 
@@ -235,7 +241,7 @@ def report(outcomes: Sequence[Outcome]) -> int:
     for test in failed:
         print(f"failed: {test}")
     for name in broken:
-        print(f"failed: pytest itself in stage {name}; see {LOGS / name}.log")
+        print(f"failed: stage {name} itself; see {LOGS / name}.log")
     passed = sum(outcome.counts["passed"] for outcome in outcomes) + len(flaky)
     print(f"{passed} passed, {len(failed) + len(broken)} failed" + (f", {len(flaky)} flaky" if flaky else ""))
     return 1 if failed or broken else 0

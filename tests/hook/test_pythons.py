@@ -15,13 +15,20 @@ import pytest
 
 from tests import REPOSITORY
 from tests.hook import on_any_python
-from tests.pythons import HOOK_VERSIONS, REQUIRED_VARIABLE, interpreters, required
+from tests.pythons import HOOK_VERSIONS, OF_A_SLURM_VERSION, REQUIRED_VARIABLE, interpreters, required
 from understudy_agent.launch import warm
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("version", HOOK_VERSIONS)
+# What comes with a version of Slurm is there when tests on clusters begin.
+VERSIONS = [
+    pytest.param(version, marks=pytest.mark.cluster) if version in OF_A_SLURM_VERSION else version
+    for version in HOOK_VERSIONS
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_hook_and_warm_start_work_on_this_version(
     version: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -2,7 +2,7 @@
 # Other versions of Slurm to test against, each in a folder with a small Debian of its own, beside this machine's 22.05:
 #   22.05   Debian bookworm, with systemd: the clean machine on which the packages are installed
 #   24.11   Debian trixie
-#   26.05   Debian forky, with pyslurm from PyPI in /opt/pyslurm
+#   26.05   Debian forky, with pyslurm from PyPI in /opt/pyslurm, and a Python 3.14 that this machine can run
 # Does nothing for a folder that is there already and was made by this very script. Needs root, about four minutes and
 # 2.5 GB. The folders lie in $SLURM_ROOTS; nothing stays mounted in them, so they may be deleted at any time.
 set -euo pipefail
@@ -83,6 +83,22 @@ BUILD
   within "$root" sh /opt/build-pyslurm
 }
 
+# With its own loader and libraries that Debian's Python runs on this machine, too.
+add_python() {
+  local outside="$1/opt/outside"
+  mkdir -p "$outside/bin" "$outside/lib"
+  ln -s ../../../usr/lib/python3.14 "$outside/lib/python3.14"
+  cat > "$outside/bin/python3.14" <<'PROGRAM'
+#!/bin/sh
+root="$(readlink -f "$0")"
+root="${root%/opt/*}"
+libraries="$(dirname "$root"/usr/lib/*/libc.so.6)"
+exec "$libraries"/ld-linux-*.so.* --argv0 "$0" --library-path "$libraries" "$root/usr/bin/python3.14" "$@"
+PROGRAM
+  chmod +x "$outside/bin/python3.14"
+  "$outside/bin/python3.14" -c "import ssl, sqlite3"
+}
+
 # finish VERSION: only what is whole gets its name.
 finish() {
   rm -rf "$roots/$1.new/var/cache/apt" "$roots/$1.new/var/lib/apt/lists"
@@ -103,5 +119,6 @@ fi
 if ! made 26.05; then
   make_root forky 26.05 libslurm-dev python3-dev python3-venv gcc libc6-dev
   add_pyslurm "$roots/26.05.new"
+  add_python "$roots/26.05.new"
   finish 26.05
 fi
