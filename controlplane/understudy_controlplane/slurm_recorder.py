@@ -74,10 +74,14 @@ class SlurmRecorder:
             log.error("waiting_fact_unreadable", fact=one)
 
     def _record_drains(self, view: SlurmView, now: float) -> None:
-        for record in self._fleet.nodes_in(OUT_OF_SERVICE - IN_REPAIR):
+        for record in self._fleet.nodes_in(OUT_OF_SERVICE):
             slurm = view.nodes.get(record.name)
-            if slurm is not None and slurm.draining:
+            if slurm is None or not slurm.draining:
+                continue
+            if record.state not in IN_REPAIR:
                 self._record_drain(record, slurm, now)
+            if record.drained_at is not None and not record.drain_settled:
+                self._record_start(record, view.slurmctld_started_at)
 
     def _record_drain(self, record: NodeRecord, slurm: SlurmNode, now: float) -> None:
         if record.drained_at is None:
@@ -86,6 +90,10 @@ class SlurmRecorder:
             self._fleet.owned(slurm, record.drained_at)  # written before the control plane kept user and time
         elif not record.drain_settled and now - record.drained_at > SLURM_SAVES_SECONDS:
             self._fleet.settled(record.name)
+
+    def _record_start(self, record: NodeRecord, slurmctld_started_at: float | None) -> None:
+        if slurmctld_started_at is not None and record.drained_under != slurmctld_started_at:
+            self._fleet.shown_by(record.name, slurmctld_started_at)
 
     def _record_new_nodes(self, view: SlurmView, now: float) -> None:
         if not view.nodes.keys() <= self._names:

@@ -771,6 +771,41 @@ def test_a_move_that_waits_for_a_spare_keeps_no_gang_from_its_restart() -> None:
     assert by_action == {Action.NOTHING: Because.NO_SPARE, Action.RESTART_GANG: Because.RULE}
 
 
+HELD_BACK: dict[Because, dict[str, Any]] = {
+    Because.FLEET_BUDGET: {"guards": {"quarantined_nodes_max": 0}},
+    Because.RULE_DRY_RUN: {"guards": {"observe_rules": ["xid."]}},
+}
+
+
+@pytest.mark.parametrize("because", HELD_BACK)
+@pytest.mark.parametrize("at_job_end", [True, False])
+def test_a_drain_that_a_guard_holds_back_keeps_no_gang_from_its_restart(because: Because, at_job_end: bool) -> None:
+    node = b.node("n2", events=(b.xid_event("n2", 63 if at_job_end else 79),))
+    seen = b.snapshot(node, spares=SPARES, jobs=[b.job()])
+    config = b.config(**HELD_BACK[because])
+    findings = [*detect(seen, config), hung_on("n2")]
+    decisions = decide(seen, findings, config)
+    (moved,) = (one for one in decisions if one.plan is not None)
+    assert because in {one.because for one in decisions}
+    if because is Because.FLEET_BUDGET and not at_job_end:
+        assert moved.action is Action.MOVE_GANG, "off the faulty node, so it need not be restarted"
+    else:
+        assert (moved.row, moved.action, moved.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
+
+
+def test_nor_does_a_drain_that_waits_for_its_approval() -> None:
+    seen = b.snapshot(b.node("n2", events=(b.xid_event("n2", 63),)), spares=SPARES, jobs=[b.job()], mode=Mode.APPROVE)
+    decisions = decide(seen, [*detect(seen, b.config()), hung_on("n2")], b.config(mode="approve"))
+    assert {one.row for one in decisions if one.proposed is not None} == {100, 130}
+
+
+@pytest.mark.parametrize(("code", "action"), [(63, Action.DRAIN), (79, Action.QUARANTINE)])
+def test_a_node_has_one_new_state_in_a_round_also_where_its_gang_hangs(code: int, action: Action) -> None:
+    seen = b.snapshot(b.node("n2", events=(b.xid_event("n2", code),)), spares=SPARES, jobs=[b.job()])
+    decision = only(decide(seen, [*detect(seen, b.config()), hung_on("n2")], b.config()))
+    assert (decision.action, decision.to_state) == (action, NodeState.QUARANTINED)
+
+
 def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:
     """Otherwise the validation would wait for the job, fail for that, and the gang would have to move."""
     node = b.node("n2", NodeState.RETIRED, slurm=b.slurm_node("n2", flags=["DRAIN"]))

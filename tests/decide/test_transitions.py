@@ -12,7 +12,7 @@ from tests import builders as b
 from understudy_controlplane.decide.table import TABLE, Row, look_up
 from understudy_controlplane.decide.transitions import InvariantError, follow, follow_all, violations
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OF_A_SUSPECT,
@@ -110,6 +110,21 @@ def test_a_record_that_was_wrong_before_still_takes_decisions() -> None:
 
 
 class TestWhatEndsWithATransition:
+    @pytest.mark.parametrize(
+        ("detail", "cleared_at"),
+        [(None, b.NOW), (LiftedDetail(after=b.NOW - 3), b.NOW - 3), (LiftedDetail(after=b.NOW - 99), b.NOW - 50)],
+    )
+    def test_a_person_who_resumes_a_node_answers_for_what_was_reported_while_it_was_drained(
+        self, detail: LiftedDetail | None, cleared_at: float
+    ) -> None:
+        record = NodeRecord("n1", NodeState.FOREIGN_DRAIN, cleared_at=b.NOW - 50)
+        finding = Finding(Signal.DRAIN_LIFTED, "administration", "n1", b.NOW, "resumed", detail=detail)
+        row = look_up(record, Signal.DRAIN_LIFTED)
+        assert row is not None
+        after = follow(record, decision(row, finding=finding), b.NOW).after
+        assert after is not None
+        assert after.cleared_at == cleared_at
+
     @pytest.mark.parametrize("to", list(NodeState))
     def test_a_ticket_is_closed_when_the_node_leaves_the_person(self, to: NodeState) -> None:
         one = Decision(

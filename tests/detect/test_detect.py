@@ -15,7 +15,7 @@ from understudy_agent.wire import GpuStatus
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slow_ranks import slow_ranks
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -227,6 +227,23 @@ class TestAdministration:
         assert record.owns(replace(drained, reason_at=1000))
         assert not record.owns(replace(drained, reason_at=1007))
         assert not record.owns(replace(drained, reason_at=1000, reason_user="alice"))
+
+    @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN])
+    @pytest.mark.parametrize(
+        ("shown_out_at", "detail"),
+        [
+            (None, None),
+            (b.NOW - 1.2, LiftedDetail(after=b.NOW - 1.2)),
+            (b.NOW - 500, LiftedDetail(after=b.NOW - 60.2)),  # the newest reading is 0.2 s old
+        ],
+    )
+    def test_a_resume_is_no_older_than_the_last_reading_that_showed_the_drain(
+        self, state: NodeState, shown_out_at: float | None, detail: LiftedDetail | None
+    ) -> None:
+        drained_at = b.NOW - 600 if state is NodeState.QUARANTINED else None
+        record = b.record("n3", state, drained_at=drained_at)
+        (finding,) = found(b.snapshot(b.node("n3", record=record, shown_out_at=shown_out_at)))
+        assert (finding.signal, finding.detail) == (Signal.DRAIN_LIFTED, detail)
 
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}

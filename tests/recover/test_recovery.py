@@ -419,6 +419,19 @@ def test_a_person_may_lift_a_drain_that_was_made_just_after_a_restart(rehearsal:
     assert rehearsal.line.effects["drain_node n5"] == 1
 
 
+def test_a_person_who_lifts_it_while_no_control_plane_runs_is_believed_then_too(rehearsal: Rehearsal) -> None:
+    """How close drain and crash were does not matter: which slurmctld showed the drain is recorded."""
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: rehearsal.line.effects["drain_node n5"])
+    rehearsal.fake.crash(rehearsal.fake.saved_state())
+    rehearsal.run(3)
+    rehearsal.fake.resume_node("n5")
+    rehearsal.restart_control_plane()
+    rehearsal.run(5)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert rehearsal.line.effects["drain_node n5"] == 1
+
+
 def test_checkpoints_are_found_again_after_a_crash_that_forgot_a_requeue(rehearsal: Rehearsal) -> None:
     def key() -> JobKey:
         return rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang].key

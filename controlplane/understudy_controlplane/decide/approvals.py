@@ -61,6 +61,12 @@ def await_approval(snapshot: Snapshot, decisions: Sequence[Decision], config: Co
     return [_await(snapshot, one, known, config) for one in decisions]
 
 
+def awaits_approval(snapshot: Snapshot, node: str) -> bool:
+    """Whether what is planned for the node is not done yet."""
+    approved = (one.plan.nodes for one in snapshot.proposals if one.status is RecoveryStatus.APPROVED)
+    return snapshot.mode is Mode.APPROVE and not any(node in nodes for nodes in approved)
+
+
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
     """Of proposals that no one approved in time, and of those that were approved and are no longer planned."""
     for one in snapshot.proposals:

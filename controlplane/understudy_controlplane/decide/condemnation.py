@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from understudy_controlplane.decide import guards, plans, repair_actions, spares
 from understudy_controlplane.decide.allocation_swap import seats_of
+from understudy_controlplane.decide.approvals import awaits_approval
 from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on, move_key
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
@@ -47,8 +48,10 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     too_many = _one_too_many(current, decisions, new)
     if too_many and not snapshot.breaker:
         decisions.append(_breaker(current, too_many, new))
-    moving = [one[1] for one in allowed if _is_left(snapshot, one) and not _is_others_and_left(snapshot, one[1])]
     undrained = [] if too_many else [one[1] for one, objection in held if _leaves(snapshot, one, objection)]
+    settled = {one[1].node for one in allowed if _goes_before_hang(snapshot, one)} | {one.node for one in undrained}
+    allowed = [one for one in allowed if one[1].signal not in HANGS or one[1].node not in settled]
+    moving = [one[1] for one in allowed if _is_left(snapshot, one) and not _is_others_and_left(snapshot, one[1])]
     if moving or undrained:
         stay = [*undrained, *(one for one in moving if one.signal is Signal.MOVE_ASKED)]
         current = replace(current, undrained=frozenset(one.node for one in stay)).with_idle()
@@ -57,6 +60,17 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
         if finding in undrained and move_key(finding) in moves:
             decisions[i] = _moved_all_the_same(decisions[i], moves[move_key(finding)], objection)
     return decisions + _each_answered_once([_act(snapshot, one, moves.get(move_key(one[1]))) for one in allowed])
+
+
+def _goes_before_hang(snapshot: Snapshot, condemned: Entered) -> bool:
+    """Whether the hang of a gang there is looked at in the next round, when this is done. What a guard holds back, and
+    a drain for the job's end that waits for its approval, may wait for longer than a gang should.
+    """
+    row, finding = condemned
+    waits = finding.signal is Signal.MOVE_ASKED or (
+        row.action is Action.DRAIN and awaits_approval(snapshot, finding.node)
+    )
+    return finding.signal not in HANGS and not waits
 
 
 def _each_answered_once(decisions: Sequence[Decision]) -> list[Decision]:

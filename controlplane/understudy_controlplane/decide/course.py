@@ -53,7 +53,7 @@ AS_PLANNED = Course()
 def course(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> Course:
     """`findings` are those of the snapshot."""
     forgotten = any(
-        name in snapshot.nodes and snapshot.nodes[name].drain_may_be_forgotten(snapshot.slurmctld_started_at)
+        name in snapshot.nodes and snapshot.nodes[name].record.drain_may_be_forgotten(snapshot.slurmctld_started_at)
         for name in recovery.plan.nodes
     )
     return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, findings), forgotten)

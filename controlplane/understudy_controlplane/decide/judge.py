@@ -32,7 +32,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         *_of_nodes(snapshot, (*findings, *asked, *repair_cycle.due(snapshot, config))),
         *_of_no_node((*findings, *asked, *held_jobs(snapshot), *excluding_jobs(snapshot), *left_seats(snapshot))),
     ]
-    condemned = [one.finding for one in entered if CARRIED_OUT_BY[one.row.action] is condemnations]
+    condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
     current = Round(snapshot, config).with_condemned(nodes)
     entered += _of_no_node(pool_changes(current))
@@ -96,15 +96,19 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:
 
 
 def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> list[Entered]:
-    """One at most; and the hang of a gang there beside what may wait."""
+    """One at most; and the hang of a gang there beside what may wait, or may be held back."""
     entered = [
         Entered(row, finding)
         for finding in findings
         if finding.signal in SIGNAL_PRIORITY and (row := look_up(node.record, finding.signal)) is not None
     ]
     entered.sort(key=lambda one: (SIGNAL_PRIORITY.index(one.finding.signal), one.finding.at))
-    waits = bool(entered) and entered[0].finding.signal in WAITS_FOR_JOBS
+    waits = bool(entered) and (entered[0].finding.signal in WAITS_FOR_JOBS or _is_condemned(entered[0]))
     return entered[:1] + [one for one in entered[1:] if waits and one.finding.signal in HANGS][:1]
+
+
+def _is_condemned(entered: Entered) -> bool:
+    return CARRIED_OUT_BY[entered.row.action] is condemnations
 
 
 def _record(_current: Round, entered: Sequence[Entered]) -> list[Decision]:

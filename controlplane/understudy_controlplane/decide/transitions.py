@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Decision
+from understudy_controlplane.fleet.finding import LiftedDetail
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OF_A_SUSPECT,
@@ -62,12 +63,18 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
         leaves = before is NodeState.FOREIGN_DRAIN or (before in OUT_OF_SERVICE and to not in OUT_OF_SERVICE)
         after = _enter(after, decision, to, now)
         if leaves or decision.clears:
-            after = replace(after, cleared_at=now)
+            after = replace(after, cleared_at=_answered_for(record, decision, now))
     broken = [one for one in violations(after) if one not in violations(record)]
     if broken:
         raise InvariantError(f"{record.name} would be {to.value} by row {decision.row}: {'; '.join(broken)}")
     closes_ticket = before is NodeState.MANUAL_REPAIR and to is not NodeState.MANUAL_REPAIR
     return Change(decision, record, after, ends_incident=leaves, closes_ticket=closes_ticket)
+
+
+def _answered_for(record: NodeRecord, decision: Decision, now: float) -> float:
+    """Until when the one who returns it to service answers for what was received."""
+    detail = decision.finding.detail if decision.finding is not None else None
+    return max(record.cleared_at, detail.after) if isinstance(detail, LiftedDetail) else now
 
 
 def _enter(record: NodeRecord, decision: Decision, to: NodeState, now: float) -> NodeRecord:
@@ -83,7 +90,8 @@ def _enter(record: NodeRecord, decision: Decision, to: NodeState, now: float) ->
         validation_origin=decision.origin if to is NodeState.VALIDATING else None,
     )
     if not (record.state in OUT_OF_SERVICE and to in KEEPS_DRAIN):
-        after = replace(after, drained_at=None, drain_reason="", drain_user="", drain_reason_at=0, drain_settled=False)
+        after = replace(after, drained_at=None, drain_reason="", drain_user="", drain_reason_at=0)
+        after = replace(after, drain_settled=False, drained_under=None)
     if to not in IN_REPAIR or decision.past_boot_id:
         after = replace(after, past_boot_id=decision.past_boot_id)
     return after
@@ -117,7 +125,7 @@ def violations(record: NodeRecord) -> list[str]:
     """The invariants of a record that do not hold, in words."""
     state = record.state
     causes = [one.cause for one in record.suspicions]
-    drain = (record.drain_reason, record.drain_user, record.drain_reason_at, record.drain_settled)
+    drain = (record.drain_reason, record.drain_user, record.drain_reason_at, record.drain_settled, record.drained_under)
     checks = (
         ("a suspect has a suspicion", state is not NodeState.SUSPECT or bool(causes)),
         (
@@ -135,7 +143,7 @@ def violations(record: NodeRecord) -> list[str]:
             (state is NodeState.QUARANTINED) == (record.drain_kind is not None),
         ),
         ("only a node out of service has a drain of Understudy", record.drained_at is None or state in OUT_OF_SERVICE),
-        ("what was read of a drain has a time", record.drained_at is not None or drain == ("", "", 0, False)),
+        ("what was read of a drain has a time", record.drained_at is not None or drain == ("", "", 0, False, None)),
         ("only a repair or validation ends a boot", not record.past_boot_id or state in IN_REPAIR),
         ("a changed weight has the weight before it", (record.weight is None) == (record.weight_before is None)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 
 from understudy_controlplane.detect.prolog import refusal_behind
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OUT_OF_SERVICE,
@@ -29,6 +29,10 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 CALL_SECONDS_MAX = 10.0
 """After this time a call to Slurm by a control plane that has ended has its effect, or never will."""
+
+ANSWERS_FOR_SECONDS = 60.0
+"""A person who resumed a node answers for what was known by then. Where readings of Slurm are further apart than this,
+nothing is known of when that was, and what was reported longer ago counts as known to that person."""
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
@@ -100,7 +104,7 @@ def _judge(
         and not slurm.down
         and (node.state is NodeState.FOREIGN_DRAIN or _was_drained(node, read_at) or reservation_deleted)
         and not (in_repair and kept)
-        and not node.drain_may_be_forgotten(slurmctld_started_at)
+        and not record.drain_may_be_forgotten(slurmctld_started_at)
     ):
         yield Finding(
             Signal.DRAIN_LIFTED,
@@ -109,7 +113,15 @@ def _judge(
             read_at,
             "the node was resumed in Slurm",
             Evidence({"control_plane_reason": record.drain_reason}),
+            detail=_lifted(node, read_at),
         )
+
+
+def _lifted(node: NodeView, read_at: float) -> LiftedDetail | None:
+    """None: not known, or what its repair itself may have caused counts as little as what was known before."""
+    if node.shown_out_at is None or node.state in IN_REPAIR:
+        return None
+    return LiftedDetail(after=max(node.shown_out_at, read_at - ANSWERS_FOR_SECONDS))
 
 
 def _was_kept(recovery: Recovery | None, snapshot: Snapshot) -> bool:
@@ -140,7 +152,7 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         if node.state in OUT_OF_SERVICE and node.record.drained_at is None:
             words = f"{node.state.value}, but Slurm has not drained it"
-        elif node.drain_may_be_forgotten(snapshot.slurmctld_started_at) and not slurm.down:
+        elif node.record.drain_may_be_forgotten(snapshot.slurmctld_started_at) and not slurm.down:
             words = "slurmctld lost the drain in a crash"
         else:
             continue

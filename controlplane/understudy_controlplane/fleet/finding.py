@@ -149,7 +149,11 @@ class RepairDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     fault: str  # what is wrong with the node, in words
 
 
-Detail = HardwareDetail | SilenceDetail | HangDetail | ClockDetail | RequestDetail | RepairDetail
+class LiftedDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="lifted"):
+    after: float  # the drain was lifted after this time: a fault that was reported later may be newer
+
+
+Detail = HardwareDetail | SilenceDetail | HangDetail | ClockDetail | RequestDetail | RepairDetail | LiftedDetail
 
 
 @dataclass(frozen=True, slots=True)

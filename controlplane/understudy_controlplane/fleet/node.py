@@ -99,6 +99,7 @@ class NodeRecord:
     drain_user: str = ""
     drain_reason_at: int = 0
     drain_settled: bool = False  # it was seen for long enough that slurmctld has saved it
+    drained_under: float | None = None  # when the slurmctld was started that last showed the drain; None: not known
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered
     past_boot_id: str = ""  # the boot that a recovery ends: reports of it no longer count
@@ -127,6 +128,8 @@ class NodeRecord:
         at = self.drained_at
         if self.state not in OUT_OF_SERVICE or at is None or self.drain_settled or slurmctld_started_at is None:
             return False
+        if self.drained_under == slurmctld_started_at:
+            return False  # it has shown the drain since that start
         return slurmctld_started_at > at - CLOCKS_APART_SECONDS
 
     @property
@@ -226,13 +229,9 @@ class NodeView:
     host_silent_seconds: float = 0.0
     stopping: bool = False  # its agent announced that it stops
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
+    shown_out_at: float | None = None  # the last reading of Slurm that showed it drained or down, to this process
     gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
     problems: tuple[str, ...] = ()  # what its agent could not read, as text
-    drained_under: float | None = None  # when the slurmctld was started that last showed it draining to this process
-
-    def drain_may_be_forgotten(self, slurmctld_started_at: float | None) -> bool:
-        """A slurmctld that has shown a drain since its start has not lost it by that start."""
-        return self.drained_under != slurmctld_started_at and self.record.drain_may_be_forgotten(slurmctld_started_at)
 
     @property
     def name(self) -> str:

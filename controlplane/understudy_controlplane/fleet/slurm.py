@@ -337,3 +337,4 @@ class SlurmView:
     nodes: Mapping[str, SlurmNode]
     jobs: Mapping[int, SlurmJob]  # by job id: Slurm knows one job of an id at a time
     reservations: Mapping[str, SlurmReservation]
+    slurmctld_started_at: float | None = None  # None: not known

@@ -69,8 +69,6 @@ class Observer:
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
         self._clock_sets = ClockSets()
-        self._drained_under: dict[str, float] = {}
-        """Node → when the slurmctld was started that last showed it draining."""
         self.begin()
 
     def clock_was_set(self, by_seconds: float) -> None:
@@ -82,6 +80,8 @@ class Observer:
         self._started_at = self._sources.clock.now()
         self._view: SlurmView | None = None
         self._shown: dict[JobKey, Job] = {}
+        self._shown_out_at: dict[str, float] = {}
+        """Node → the last reading that showed it drained or down."""
         self._running: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
@@ -108,7 +108,8 @@ class Observer:
         if new_view is not None:
             self._view = new_view
             self._show_jobs(new_view)
-            self._note_drains(new_view)
+            out = (node.name for node in new_view.nodes.values() if node.draining or node.down)
+            self._shown_out_at |= dict.fromkeys(out, new_view.read_at)
         with self._sources.stores.one_view():
             return self._look()
 
@@ -118,11 +119,6 @@ class Observer:
         shown = self._sources.directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         self._shown = {job.key: job for job in shown}
         self._running = [job for job in shown if job.running]
-
-    def _note_drains(self, view: SlurmView) -> None:
-        started_at = self._slurm.slurmctld_started_at
-        if started_at is not None:
-            self._drained_under |= {name: started_at for name, node in view.nodes.items() if node.draining}
 
     def _look(self) -> Observation:
         sources, view = self._sources, self._view
@@ -166,7 +162,7 @@ class Observer:
             paused=pause.reason,
             halted=pause.halts,
             slurm_read_at=view.read_at if view else None,
-            slurmctld_started_at=self._slurm.slurmctld_started_at,
+            slurmctld_started_at=view.slurmctld_started_at if view else None,
             slurm_error=self.reading.error,
             nodes=nodes,
             jobs=jobs,
@@ -304,7 +300,7 @@ class Observer:
         return NodeView(
             record=record,
             slurm=self._view.nodes.get(record.name) if self._view else None,
-            drained_under=self._drained_under.get(record.name),
+            shown_out_at=self._shown_out_at.get(record.name),
             heard_at=heard.at if heard else None,
             boot_id=boot_id,
             driver_version=heard.report.driver_version if heard else "",

@@ -18,15 +18,14 @@ class SlurmReader:
         self._slurm = slurm
         self._cluster = cluster
         self._clock = clock
-        self.slurmctld_started_at: float | None = None
         self.reading = SlurmReading()
 
     def read(self) -> SlurmView | None:
         """What Slurm shows now; None: it could not be read, and `reading.error` says why."""
         now = self._clock.now()
         try:
-            self._check_cluster()
-            view = read_view(self._slurm, now)
+            started_at = self._slurmctld_started_at()
+            view = read_view(self._slurm, now, started_at)
         except SlurmError as error:
             if not self.reading.error:
                 log.warning("slurm_unreadable", error=str(error))
@@ -39,10 +38,10 @@ class SlurmReader:
         self.reading.seconds = seconds
         return view
 
-    def _check_cluster(self) -> None:
+    def _slurmctld_started_at(self) -> float | None:
         """Raises SlurmError where this slurmctld serves another cluster: the control plane must not act on that one."""
         settings = self._slurm.config()
         name = settings["ClusterName"]
         if name.casefold() != self._cluster.casefold():  # Slurm ignores case here
             raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {self._cluster!r}")
-        self.slurmctld_started_at = slurmctld_started_at(settings)
+        return slurmctld_started_at(settings)

@@ -50,6 +50,7 @@ POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
 """More than a gang has in one allocation."""
 
+TAKES_NODE = frozenset({Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE})
 DRAINS = (StepName.DRAIN_NODES,)
 CALLS: dict[str, tuple[StepName, ...]] = {
     "drain_node": DRAINS,
@@ -122,6 +123,8 @@ class Invariants:
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
         self._slurm_crashed_at = -math.inf
+        self._slurm_read_at = math.inf
+        """When the control plane began its last reading. inf: it has none."""
         self._restores_seen = 0
         self._history: RecoveryHistory  # of the control plane that runs
         self._clock_jumps = 0
@@ -135,6 +138,7 @@ class Invariants:
         assert self._world.core is not None
         self._read_history(self._world.core)
         self._errors = 0
+        self._slurm_read_at = math.inf
         self._fine_since = self._world.now
         self._wrong_since.clear()
 
@@ -142,7 +146,7 @@ class Invariants:
         self._asked[node] = self._world.now
         if verb is Verb.RELEASE:
             self._vouched_at[node] = self._world.now
-        if verb in (Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE):
+        if verb in TAKES_NODE:
             self._world.cluster.machines[node].accused_at = self._world.now
 
     def failed_together(self, nodes: set[str]) -> None:
@@ -182,7 +186,7 @@ class Invariants:
         self._vouched_at[node] = self._world.now
         crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
         if not crashed and node not in self._drained_unseen and node not in self._drained_unread:
-            self._resumed_at[node] = self._world.now
+            self._resumed_at[node] = min(self._world.now, self._slurm_read_at)
 
     def slurm_crashed(self) -> None:
         self._slurm_crashed_at = self._world.now
@@ -257,12 +261,19 @@ class Invariants:
         now = self._world.now
         was_cut = now - machine.cut_until < LATE_SECONDS
         measured = not machine.alive or machine.port_is_down(now) or now < machine.slow_until
-        if measured or (was_cut and not self._makes_progress(machine)):
+        if measured or self._is_asked_for(machine.name) or (was_cut and not self._makes_progress(machine)):
             machine.accused_at = now
         if machine.accused_at == -math.inf:
             raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
         if machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
+
+    def _is_asked_for(self, node: str) -> bool:
+        """An operator wants it out of service, and has no answer yet: that stands, also after a person resumed it."""
+        core = self._world.core
+        snapshot = core.loop.pulse.snapshot if core is not None else None
+        request = snapshot.requests.get(node) if snapshot is not None else None
+        return request is not None and request.verb in TAKES_NODE
 
     def _makes_progress(self, machine: Machine) -> bool:
         """Whether any job on the node does, as far as it is known."""
@@ -281,6 +292,8 @@ class Invariants:
         self.errors_excused = False
         snapshot = core.loop.pulse.snapshot
         read_at = snapshot.slurm_read_at if snapshot is not None and snapshot.slurm_read_at else -math.inf
+        if read_at > -math.inf:
+            self._slurm_read_at = self._world.now - (self._world.clock.now() - read_at)
         self._drained_unseen = {node: at for node, at in self._drained_unseen.items() if at >= read_at}
         if core.loop.pulse.slurm.error or self._world.now < self._world.line.refuses_until:
             self._fine_since = math.inf

@@ -247,9 +247,10 @@ def read_for_effects(slurm: SlurmReads, now: float, note_read: Callable[[], None
     )
 
 
-def read_view(slurm: SlurmReads, now: float) -> SlurmView:
+def read_view(slurm: SlurmReads, now: float, slurmctld_started_at: float | None = None) -> SlurmView:
     """`now` is the time of the view: all that it shows was so at `now` or later."""
     return SlurmView(
+        slurmctld_started_at=slurmctld_started_at,
         read_at=now,
         nodes={node.name: node for node in slurm.nodes()},
         jobs={job.job_id: job for job in slurm.jobs()},

@@ -188,6 +188,13 @@ class FleetStore:
         with self._engine.begin() as connection:
             connection.execute(update(tables.node).where(tables.node.c.name == node).values(drain_settled=True))
 
+    def shown_by(self, node: str, slurmctld_started_at: float) -> None:
+        """The slurmctld that was started then has shown the drain."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(tables.node).where(tables.node.c.name == node).values(drained_under=slurmctld_started_at)
+            )
+
     def _write_drain(self, node: SlurmNode, at: float, condition: ColumnElement[bool]) -> None:
         with self._engine.begin() as connection:
             connection.execute(

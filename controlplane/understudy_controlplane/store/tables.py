@@ -48,6 +48,7 @@ node = Table(
     Column("drain_user", Text, nullable=False, server_default=""),
     Column("drain_reason_at", BigInteger, nullable=False, server_default="0"),
     Column("drain_settled", Boolean, nullable=False, server_default=false()),
+    Column("drained_under", Double),  # when the slurmctld was started that last showed the drain
     Column("agent_seen_at", Double),  # to the minute
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered the control plane
     Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of a recovery
