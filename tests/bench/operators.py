@@ -4,7 +4,7 @@ The control plane knows 12,500 nodes with 100,000 GPUs, all heard, 2,000 jobs an
 `cli_help_milliseconds` and `cli_status_milliseconds_12500` are whole commands, from the start of Python to its end;
 their rival is `python -c pass`. The others are answers of the API. The median of the rounds counts. Of
 `commands_milliseconds_12500` and `routes_milliseconds_12500` the worst counts: the slowest of all commands that show
-something, and of all routes to read.
+something, and of all routes to read, each by the median of three.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def measure_commands(url: str, token_file: Path) -> list[Result]:
             lambda: subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
         )
 
-    each = {command: run(*UNDERSTUDY, *command.split()) for command in COMMANDS}
+    each = {command: median(run(*UNDERSTUDY, *command.split()) for _ in range(3)) for command in COMMANDS}
     print("slowest command:", max(each, key=lambda command: each[command]))
     python, shown, status = [], [], []
     for _ in range(ROUNDS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -132,20 +133,28 @@ def _wanted(node: NodeView, query: NodesQuery, names: frozenset[str] | None, job
 
 
 def _summary(node: NodeView, jobs: list[int], heard: Heard | None) -> NodeSummary:
+    """Of thousands for one list."""
     slurm = node.slurm
-    suspected = ", ".join(one.cause.value for one in node.record.suspicions)
+    reason = slurm.reason if slurm else ""
+    if not reason and node.record.suspicions:
+        reason = f"suspected: {', '.join(one.cause.value for one in node.record.suspicions)}"
     return NodeSummary(
         name=node.name,
         state=node.state,
         since=node.record.since,
-        reason=slurm.reason if slurm and slurm.reason else f"suspected: {suspected}" if suspected else "",
-        slurm="+".join([slurm.base_state, *sorted(slurm.flags)]) if slurm else None,
+        reason=reason,
+        slurm=_with_flags(slurm.base_state, slurm.flags) if slurm else None,
         spare=node.is_spare,
         jobs=jobs,
         gpus=len(node.gpus),
-        gpus_ok=sum(gpu.status is GpuStatus.OK for gpu in node.gpus),
+        gpus_ok=[gpu.status for gpu in node.gpus].count(GpuStatus.OK),
         heard_at=heard.at if heard else None,
     )
+
+
+@lru_cache(maxsize=1024)
+def _with_flags(state: str, flags: frozenset[str]) -> str:
+    return "+".join([state, *sorted(flags)])
 
 
 def _gpus(deps: ReadDependencies, query: GpusQuery) -> Response:

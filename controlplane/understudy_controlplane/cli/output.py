@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -47,9 +48,15 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Non
 
 def table_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     """Cells below each other, for people and for `awk`: thousands of rows take milliseconds."""
-    cells = [list(columns), *(["" if cell is None else one_line(str(cell)) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    cells = [list(columns), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    aligned = [_aligned(column) for column in zip(*cells, strict=True)]
+    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    cells = column if "".join(column).isprintable() else [one_line(cell) for cell in column]
+    width = max(map(len, cells))
+    return [cell.ljust(width) for cell in cells]
 
 
 def one_line(text: str) -> str:
@@ -98,5 +105,7 @@ def fail(message: str, code: Exit) -> NoReturn:
     sys.exit(code)
 
 
+@lru_cache(maxsize=1024)
 def date(at: float | None) -> str:
+    """Nodes of thousands were often changed at the same time."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") if at else ""
