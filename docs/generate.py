@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
+from understudy_agent.reload import RELOADED
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.api.exported.gpus import GPUS
 from understudy_controlplane.api.exported.jobs import JOBS
@@ -114,6 +115,9 @@ def _agent() -> Iterator[str]:
     yield "# Configuration of the agent"
     yield ""
     yield "`/etc/understudy/agent.toml` or the file that `--config` names; `understudy agent --check-config` checks it."
+    reloaded = ", ".join(f"`{key}`" for key in RELOADED)
+    yield f"`systemctl reload understudy-agent` (SIGHUP) puts changes of {reloaded} into force; all others"
+    yield "need a restart of the agent, and its log names them (`configuration_needs_restart`)."
     yield ""
     yield "| key | default | meaning |"
     yield "|---|---|---|"

@@ -1,4 +1,4 @@
-"""`understudy agent`: reads the configuration, runs the agent until SIGTERM or SIGINT."""
+"""`understudy agent`: reads the configuration, again at SIGHUP, and runs the agent until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -48,19 +48,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{options.config}: is valid (cluster {config.cluster}, node {config.node})\n")
         return 0
     try:
-        asyncio.run(_run(config))
+        asyncio.run(_run(config, options.config))
     except (SocketInUseError, OSError) as error:
         log.error("agent_cannot_start", extra=fields(error=error))
         return 1
     return 0
 
 
-async def _run(config: Config) -> None:
+async def _run(config: Config, file: Path) -> None:
     agent = Agent(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
+    asked = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    reloading = asyncio.create_task(_reload(agent, file, asked))
     await agent.run()
+    reloading.cancel()
+
+
+async def _reload(agent: Agent, file: Path, asked: asyncio.Event) -> None:
+    """Whenever it is asked for. A file that cannot be used changes nothing; a disk that hangs delays no report."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            agent.reload(await asyncio.to_thread(load_config, file))
+        except ConfigError as error:
+            remedy = "correct the file and reload again"
+            log.warning("configuration_not_reloaded", extra=fields(error=error, remedy=remedy))
 
 
 if __name__ == "__main__":

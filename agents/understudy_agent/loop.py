@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +22,7 @@ from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
+from understudy_agent.reload import reloaded
 from understudy_agent.sample.ethtool import PauseStorms
 from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
 from understudy_agent.sample.hardware_history import HardwareHistory
@@ -99,7 +101,7 @@ class Agent:
         self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys, storms), PORTS_SECONDS)
         self._host_sampler = Sampler(
             "memory, clock and disks",
-            lambda: (read_host(host.sys, host.proc, host.disks), read_mounts(host.disks)),
+            lambda: (read_host(host.sys, host.proc, self._disks), read_mounts(self._disks)),
             HOST_SECONDS,
         )
         self._ports = PortHistory(self._hardware, self._boot_id)
@@ -150,6 +152,19 @@ class Agent:
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def reload(self, new: Config) -> None:
+        found = reloaded(self._config, new)
+        self._config = found.config
+        self._uplink.follow(found.config.control_plane_urls, found.config.request_timeout_seconds)
+        log.info("configuration_reloaded", extra=fields(changed=", ".join(found.changed) or "nothing"))
+        if found.waiting:
+            settings = ", ".join(found.waiting)
+            log.warning("configuration_needs_restart", extra=fields(settings=settings, remedy="restart the agent"))
+
+    @property
+    def _disks(self) -> tuple[Path, ...]:
+        return self._config.host.disks
 
     def _on_fact(self) -> None:
         self._due.set()

@@ -145,6 +145,11 @@ class Uplink:
         self._dropped = ""
         self._unknown: set[str] = set()
 
+    def follow(self, urls: Sequence[str], request_timeout_seconds: float) -> None:
+        """From the next request on. The address that answered last stays the first one, where it is still there."""
+        self._urls = sorted(urls, key=lambda url: url != self._urls[0])
+        self._timeout_seconds = request_timeout_seconds
+
     async def close(self) -> None:
         await self._client.aclose()
         await self._client_of_users.aclose()
@@ -279,7 +284,7 @@ class Uplink:
         failed = False
         for url in list(self._urls):
             try:
-                answer = await self._ask(method, url + path, body, wait_seconds)
+                answer = await self._ask(method, url, path, body, wait_seconds)
             except httpx.HTTPError as error:
                 failures.append(f"{url}: {type(error).__name__} {error}".rstrip())
                 failures += self._certificate_problem()
@@ -303,21 +308,20 @@ class Uplink:
             return [str(error)]
         return []
 
-    async def _ask(self, method: str, url: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
+    async def _ask(self, method: str, base: str, path: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
         own = self._credentials
         if own.is_due():
-            await own.renew(own.token, self._ask_of(url))
+            await own.renew(own.token, self._ask_of(base))
         token = own.token
-        answer = await self._send_request(method, url, body, wait_seconds, token)
-        if answer.status_code in own.refusals and await own.renew(token, self._ask_of(url)):
-            answer = await self._send_request(method, url, body, wait_seconds, own.token)
+        answer = await self._send_request(method, base + path, body, wait_seconds, token)
+        if answer.status_code in own.refusals and await own.renew(token, self._ask_of(base)):
+            answer = await self._send_request(method, base + path, body, wait_seconds, own.token)
         return answer
 
-    def _ask_of(self, url: str) -> Ask:
-        """To ask the control plane of this URL for a token. The request counts for the token that the node still has,
-        not for an address that other nodes may share.
+    def _ask_of(self, base: str) -> Ask:
+        """To ask this control plane for a token. The request counts for the token that the node still has, not for an
+        address that other nodes may share.
         """
-        base = next(one for one in self._urls if url.startswith(f"{one}/"))
 
         async def ask(method: str, path: str, body: bytes | None) -> bytes:
             try:
@@ -341,7 +345,7 @@ class Uplink:
         return await client.request(method, url, content=body, headers=headers, timeout=timeout)
 
     def _prefer(self, url: str) -> None:
-        if self._urls[0] != url:
+        if self._urls[0] != url and url in self._urls:
             self._urls.remove(url)
             self._urls.insert(0, url)
             log.warning("control_plane_changed", extra=fields(url=url))

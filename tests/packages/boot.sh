@@ -39,4 +39,5 @@ done
 cd "$new"
 pivot_root . .old
 umount -l /.old
+mount --make-rshared /  # as on a machine: without it systemd gives a service of a user no credentials
 exec env -i container=unshare PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=multi-user.target

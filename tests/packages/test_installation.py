@@ -86,6 +86,8 @@ def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[
     start_services(machine)
     services_are_confined(machine)
     a_node_is_held_and_released(machine)
+    the_agent_reloads_its_configuration(machine)
+    the_key_may_be_a_credential(machine)
     hooks_are_checked(machine)
     refuse_another_cluster(machine)
     restart_what_hangs(machine)
@@ -174,6 +176,36 @@ def a_node_is_held_and_released(machine: Machine) -> None:
     machine.until("scontrol show node head1", lambda shown: "DRAIN" in shown and "understudy:" in shown)
     understudy(machine, "node release head1 'cables are new'")
     machine.until("scontrol show node head1", lambda shown: "DRAIN" not in shown)
+
+
+def the_agent_reloads_its_configuration(machine: Machine) -> None:
+    process = pids(machine)
+    machine.run("cd /etc/understudy && cp -p agent.toml good && sed -i '1i node = 7' agent.toml")
+    machine.run("systemctl reload understudy-agent", status=1)
+    machine.run("cd /etc/understudy && mv good agent.toml && sed -i '1i report_interval_seconds = 0.9' agent.toml")
+    machine.run("systemctl reload understudy-agent")
+    machine.until(
+        "journalctl --no-pager --unit=understudy-agent",
+        lambda log: "configuration_reloaded changed=report_interval_seconds" in log,
+    )
+    assert pids(machine) == process, "without a restart"
+
+
+def the_key_may_be_a_credential(machine: Machine) -> None:
+    """As docs/install.md describes it for sites that want it."""
+    [unit] = re.findall(r"^```ini\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    [setting] = re.findall(r"`(tls_key = \S+)`", DOCUMENT)
+    folder, key = "/etc/systemd/system/understudy-controlplane.service.d", "/etc/understudy/tls.key"
+    (machine.shared / "credential.conf").write_text(unit)
+    machine.run(f"mkdir -p {folder} && cp /shared/credential.conf {folder} && cp -p {key} /root/tls.key")
+    machine.run(f"chown root:root {key} && chmod 600 {key}")
+    machine.run(
+        f"cd /etc/understudy && cp -p controlplane.toml good && sed -i 's,^tls_key.*,{setting},' controlplane.toml"
+    )
+    machine.run("systemctl daemon-reload && systemctl restart understudy-controlplane")
+    assert "head1" in understudy(machine, "node list")
+    machine.run(f"rm {folder}/credential.conf; mv /root/tls.key {key}; cd /etc/understudy && mv good controlplane.toml")
+    machine.run("systemctl daemon-reload && systemctl restart understudy-controlplane")
 
 
 def hooks_are_checked(machine: Machine) -> None:
