@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from tests.new_database import new_database
 from understudy_controlplane.config import Retention
 from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.shard_map import Shard, pack
 from understudy_controlplane.xid_policy import Repair
 
 DAY = 86_400.0
@@ -108,6 +110,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.gang_world.name: _worlds(shape),
         tables.first_step.name: _first_steps(shape),
         tables.checkpoint.name: _checkpoints(shape),
+        tables.checkpoint_map.name: _maps(shape),
         tables.checkpoint_shard.name: _shards(shape),
         tables.restore_report.name: _restore_reports(shape),
         tables.anomaly.name: _anomalies(shape),
@@ -296,27 +299,62 @@ def _path(job: int, number: int) -> str:
     return f"/scratch/project{job % 200:03}/run-{job:06}/checkpoints/step-{20_000 + number * 500:08}"
 
 
+STAGED_DAYS = 2 / 24
+"""Shards are packed within a minute, and their rows deleted within an hour."""
+
+
+def _saved(shape: Shape) -> Iterator[tuple[int, int]]:
+    """Job and number of each checkpoint: all of recent jobs, the last three of older ones."""
+    recent = shape.jobs_of(KEPT.job_details_days - 1)
+    for job in range(1, shape.jobs + 1):
+        first = 0 if job in recent else shape.checkpoints - 3
+        for number in range(first, shape.checkpoints):
+            yield job, number
+
+
 def _checkpoints(shape: Shape) -> Iterator[Row]:
-    for job in shape.jobs_of(KEPT.job_details_days - 1):
-        for number in range(shape.checkpoints):
-            yield {
-                "job": job,
-                "restart_count": 0,
-                "launch": 0,
-                "step": 20_000 + number * 500,
-                "path": _path(job, number),
-                "world_size": shape.ranks,
-                "shards": shape.ranks,
-                "size_bytes": shape.ranks * 2**31,
-                "at": _begun(job, shape) + number * 1800,
-            }
+    for identifier, (job, number) in enumerate(_saved(shape), 1):
+        yield {
+            "id": identifier,
+            "job": job,
+            "restart_count": 0,
+            "launch": 0,
+            "step": 20_000 + number * 500,
+            "path": _path(job, number),
+            "world_size": shape.ranks,
+            "shards": shape.ranks,
+            "size_bytes": shape.ranks * 2**31,
+            "at": _begun(job, shape) + number * 1800,
+            "packed": True,
+        }
+
+
+def _maps(shape: Shape) -> Iterator[Row]:
+    for identifier, (job, number) in enumerate(_saved(shape), 1):
+        at = _begun(job, shape) + number * 1800
+        checksums = [
+            f"xxh3:{hashlib.md5(b'%d %d' % (identifier, rank), usedforsecurity=False).hexdigest()}"
+            for rank in range(shape.ranks)
+        ]
+        shards = [
+            Shard(
+                rank,
+                node_name((job * GANG + rank // 8) % shape.nodes),
+                f"__{rank}_0.distcp",
+                2**31,
+                checksums[rank],
+                at,
+                rank,
+            )
+            for rank in range(shape.ranks)
+        ]
+        yield {"checkpoint": identifier, "packed_through": 0, "shards": pack(shards)}
 
 
 def _shards(shape: Shape) -> Iterator[Row]:
-    for job in shape.jobs_of(KEPT.shards_days):
+    for job in shape.jobs_of(STAGED_DAYS):
         for number in range(shape.checkpoints):
             for rank in range(shape.ranks):
-                at = max(_begun(job, shape) + number * 1800, NOW - KEPT.shards_days * DAY)
                 yield {
                     "job": job,
                     "restart_count": 0,
@@ -328,8 +366,8 @@ def _shards(shape: Shape) -> Iterator[Row]:
                     "file": f"__{rank}_0.distcp",
                     "size_bytes": 2**31,
                     "checksum": f"xxh3:{job * 1000 + rank:032x}",
-                    "at": at,
-                    "received_at": at,
+                    "at": NOW,
+                    "received_at": NOW,
                 }
 
 

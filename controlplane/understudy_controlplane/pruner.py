@@ -1,4 +1,6 @@
-"""Deletes old records in small transactions, beside the loop: a tick waits for one of them at most."""
+"""Packs shards of checkpoints and deletes old records in small transactions, beside the loop: a tick waits for one of
+them at most.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ class Pruner:
             self.look()
 
     def look(self) -> None:
-        """Makes a pass if it is time for one. A pass that fails is logged; the next one begins where it ended."""
+        """Packs shards, and makes a pass if it is time for one. What fails is logged, and goes on where it ended."""
+        self._pack()
         if self._watch.jump_seconds():
             self._due = self._clock.monotonic() + AFTER_JUMP_SECONDS
         if self._clock.monotonic() < self._due:
@@ -64,6 +67,15 @@ class Pruner:
         if deleted:
             shown = ", ".join(f"{table} {count}" for table, count in deleted.items())
             log.info("records_deleted", count=deleted.total(), what=shown)
+
+    def _pack(self) -> None:
+        try:
+            packed = self._store.pack(self._clock.now())
+        except StoreError as error:
+            log.exception("shards_not_packed", error=type(error).__name__)
+            return
+        if packed:
+            log.debug("shards_packed", count=packed)
 
     def stop(self) -> None:
         self._stopped.set()

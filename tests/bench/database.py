@@ -138,7 +138,7 @@ def waits_while_pruned(path: Path) -> tuple[tuple[float, float, float], int]:
     """
     engine = open_database(f"sqlite:///{path}")
     fleet = FleetStore(engine)
-    days = {"jobs_days": 30, "job_details_days": 8, "events_days": 8, "incidents_days": 30, "shards_days": 1}
+    days = {"jobs_days": 30, "job_details_days": 8, "events_days": 8, "incidents_days": 30}
     pruner = Pruner(RetentionStore(engine), lambda: Retention.model_validate(days), YearClock())
 
     def write_seconds() -> list[float]:

@@ -42,7 +42,10 @@ def test_a_user_who_names_the_run_decides_which_jobs_belong_to_it() -> None:
 
 def test_of_a_long_chain_the_newest_jobs_count() -> None:
     long = [ran(number, number * 1000, number * 1000 + 900) for number in range(JOBS_MAX + 20)]
-    assert lineage(ran(999, inf), long, named=False).jobs == tuple(long[:19:-1])
+    for named in (True, False):
+        found = lineage(ran(999, inf), long, named)
+        assert found.jobs == tuple(long[:19:-1])
+        assert found.doubt.startswith("its run has more than 100 jobs"), "older ones may have saved something"
 
 
 def test_after_a_job_that_ended_well_only_the_user_knows_whether_it_is_continued() -> None:

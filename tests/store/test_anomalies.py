@@ -134,6 +134,17 @@ def test_a_job_that_saved_and_has_no_good_checkpoint_does_not_start_from_the_beg
     assert [decided(engine, one).answer for one in (1, 2, 3)] == ["fresh", "unknown", "restore"]
 
 
+def test_a_job_whose_only_checkpoint_was_written_over_in_part_does_not_start_from_the_beginning(
+    engine: Engine, report: Report
+) -> None:
+    """The attempt that wrote over it failed in the middle: each attempt has announced one checkpoint."""
+    report("n2", *shards(20))
+    report("n2", *(msgspec.structs.replace(one, launch=1) for one in shards(20)[:2]))
+    decision = decided(engine, 2)
+    assert decision.answer is RestoreAnswer.UNKNOWN
+    assert "step 20: written over" in decision.why
+
+
 def looked(launch: int, step: int, outcome: RestoreOutcome) -> RestoreReport:
     return RestoreReport(JOB.key.job_id, 0, 0, 4, step, f"/c/{step}", outcome, b.NOW, launch=launch)
 

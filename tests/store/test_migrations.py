@@ -21,6 +21,7 @@ from tests.new_database import new_database
 from understudy_agent.wire import CheckpointShard, LaunchEnded, RankStarted
 from understudy_controlplane.decide.transitions import violations
 from understudy_controlplane.fleet.finding import HardwareDetail
+from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.node import DrainKind, NodeRecord, ValidationOrigin
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
@@ -413,3 +414,40 @@ def test_shards_of_before_are_counted_to_their_checkpoints(engine: Engine) -> No
     migrate(engine)
     assert Queries(engine).checkpoints(10) == before
     assert [one.step for one in CheckpointStore(engine).complete_checkpoints(known.key)] == [20]
+
+
+SHARD = """
+INSERT INTO checkpoint_shard (job, restart_count, launch, step, rank, world_size, node, path, file, size_bytes,
+    checksum, at, received_at)
+  VALUES (1, 0, 0, :step, :rank, 2, :node, :path, :file, 10, 'crc32:00000000', 1, 1)
+"""
+CHECKPOINT = """
+INSERT INTO checkpoint (job, restart_count, launch, step, path, world_size, shards, size_bytes, at)
+  VALUES (1, 0, 0, :step, :path, 2, 2, 20, 1)
+"""
+
+
+def test_shards_of_before_are_packed_and_what_was_forgotten_counts_as_saved(engine: Engine) -> None:
+    (known, forgotten) = FleetStore(engine).see_jobs([b.job(), b.job(job_id=8, nodes=("n3",))], b.NOW)
+    started = [RankStarted(7, 0, rank, 2, b.NOW, 10, user_id=known.user_id) for rank in range(2)]
+    FactStore(engine).record("n1", started, b.NOW, lambda _: known)
+    old = RestoreDecision(RestoreAnswer.RESTORE, 5, "/old/5")
+    FleetStore(engine).record_restore_point(forgotten.row, Attempt(0), old, b.NOW)
+    downgrade(engine, "0035")
+    with engine.begin() as connection:
+        for step in (20, 40):
+            for rank in range(2):
+                shard = {"step": step, "rank": rank, "node": f"n{rank}", "path": "/c", "file": f"{step}-{rank}"}
+                connection.execute(text(SHARD), shard)
+            connection.execute(text(CHECKPOINT), {"step": step, "path": "/c"})
+        before = connection.execute(text("SELECT * FROM checkpoint_shard ORDER BY id")).all()
+    for _ in range(2):
+        migrate(engine)
+        store = CheckpointStore(engine)
+        assert [one.condition.is_gone for one in store.complete_checkpoints(known.key)] == [False, False]
+        assert [one.condition for one in store.complete_checkpoints(forgotten.key)] == [Condition.LOST]
+        with engine.connect() as connection:
+            assert len(connection.execute(select(tables.checkpoint_shard)).all()) == 1, "the newest row stays"
+        downgrade(engine, "0035")
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT * FROM checkpoint_shard ORDER BY id")).all() == before

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import Engine, event, func, insert, select, update
 from sqlalchemy.exc import OperationalError
@@ -16,13 +17,14 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from tests.store.query_plans import GROWING, captured, plan_of, whole_tables_read
-from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_controlplane.config import Retention
 from understudy_controlplane.decide.retention import DAY_SECONDS, limits
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.job import Attempt, Job
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.pruner import Pruner
+from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import DatabaseInMemory, open_database
@@ -33,6 +35,7 @@ from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 DAY = DAY_SECONDS
+HOUR = 3600.0
 NOW = 1000 * DAY_SECONDS
 OWNER = b.job().slurm.user_id
 
@@ -201,6 +204,13 @@ def test_the_incident_of_a_node_that_is_repaired_for_years_keeps_what_was_tried(
     assert pruner.prune() == {}
 
 
+def sizes(engine: Engine) -> dict[int, tuple[int, int]]:
+    """Step → shards and bytes."""
+    table = tables.checkpoint
+    with engine.connect() as connection:
+        return {row.step: (row.shards, row.size_bytes) for row in connection.execute(select(table))}
+
+
 def see(engine: Engine, age_days: float, job: Job) -> int:
     return FleetStore(engine).see_jobs([job], NOW - age_days * DAY)[0].row
 
@@ -230,11 +240,38 @@ class TestJobs:
             see(engine, age, job)
             report(engine, age, job, *reports_of(job))
         FleetStore(engine).end_attempts({}, NOW - 39 * DAY)
-        expected = {"job": 1, "rank_start": 2, "gang_world": 2, "first_step": 2, "checkpoint_shard": 2, "checkpoint": 2}
-        assert pruner.prune() == expected
-        assert FleetStore(engine).known_jobs(b.CLUSTER, [1, 2, 3]).keys() == {2, 3}
-        assert rows(engine, tables.attempt) == 2
+        assert pruner.prune() == {"rank_start": 2, "first_step": 2, "checkpoint_shard": 2}
+        nothing_saved = b.job(job_id=4)
+        see(engine, 400, nothing_saved)
+        see(engine, 0, b.job(job_id=5))
+        FleetStore(engine).end_attempts({}, NOW - 39 * DAY)
+        assert pruner.prune() == {"job": 1}
+        assert FleetStore(engine).known_jobs(b.CLUSTER, [1, 2, 3, 4]).keys() == {1, 2, 3}
         assert pruner.prune() == {}
+
+    def test_that_saved_something_keep_their_last_checkpoints_with_what_speaks_against_them(
+        self, engine: Engine, pruner: Pruner
+    ) -> None:
+        """A job of their run is never answered that nothing was ever saved."""
+        old, last = b.job(job_id=1), b.job(job_id=2)
+        for job, age in ((old, 400), (last, 0)):
+            see(engine, age, job)
+            saved = [
+                CheckpointShard(job.key.job_id, 0, 0, 1, n, f"/c/{n}", "", 1, "", NOW, user_id=OWNER) for n in range(6)
+            ]
+            half = CheckpointShard(job.key.job_id, 0, 0, 2, 9, "/c/9", "", 1, "", NOW, user_id=OWNER)
+            nan = Anomaly(job.key.job_id, 0, 0, 1, AnomalyKind.LOSS_NAN, 5, NOW, user_id=OWNER)
+            report(engine, age, job, RankStarted(job.key.job_id, 0, 0, 1, NOW, 10, user_id=OWNER), *saved, half, nan)
+        FleetStore(engine).end_attempts({2: Attempt(0)}, NOW - 39 * DAY)
+        pruner.look()
+        pruner.prune()
+        store = CheckpointStore(engine)
+        assert [one.step for one in store.complete_checkpoints(old.key)] == [3, 4, 5]
+        assert [one.step for one in store.announced_checkpoints(old.key)] == [3, 4, 5, 9]
+        known = FleetStore(engine).known_jobs(b.CLUSTER, [1])[1]
+        points = RestorePoints(store, FleetStore(engine), StoodClock())
+        assert points.give(known, Attempt(1)).step == 4, "step 5 is suspect as long as it is known"
+        assert rows(engine, tables.checkpoint_map) == 3 + 6
 
     def test_that_run_or_recover_stay_whatever_their_age(self, engine: Engine, pruner: Pruner) -> None:
         runs, recovers = b.job(job_id=1), b.job(job_id=2)
@@ -245,6 +282,7 @@ class TestJobs:
         FleetStore(engine).end_attempts({1: (0, 0)}, NOW - 399 * DAY)  # type: ignore[dict-item]  # equal to an Attempt
         recovery(engine, 399, job=row)
         see(engine, 0, b.job(job_id=3))
+        pruner.look()
         assert pruner.prune() == {"checkpoint_shard": 1}
         assert [one.step for one in CheckpointStore(engine).complete_checkpoints(recovers.key)] == [5]
 
@@ -255,20 +293,27 @@ class TestJobs:
         see(engine, 395, b.job(job_id=2, state="PENDING", nodes=()))
         assert pruner.prune() == {}
 
-    def test_of_a_half_checkpoint_the_shards_stay(self, engine: Engine, pruner: Pruner) -> None:
-        """Announced again, they would count twice and make it whole."""
+    def test_a_shard_that_is_announced_again_after_it_was_packed_is_not_counted_twice(
+        self, engine: Engine, pruner: Pruner
+    ) -> None:
         job = b.job(job_id=1)
         see(engine, 0, job)
-        half = CheckpointShard(1, 0, 0, 2, 5, "/c/5", "", 1, "", NOW, user_id=OWNER)
+        half = CheckpointShard(1, 0, 0, 2, 5, "/c/5", "", 1, "", NOW - 2 * HOUR, user_id=OWNER)
         whole = [CheckpointShard(1, 0, rank, 2, 9, "/c/9", "", 1, "", NOW, user_id=OWNER) for rank in range(2)]
         young = CheckpointShard(1, 0, 0, 2, 12, "/c/12", "", 1, "", NOW, user_id=OWNER)
-        report(engine, 3, job, half, *whole)
-        report(engine, 1, job, young)
-        assert pruner.prune() == {"checkpoint_shard": 2}
-        report(engine, 0, job, half)
         started = [RankStarted(1, 0, rank, 2, NOW, 10, user_id=OWNER) for rank in range(2)]
-        report(engine, 0, job, *started)
+        report(engine, 0.1, job, *started, half, *whole, young)
+        pruner.look()
+        assert pruner.prune() == {"checkpoint_shard": 3}
+        report(engine, 0.1, job, half, *whole)
+        assert sizes(engine) == {5: (1, 1), 9: (2, 2), 12: (1, 1)}
+        pruner.look()
+        assert pruner.prune() == {"checkpoint_shard": 2}, "the newest row stays"
         assert [one.step for one in CheckpointStore(engine).complete_checkpoints(job.key)] == [9]
+        report(engine, 0.1, job, msgspec.structs.replace(half, rank=1))
+        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(job.key)] == [5, 9]
+        pruner.look()
+        assert sizes(engine)[5] == (2, 2)
 
 
 def test_events_gpus_tickets_and_tokens_go_when_they_are_old(engine: Engine, pruner: Pruner) -> None:

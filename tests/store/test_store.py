@@ -41,9 +41,11 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
+from understudy_controlplane.store.packing import PackingStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.shard_map import unpack
 from understudy_controlplane.store.tables import metadata
 
 JOB = b.job()
@@ -200,10 +202,14 @@ class TestCheckpoints:
         record(engine, job_row, *started_gang(), *(shard(rank, path="/same") for rank in range(4)))
         record(engine, job_row, *(shard(rank, step=24, path="/own", file=f"24-{rank}") for rank in range(4)))
         record(engine, job_row, *(shard(rank, step=28, path="/own", file=f"28-{rank}") for rank in range(4)))
-        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [20, 24, 28]
+        assert there(engine) == [20, 24, 28]
         again = [msgspec.structs.replace(shard(rank, path="/same"), launch=1) for rank in (2, 3)]
         record(engine, job_row, *again)
-        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [24, 28]
+        assert there(engine) == [24, 28]
+        PackingStore(engine).pack(b.NOW + 4000)
+        with engine.begin() as connection:
+            connection.execute(delete(tables.checkpoint_shard))
+        assert there(engine) == [24, 28]
 
     def test_shards_of_different_attempts_do_not_add_up(self, engine: Engine, job_row: int) -> None:
         record(
@@ -310,12 +316,32 @@ class TestCheckpoints:
         ]
         assert shown == [("/d/20", 4, 40, True), ("/c/20", 2, 20, False)]
 
-    def test_it_stays_when_its_shards_are_deleted_and_when_one_comes_again(self, engine: Engine, job_row: int) -> None:
+    def test_it_stays_when_its_shards_are_packed_and_when_one_comes_again(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(4)))
+        PackingStore(engine).pack(b.NOW)
         with engine.begin() as connection:
             connection.execute(delete(tables.checkpoint_shard))
         record(engine, job_row, shard(0))
-        assert [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key)] == [20]
+        assert there(engine) == [20]
+
+    def test_shards_that_come_while_their_checkpoint_is_packed_are_packed_with_it(
+        self, engine: Engine, job_row: int
+    ) -> None:
+        record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(3)))
+        packing = PackingStore(engine)
+        assert packing.pack(b.NOW) == 0, "it is being written"
+        assert packing.pack(b.NOW + 4000) == 1
+        assert packing.pack(b.NOW + 4000) == 0
+        record(engine, job_row, shard(3))
+        assert packing.pack(b.NOW) == 1
+        with engine.connect() as connection:
+            packed = connection.execute(select(tables.checkpoint_map.c.shards)).scalar_one()
+        assert [(one.rank, one.order) for one in unpack(packed)] == [(rank, rank + 1) for rank in range(4)]
+
+
+def there(engine: Engine) -> list[int]:
+    """Steps of complete checkpoints that can be restored."""
+    return [one.step for one in CheckpointStore(engine).complete_checkpoints(JOB.key) if not one.condition.is_gone]
 
 
 def test_a_restore_point_stays_for_its_launch(engine: Engine, job_row: int) -> None:

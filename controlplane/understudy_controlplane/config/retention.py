@@ -39,10 +39,13 @@ class Retention(Section):
     job_details_days: float = Field(
         30.0,
         ge=HISTORY_DAYS,
-        description="The same for what ranks of such a job reported: starts, first steps, checkpoints, anomalies.",
+        description="The same for what ranks of such a job reported: starts, first steps, anomalies, checkpoints. "
+        "Its last three checkpoints stay, with what speaks against them.",
     )
     shards_days: float = Field(
-        2.0, ge=1, description="The same for the shards of a complete checkpoint. The checkpoint itself stays."
+        0.0,
+        ge=0,
+        description="The same for rows of single shards, once they are packed into one record with their checkpoint.",
     )
     gpus_days: float = Field(
         730.0, ge=30, description="The same for where a GPU was seen, from when it was last seen there."

@@ -33,7 +33,7 @@ SUSPECT_SECONDS_MAX = 6 * 3600.0
 class Catalogue:
     """What is known of the checkpoints of a job and of the jobs of its run that it continues."""
 
-    complete: Sequence[Checkpoint]
+    complete: Sequence[Checkpoint]  # or once complete, and gone
     announced: Sequence[Checkpoint]  # all of them, complete or not; only looked at where none is complete
     anomalies: Sequence[StoredAnomaly] = ()
     restores: Sequence[StoredRestoreReport] = ()
@@ -44,7 +44,9 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt) -> RestoreDecision:
     """From the beginning only where nothing was ever saved. An attempt that ended during its first save has saved
     nothing; one that went on after a checkpoint that is not complete may have saved more than was announced.
     """
-    struck = [(one, why) for one in known.complete if (why := struck_off(one, known.restores, (job, attempt)))]
+    struck = [
+        (one, why) for one in known.complete if (why := _gone(one) or struck_off(one, known.restores, (job, attempt)))
+    ]
     without = {one for one, _ in struck}
     left = [one for one in known.complete if one not in without]
     chosen = choose(left, known.anomalies)
@@ -61,6 +63,15 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt) -> RestoreDecision:
         return RestoreDecision(RestoreAnswer.FRESH)
     why = f"{halves.total()} checkpoints were announced, none of them by every rank of the gang"
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
+
+
+def _gone(checkpoint: Checkpoint) -> str:
+    """Empty: it is there, as far as is known."""
+    condition = checkpoint.condition
+    if not condition.is_gone:
+        return ""
+    what = condition.value.replace("_", " ")
+    return f"{what}: {checkpoint.condition_why}" if checkpoint.condition_why else what
 
 
 def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], attempt: tuple[JobKey, Attempt]) -> str:

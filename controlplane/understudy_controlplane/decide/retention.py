@@ -22,7 +22,7 @@ class RecordClass(StrEnum):
     EVENTS = "events"  # what kernel logs, hardware and Prologs reported
     JOBS = "jobs"  # with their attempts and launches
     JOB_DETAILS = "job_details"  # what ranks reported
-    SHARDS = "shards"  # of complete checkpoints
+    SHARDS = "shards"  # that are packed
     GPUS = "gpus"
     TOKENS = "tokens"
 

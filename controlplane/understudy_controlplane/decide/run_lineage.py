@@ -31,9 +31,12 @@ def lineage(job: RunJob, others: Iterable[RunJob], named: bool) -> Lineage:
     is another one, or continues it, and only the user knows.
     """
     before = sorted(others, key=lambda one: -one.began_at)
+    if not named:
+        before = [one for one in before if one.ended_at < inf and not _overlap(one, job)]
+    older = f"its run has more than {JOBS_MAX} jobs, of which the newest saved nothing" if before[JOBS_MAX:] else ""
+    before = before[:JOBS_MAX]
     if named:
-        return Lineage(tuple(before[:JOBS_MAX]))
-    before = [one for one in before if one.ended_at < inf and not _overlap(one, job)][:JOBS_MAX]
+        return Lineage(tuple(before), older)
     before, finished = _since_the_last_that_ended_well(before)
     if finished is not None and not before:
         return Lineage(doubt=f"job {finished.key.job_id} of its name and folder ended well; {NAME_IT}")
@@ -41,7 +44,7 @@ def lineage(job: RunJob, others: Iterable[RunJob], named: bool) -> Lineage:
         if _overlap(later, earlier):
             why = f"jobs {earlier.key.job_id} and {later.key.job_id} of its name and folder ran at the same time"
             return Lineage(doubt=f"{why}; {NAME_IT}")
-    return Lineage(tuple(before))
+    return Lineage(tuple(before), older)
 
 
 def _since_the_last_that_ended_well(newest_first: list[RunJob]) -> tuple[list[RunJob], RunJob | None]:

@@ -140,6 +140,22 @@ class RunJob:
     ended_well: bool = False  # as far as Slurm showed it
 
 
+class Condition(StrEnum):
+    """What became of a checkpoint since it was written."""
+
+    AS_WRITTEN = ""  # nobody has looked
+    VERIFIED = "verified"  # read back: it is what was written
+    BAD = "bad"  # read back: it is not
+    LOST = "lost"  # not where it was written
+    DELETED = "deleted"  # by the training
+    WRITTEN_OVER = "written_over"  # files of it, by another checkpoint
+
+    @property
+    def is_gone(self) -> bool:
+        """It cannot be restored."""
+        return self not in (Condition.AS_WRITTEN, Condition.VERIFIED)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint of which all shards of one attempt's world are in."""
@@ -150,6 +166,8 @@ class Checkpoint:
     world_size: int
     completed_at: float
     attempt: Attempt = FIRST_ATTEMPT  # that wrote it
+    condition: Condition = Condition.AS_WRITTEN
+    condition_why: str = ""
 
 
 class RestoreAnswer(StrEnum):

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, func, insert, select
 
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.job import Attempt, Checkpoint, FirstNan, JobKey, StoredAnomaly, StoredRestoreReport
+from understudy_controlplane.fleet.job import (
+    Attempt,
+    Checkpoint,
+    Condition,
+    FirstNan,
+    JobKey,
+    StoredAnomaly,
+    StoredRestoreReport,
+)
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import is_job
+from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
 
 NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
+
+OF_WRITE = ("job", "restart_count", "launch", "step")
+"""What has written a file: one checkpoint, of one attempt."""
 
 _NEWS = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance, tables.restore_report)
 
@@ -27,9 +38,9 @@ class CheckpointStore:
         self._engine = engine
 
     def complete_checkpoints(self, job: JobKey, run: Sequence[int] = ()) -> list[Checkpoint]:
-        """Checkpoints of which every rank of one attempt announced its shard, all under one path, and of which no file
-        was written again since. How many ranks there are comes from the start of the gang, not from the shards.
-        `run` are the rows of other jobs of its run, which may have written over them.
+        """Checkpoints of which every rank of one attempt announced its shard, all under one path; with their condition,
+        as where a file was written again since. How many ranks there are comes from the start of the gang, not from
+        the shards. `run` are the rows of other jobs of its run, which may have written over them.
         """
         table = tables.checkpoint
         query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).order_by(table.c.step)
@@ -38,9 +49,10 @@ class CheckpointStore:
             rows = connection.execute(complete).all()
             worlds, over = _worlds(connection, job), _written_over(connection, rows, run)
             return [
-                _checkpoint(row, job)
+                _checkpoint(row, job, written_over=row.id in over)
                 for row in rows
-                if row.complete and row.world_size == worlds.get((row.restart_count, row.launch)) and row.id not in over
+                if (row.complete and row.world_size == worlds.get((row.restart_count, row.launch)))
+                or Condition(row.condition).is_gone
             ]
 
     def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
@@ -175,11 +187,9 @@ class CheckpointStore:
         return number
 
 
-def is_complete() -> ColumnElement[bool]:
-    """For the table `checkpoint`: every rank's shard is in. A shard that is announced again after its row was deleted
-    is counted again, which changes nothing here.
-    """
-    return tables.checkpoint.c.shards >= tables.checkpoint.c.world_size
+def is_complete(table: FromClause = tables.checkpoint) -> ColumnElement[bool]:
+    """Every rank's shard is in."""
+    return table.c.shards >= table.c.world_size
 
 
 def _worlds(connection: Connection, job: JobKey) -> dict[tuple[int, int], int]:
@@ -194,36 +204,71 @@ def _worlds(connection: Connection, job: JobKey) -> dict[tuple[int, int], int]:
 
 def _written_over(connection: Connection, rows: Sequence[Row[Any]], run: Sequence[int]) -> set[int]:
     """Those of a job's checkpoints of which another checkpoint has written a file since, in whole or in part."""
-    shard, checkpoint = tables.checkpoint_shard, tables.checkpoint
-    written = Counter(row.path for row in rows)
+    checkpoint = tables.checkpoint
+    sharing: dict[str, list[Row[Any]]] = {}
+    for row in rows:
+        sharing.setdefault(row.path, []).append(row)
     if len(run) > 1:
         own = {row.job for row in rows}
-        others = select(checkpoint.c.path).where(checkpoint.c.job.in_([one for one in run if one not in own]))
-        written.update(connection.execute(others).scalars())
-    shared = [row.id for row in rows if written[row.path] > 1]  # with a path for each checkpoint: none
-    if not shared:
-        return set()
-    later = shard.alias()
-    ended = (
-        select(checkpoint.c.id)
-        .distinct()
-        .join(shard, and_(*(shard.c[name] == checkpoint.c[name] for name in OF_CHECKPOINT)))
-        .join(
-            later,
-            and_(
-                *(later.c[name] == shard.c[name] for name in ("path", "file")),
-                or_(*(later.c[name] != shard.c[name] for name in ("job", "restart_count", "launch", "step"))),
-                or_(later.c.job == shard.c.job, later.c.job.in_(run)),
-                later.c.id > shard.c.id,
-            ),
-        )
-        .where(checkpoint.c.id.in_(shared), shard.c.file != "")
-    )
-    return set(connection.execute(ended).scalars())
+        others = select(checkpoint).where(checkpoint.c.job.in_([one for one in run if one not in own]))
+        for row in connection.execute(others):
+            if row.path in sharing:
+                sharing[row.path].append(row)
+    over: set[int] = set()
+    for same in sharing.values():
+        if len(same) > 1:  # with a path for each checkpoint: never
+            over |= _over_on_one_path(connection, same)
+    return over
 
 
-def _checkpoint(row: Row[Any], job: JobKey) -> Checkpoint:
-    return Checkpoint(job, row.step, row.path, row.world_size, row.at, Attempt(row.restart_count, row.launch))
+def _over_on_one_path(connection: Connection, rows: Sequence[Row[Any]]) -> set[int]:
+    """Those that are not the last to have written each of their files. Other worlds of the same attempt and step are
+    announcements of the same files.
+    """
+    writer: dict[str, tuple[int, tuple[Any, ...]]] = {}
+    files: dict[int, list[str]] = {}
+    for row in rows:
+        write = tuple(getattr(row, name) for name in OF_WRITE)
+        shards = [one for one in shards_of(connection, row) if one.file]
+        files[row.id] = [one.file for one in shards]
+        for one in shards:
+            known = writer.get(one.file)
+            if known is None or one.order > known[0]:
+                writer[one.file] = (one.order, write)
+    return {
+        row.id
+        for row in rows
+        if any(writer[file][1] != tuple(getattr(row, name) for name in OF_WRITE) for file in files[row.id])
+    }
+
+
+def shards_of(connection: Connection, row: Row[Any]) -> list[Shard]:
+    """Of a row of `checkpoint`: from its map, and those that are not packed yet. What a rank announced first counts:
+    it may repeat itself.
+    """
+    table, packed = tables.checkpoint_shard, tables.checkpoint_map
+    found = connection.execute(select(packed.c.shards).where(packed.c.checkpoint == row.id)).scalar()
+    shards = unpack(found) if found is not None else []
+    if not row.packed:
+        known = {one.rank for one in shards}
+        for one in connection.execute(select(table).where(*of_row(row)).order_by(table.c.id)).mappings():
+            if one["rank"] not in known:
+                shards += shards_of_row(dict(one))
+    return shards
+
+
+def of_row(row: Row[Any]) -> list[ColumnElement[bool]]:
+    """Of the table `checkpoint_shard`: what belongs to this row of `checkpoint`."""
+    table = tables.checkpoint_shard
+    return [*(table.c[name] == getattr(row, name) for name in OF_CHECKPOINT), table.c.rank < row.world_size]
+
+
+def _checkpoint(row: Row[Any], job: JobKey, written_over: bool = False) -> Checkpoint:
+    condition, why = Condition(row.condition), row.condition_why
+    if written_over and not condition.is_gone:
+        condition, why = Condition.WRITTEN_OVER, "a later checkpoint has written its files"
+    attempt = Attempt(row.restart_count, row.launch)
+    return Checkpoint(job, row.step, row.path, row.world_size, row.at, attempt, condition, why)
 
 
 def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:

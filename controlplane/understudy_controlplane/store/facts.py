@@ -56,6 +56,7 @@ from understudy_controlplane.store.database import (
     reading,
 )
 from understudy_controlplane.store.fleet import note_run
+from understudy_controlplane.store.shard_map import unpack
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
@@ -75,6 +76,12 @@ OF_WORLD = ("job", "restart_count", "launch", "world_size")
 
 _START = tables.rank_start.c
 _EARLIER_START = select(_START.id).where(*(_START[name] == bindparam(name) for name in (*OF_WORLD, "rank"))).limit(1)
+
+_PACKED = (
+    select(tables.checkpoint_map.c.shards)
+    .join(tables.checkpoint, tables.checkpoint.c.id == tables.checkpoint_map.c.checkpoint)
+    .where(*(tables.checkpoint.c[name] == bindparam(name) for name in OF_CHECKPOINT))
+)
 
 GOES_ON = -1
 """`anomaly.until` where it is not over."""
@@ -506,14 +513,21 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
             ranks[tuple(row[name] for name in OF_WORLD)] += 1
         if is_new and table is tables.checkpoint_shard and row["rank"] < row["world_size"]:
             shards.setdefault(tuple(row[name] for name in OF_CHECKPOINT), []).append(row)
-    for key, new in shards.items():
-        count, size, at = len(new), sum(one["size_bytes"] for one in new), max(one["at"] for one in new)
-        checkpoint = dict(zip(OF_CHECKPOINT, key, strict=True)) | {"shards": count, "size_bytes": size, "at": at}
-        insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, checkpoint, _with_more_shards)
-
+    for key, found in shards.items():
+        same = dict(zip(OF_CHECKPOINT, key, strict=True))
+        packed = _packed_ranks(connection, same)
+        new, at = [one for one in found if one["rank"] not in packed], max(one["at"] for one in found)
+        counted = {"shards": len(new), "size_bytes": sum(one["size_bytes"] for one in new), "at": at, "packed": False}
+        insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, same | counted, _with_more_shards)
     for key, count in ranks.items():
         world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
         insert_or_update(connection, tables.gang_world, OF_WORLD, world, _with_more_ranks)
+
+
+def _packed_ranks(connection: Connection, checkpoint: Mapping[str, Any]) -> frozenset[int]:
+    """Those whose shards are in the checkpoint's map: an announcement of theirs is repeated."""
+    packed = connection.execute(_PACKED, checkpoint).scalar()
+    return frozenset() if packed is None else frozenset(one.rank for one in unpack(packed))
 
 
 def _with_more_ranks(stored: Columns, new: Columns) -> dict[str, Any]:
@@ -525,6 +539,7 @@ def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
         "shards": stored.shards + new.shards,
         "size_bytes": stored.size_bytes + new.size_bytes,
         "at": case((stored.at < new.at, new.at), else_=stored.at),
+        "packed": new.packed,
     }
 
 

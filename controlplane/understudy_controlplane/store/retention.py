@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Engine, Select, Table, and_, bindparam, delete, exists, func, or_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Engine,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    true,
+)
 
 from understudy_controlplane.decide.retention import Limits, RecordClass
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.node import IN_REPAIR
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.checkpoints import is_complete
 from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.facts import OF_CHECKPOINT
+from understudy_controlplane.store.packing import PackingStore
 
 _DECISION, _INCIDENT, _RECOVERY = tables.decision, tables.incident, tables.recovery
 _INTENT, _JOB, _ATTEMPT = tables.operator_intent, tables.job, tables.attempt
 
-_DETAILS = (
-    tables.rank_start,
-    tables.gang_world,
-    tables.first_step,
-    tables.checkpoint_shard,
-    tables.checkpoint,
-    tables.anomaly,
-    tables.anomaly_clearance,
-    tables.restore_report,
-)
+_SHARD, _CHECKPOINT, _MAP = tables.checkpoint_shard, tables.checkpoint, tables.checkpoint_map
+
+_DETAILS = (tables.rank_start, tables.first_step, _SHARD)
+
+ALWAYS = true()
+
+_ABOUT_CHECKPOINTS = (tables.gang_world, tables.anomaly, tables.anomaly_clearance, tables.restore_report)
+"""Without them a bad checkpoint would look like a good one."""
+
+CHECKPOINTS_KEPT = 3
+"""Of a job that is over: the newest of its checkpoints, and the newest complete ones, for ever. A job that saved
+something is never one that saved nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +76,23 @@ def _is_over(before: ColumnElement[float]) -> ColumnElement[bool]:
     )
     recovers = exists().where(_RECOVERY.c.job == _JOB.c.id, _RECOVERY.c.status == RecoveryStatus.RUNNING.value)
     return and_(_JOB.c.seen_at < before, ~runs, ~recovers)
+
+
+def _of_jobs_that_are_over(
+    table: Table, is_over: ColumnElement[bool], also: ColumnElement[bool] = ALWAYS, parts: tuple[Column[Any], ...] = ()
+) -> Rule:
+    """From job to job: most of them have no details any more, and those that have are the youngest."""
+    found = select(table.c.id).join(_JOB, _JOB.c.id == table.c.job).where(is_over, also).order_by(_JOB.c.seen_at.desc())
+    return Rule(table, and_(exists().where(_JOB.c.id == table.c.job, is_over), also), parts, found)
+
+
+def _newer_checkpoints(such: Callable[[FromClause], ColumnElement[bool]] | None = None) -> ColumnElement[int]:
+    """Of the job of a checkpoint."""
+    other = _CHECKPOINT.alias()
+    query = (
+        select(func.count()).select_from(other).where(other.c.job == _CHECKPOINT.c.job, other.c.id > _CHECKPOINT.c.id)
+    )
+    return (query if such is None else query.where(such(other))).scalar_subquery()
 
 
 def _rules() -> Iterator[Rule]:
@@ -115,25 +153,26 @@ def _rules() -> Iterator[Rule]:
     for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal):
         yield Rule(table, table.c.received_at < events)
     yield Rule(tables.site_signal, tables.site_signal.c.until < events)
-    shard, whole = tables.checkpoint_shard, tables.checkpoint
-    same = [shard.c[name] == whole.c[name] for name in ("job", "restart_count", "launch", "step", "path", "world_size")]
-    yield Rule(
-        shard,
-        and_(
-            shard.c.received_at < _before(RecordClass.SHARDS),
-            exists().where(*same, whole.c.shards >= whole.c.world_size),
-        ),
-    )
+    of_whole = [_SHARD.c[name] == _CHECKPOINT.c[name] for name in OF_CHECKPOINT]
+    is_packed = exists().where(*of_whole, _MAP.c.checkpoint == _CHECKPOINT.c.id, _MAP.c.packed_through >= _SHARD.c.id)
+    of_no_world = _SHARD.c.rank >= _SHARD.c.world_size
+    yield Rule(_SHARD, and_(_SHARD.c.received_at < _before(RecordClass.SHARDS), or_(is_packed, of_no_world)))
     is_over = _is_over(_before(RecordClass.JOB_DETAILS))
     for table in _DETAILS:
-        # From job to job: most of them have no details any more, and those that have are the youngest.
-        found = select(table.c.id).join(_JOB, _JOB.c.id == table.c.job).where(is_over).order_by(_JOB.c.seen_at.desc())
-        yield Rule(table, exists().where(_JOB.c.id == table.c.job, is_over), found=found)
+        yield _of_jobs_that_are_over(table, is_over)
+    newer, newer_complete = _newer_checkpoints(), _newer_checkpoints(is_complete)
+    dispensable = and_(newer >= CHECKPOINTS_KEPT, or_(~is_complete(_CHECKPOINT), newer_complete >= CHECKPOINTS_KEPT))
+    yield _of_jobs_that_are_over(_CHECKPOINT, is_over, dispensable, (_MAP.c.checkpoint,))
+    for table in _ABOUT_CHECKPOINTS:
+        yield _of_jobs_that_are_over(table, is_over, ~exists().where(_CHECKPOINT.c.job == table.c.job))
     yield Rule(
         _JOB,
         and_(
             _is_over(_before(RecordClass.JOBS)),
-            *(~exists().where(table.c.job == _JOB.c.id) for table in (*_DETAILS, _RECOVERY)),
+            *(
+                ~exists().where(table.c.job == _JOB.c.id)
+                for table in (*_DETAILS, *_ABOUT_CHECKPOINTS, _CHECKPOINT, _RECOVERY)
+            ),
         ),
         (_ATTEMPT.c.job, tables.launch_start.c.job, tables.launch_end.c.job),
     )
@@ -161,6 +200,10 @@ class RetentionStore:
         with reading(self._engine) as connection:
             since: float | None = connection.execute(query).scalar()
         return inf if since is None else since
+
+    def pack(self, now: float) -> int:
+        """How many checkpoints had their shards packed."""
+        return PackingStore(self._engine).pack(now)
 
     def expired(self, rule: Rule, limits: Limits, at_most: int) -> list[int]:
         with reading(self._engine) as connection:

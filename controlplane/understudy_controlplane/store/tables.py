@@ -15,6 +15,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -161,6 +162,7 @@ first_step = Table(
 checkpoint_shard = Table(
     "checkpoint_shard",
     metadata,
+    # Until they are packed into the map of their checkpoint.
     Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("restart_count", Number, nullable=False),
@@ -173,6 +175,7 @@ checkpoint_shard = Table(
     Column("file", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("checksum", String(64), nullable=False),  # algorithm:value, as its writer made it; empty: none
+    Column("more_files", JSON, nullable=False, server_default="[]"),  # of this rank: name, bytes, checksum of each
     Column("at", Double, nullable=False),
     Column("received_at", Double, nullable=False),
     UniqueConstraint("job", "restart_count", "launch", "step", "rank", "path"),
@@ -182,7 +185,7 @@ checkpoint_shard = Table(
 checkpoint = Table(
     "checkpoint",
     metadata,
-    # Its shards, counted when they are stored. Of a complete checkpoint the shards are deleted soon.
+    # Its shards are counted when they are stored.
     Column("id", Number, primary_key=True),
     Column("job", ForeignKey("job.id"), nullable=False),
     Column("restart_count", Number, nullable=False),
@@ -193,8 +196,23 @@ checkpoint = Table(
     Column("shards", Number, nullable=False),  # of different ranks of this world
     Column("size_bytes", BigInteger, nullable=False),
     Column("at", Double, nullable=False),  # of the newest shard
+    Column("packed", Boolean, nullable=False, server_default=false()),  # its map has every shard that is in
+    Column("condition", String(16), nullable=False, server_default=""),  # fleet.job.Condition
+    Column("condition_why", Text, nullable=False, server_default=""),
     UniqueConstraint("job", "restart_count", "launch", "step", "path", "world_size"),
     Index("ix_checkpoint_at", "at", "id"),
+    Index("ix_checkpoint_packed", "packed", "at"),
+)
+
+checkpoint_map = Table(
+    "checkpoint_map",
+    metadata,
+    # The shards of a checkpoint in one value, beside its row: lists of checkpoints do not read it.
+    Column("id", Number, primary_key=True),
+    Column("checkpoint", ForeignKey("checkpoint.id"), nullable=False),
+    Column("packed_through", BigInteger, nullable=False),  # id of the last row of checkpoint_shard that is in it
+    Column("shards", LargeBinary, nullable=False),  # store.shard_map
+    UniqueConstraint("checkpoint"),
 )
 
 anomaly = Table(

@@ -1,0 +1,61 @@
+"""Packs the shards of checkpoints that are written: from a row each to one value for each checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Engine, Row, case, func, or_, select, update
+
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.checkpoints import is_complete, of_row, shards_of
+from understudy_controlplane.store.database import Columns, insert_or_update, number_in_order, reading
+from understudy_controlplane.store.shard_map import pack
+
+UNFINISHED_SECONDS = 3600.0
+"""After its last shard a checkpoint that is not complete is packed as it is."""
+
+AT_ONCE = 100
+
+
+class PackingStore:
+    """Packing changes nothing of what is known: a shard may be in the map and in its row. `store.retention` deletes the
+    rows of packed shards, a few at a time.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def pack(self, now: float) -> int:
+        """How many checkpoints were packed, of those that are complete or that nothing is added to any more."""
+        table = tables.checkpoint
+        due = or_(is_complete(), table.c.at < now - UNFINISHED_SECONDS)
+        query = select(table).where(table.c.packed.is_(False), due).order_by(table.c.at).limit(AT_ONCE)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+        for row in rows:
+            self._pack(row)
+        return len(rows)
+
+    def _pack(self, row: Row[Any]) -> None:
+        """Reads and packs before the transaction that writes: with 100,000 ranks it takes a second."""
+        table = tables.checkpoint_shard
+        with reading(self._engine) as connection:
+            through = connection.execute(select(func.max(table.c.id)).where(*of_row(row))).scalar() or 0
+            shards = shards_of(connection, row)
+        packed = {"checkpoint": row.id, "packed_through": through, "shards": pack(shards)}
+        more = select(table.c.id).where(*of_row(row), table.c.id > through).limit(1)
+        with self._engine.begin() as connection:
+            number_in_order(connection)
+            insert_or_update(connection, tables.checkpoint_map, ("checkpoint",), packed, _newer_map)
+            if connection.execute(more).first() is None:  # else a shard came while the map was made
+                mark = update(tables.checkpoint).where(tables.checkpoint.c.id == row.id)
+                connection.execute(mark.values(packed=True))
+
+
+def _newer_map(stored: Columns, new: Columns) -> dict[str, object]:
+    return {
+        "packed_through": case(
+            (stored.packed_through < new.packed_through, new.packed_through), else_=stored.packed_through
+        ),
+        "shards": new.shards,
+    }
