@@ -27,8 +27,10 @@ class LocalGang(Gang):
             command.write_text(f'#!/bin/sh\nexec {sys.executable} -P {fake_slurm.__file__} {name} "$@"\n')
             command.chmod(0o755)
 
-    def start(self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 5) -> None:
-        """One rank a node."""
+    def start(
+        self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 5, files: int = 1024
+    ) -> None:
+        """One rank a node. `files`: the soft limit of open files that the job was submitted with."""
         names = [f"n{number}" for number in range(1, nodes + 1)]
         environment = {
             "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}",
@@ -41,7 +43,7 @@ class LocalGang(Gang):
         words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
         with (self.home / "output").open("wb") as output:
             self._launcher = subprocess.Popen(
-                [sys.executable, "-P", "-m", "understudy_agent.launch", *words],
+                ["prlimit", f"--nofile={files}:", "--", sys.executable, "-P", "-m", "understudy_agent.launch", *words],
                 env=environment,
                 cwd=self.home,
                 stdout=output,

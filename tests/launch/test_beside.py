@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from tests import PYTHON_PATH
 from tests.launch.local import LocalGang
 from tests.testbed.processes import is_running, read_process
+from understudy_agent.launch.open_files import needed
 
 pytestmark = pytest.mark.integration
 
@@ -316,3 +318,14 @@ def hear(server: socket.socket, heard: list[bytes]) -> None:
     connection, _ = server.accept()
     with connection, connection.makefile("rb") as lines:
         heard.extend(lines)
+
+
+# -- open files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_that_needs_more_open_files_gets_them_and_its_ranks_keep_their_limit(gang: LocalGang) -> None:
+    gang.start(THREE, files=64)
+    gang.wait_for_launch(0, 3)
+    rank = int(gang.ranks(0)[0]["pid"])
+    assert resource.prlimit(gang.launcher.pid, resource.RLIMIT_NOFILE)[0] == needed(5)
+    assert resource.prlimit(rank, resource.RLIMIT_NOFILE)[0] == 64

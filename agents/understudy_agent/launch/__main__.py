@@ -11,6 +11,7 @@ from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.launcher import EXIT_CANNOT_START, Launcher
 from understudy_agent.launch.nodes import Nodes
+from understudy_agent.launch.open_files import NotEnoughFiles, have_files_for
 from understudy_agent.launch.options import Options, UsageError, parse
 from understudy_agent.launch.progress import FileProgress, HookProgress, Progress, TimeAlive
 from understudy_agent.launch.protocol import new_secret
@@ -28,8 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(arguments)
         allocation = read_allocation(os.environ)
         check_size(options, allocation)
+        before_srun = have_files_for(len(allocation.nodes))
         events = Events(options.events)
-    except (UsageError, NoAllocation, OSError) as error:
+    except (UsageError, NoAllocation, NotEnoughFiles, OSError) as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_USAGE
     if options.run:
@@ -50,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
     node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds)
     nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
-    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, secret), events, progress, line)
+    launcher = Launcher(
+        options, nodes, hub, Steps(hub, allocation, options, secret, before_srun), events, progress, line
+    )
     try:
         return launcher.run()
     except OSError as error:

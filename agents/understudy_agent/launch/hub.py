@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from understudy_agent.launch.ports import bind_a_port
 from understudy_agent.launch.protocol import (
     BEAT_SECONDS,
+    LINE_BYTES_MAX,
     Lines,
     Message,
     ProtocolError,
@@ -26,8 +27,15 @@ from understudy_agent.launch.protocol import (
     text,
 )
 
-UNPROVEN_MAX = 4096
+STRANGERS_MAX = 256
+"""Connections whose other side is unverified. At the limit nothing is accepted: seats wait in the kernel's queue."""
+STRANGERS_OF_AN_ADDRESS_MAX = 16
 UNPROVEN_SECONDS = 10.0
+OVERDUE_SECONDS = 1.0
+"""An unverified connection that is older makes room where others wait."""
+STRANGER_BYTES_MAX = 4096
+ACCEPTED_AT_ONCE_MAX = 64
+NO_FILES_SECONDS = 0.2
 LAUNCHER_BEAT_SECONDS = 2.0
 _ALSO = "also"
 
@@ -60,6 +68,10 @@ class Hub:
         self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._links: set[SeatLink] = set()
+        self._unverified: dict[SeatLink, str] = {}
+        """Oldest first, each with the address it comes from."""
+        self._accepts = True
+        self._no_files_until = 0.0
         self._also: socket.socket | None = None
         self._beaten = time.monotonic()
         self._asked_last = time.monotonic()
@@ -69,6 +81,11 @@ class Hub:
         self._server.setblocking(False)
         self._selector.register(self._server, selectors.EVENT_READ)
         self.port: int = self._server.getsockname()[1]
+
+    @property
+    def strangers(self) -> int:
+        """Connections whose other side has not been verified yet."""
+        return len(self._unverified)
 
     def watch(self, wakeup: socket.socket) -> None:
         """`wait` returns for this socket too."""
@@ -92,6 +109,7 @@ class Hub:
             for link in self._links:
                 link.last_message_at = now
         self._asked_last = now
+        self._make_room(now)
         for key, events in ready:
             if key.fileobj is self._server:
                 self._accept(now)
@@ -105,8 +123,6 @@ class Hub:
             for link in list(self._links):
                 if link.node:
                     self.send(link, "beat")
-                elif now - link.opened > UNPROVEN_SECONDS:
-                    self._forget(link)
 
     def send(self, link: SeatLink, kind: str, **fields: object) -> None:
         """Never waits. A seat that has disconnected is reported as lost by `wait`."""
@@ -121,17 +137,41 @@ class Hub:
         self._server.close()
 
     def _accept(self, now: float) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection, _ = self._server.accept()
-                if sum(not link.node for link in self._links) >= UNPROVEN_MAX:
-                    connection.close()
-                    continue
-                connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                link = SeatLink(connection, now, challenge(), last_message_at=now)
-                self._links.add(link)
-                self._selector.register(connection, selectors.EVENT_READ, link)
+        for _ in range(ACCEPTED_AT_ONCE_MAX):
+            if len(self._unverified) >= STRANGERS_MAX:
+                self._accept_no_more()
+                return
+            try:
+                connection, (address, _port) = self._server.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # no files left, or the other side is gone already
+                self._no_files_until = now + NO_FILES_SECONDS
+                self._accept_no_more()
+                return
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = SeatLink(connection, now, challenge(), Lines(STRANGER_BYTES_MAX), last_message_at=now)
+            self._links.add(link)
+            self._selector.register(connection, selectors.EVENT_READ, link)
+            same = [one for one, whence in self._unverified.items() if whence == address]
+            if len(same) >= STRANGERS_OF_AN_ADDRESS_MAX:
+                self._forget(same[0])
+            self._unverified[link] = address
+
+    def _accept_no_more(self) -> None:
+        self._accepts = False
+        self._selector.unregister(self._server)
+
+    def _make_room(self, now: float) -> None:
+        """Of strangers only the newest stay; accept again where it can go on."""
+        full = len(self._unverified) >= STRANGERS_MAX
+        patience = OVERDUE_SECONDS if full else UNPROVEN_SECONDS
+        for link in [one for one in self._unverified if now - one.opened > min(patience, UNPROVEN_SECONDS)]:
+            self._forget(link)
+        if not self._accepts and len(self._unverified) < STRANGERS_MAX and now >= self._no_files_until:
+            self._accepts = True
+            self._selector.register(self._server, selectors.EVENT_READ)
 
     def _serve(self, link: SeatLink, events: int, now: float) -> Iterator[tuple[SeatLink, Message]]:
         if link.open and events & selectors.EVENT_WRITE:
@@ -147,14 +187,16 @@ class Hub:
             piece, messages = b"", []
         link.last_message_at = now
         for message in messages:
+            if link.node:
+                yield link, message
+                continue
             try:
-                if link.node:
-                    yield link, message
-                elif self._introduce(link, message):
-                    yield link, {"type": "hello"}
+                verified = self._introduce(link, message)
             except ProtocolError:
                 piece = b""
                 break
+            if verified:
+                yield link, {"type": "hello"}
         if not piece:
             known = bool(link.node)
             self._forget(link)
@@ -174,6 +216,8 @@ class Hub:
         link.generation, link.step = number(message, "generation"), text(message, "step")
         link.address, link.port, link.gpus = text(message, "address"), number(message, "port"), number(message, "gpus")
         link.node = text(message, "node")
+        link.lines.bytes_max = LINE_BYTES_MAX
+        self._unverified.pop(link, None)
         return True
 
     def _flush(self, link: SeatLink) -> None:
@@ -193,6 +237,7 @@ class Hub:
             self._selector.unregister(link.socket)
             link.socket.close()
             self._links.discard(link)
+            self._unverified.pop(link, None)
 
 
 def silence_of(link: SeatLink, now: float) -> float:

@@ -75,8 +75,11 @@ class Step:
 class Steps:
     """All steps of this launcher, also those that are ending."""
 
-    def __init__(self, hub: Hub, allocation: Allocation, options: Options, secret: str) -> None:
+    def __init__(
+        self, hub: Hub, allocation: Allocation, options: Options, secret: str, before_srun: Sequence[str] = ()
+    ) -> None:
         self._hub = hub
+        self._before_srun = before_srun
         self._allocation = allocation
         self._options = options
         self._secret = secret
@@ -98,7 +101,8 @@ class Steps:
             "--",
             *self._options.command,
         ]
-        program = start_step(srun_arguments(self._allocation, nodes, seat), self._secret)
+        srun = srun_arguments(self._allocation, nodes, seat)
+        program = start_step([*self._before_srun, *srun], self._secret)
         step = Step(generation, tuple(nodes), program, time.monotonic(), probe=probe)
         self._steps[generation] = step
         return step

@@ -1,0 +1,169 @@
+"""Any program that reaches the launcher's port costs itself its connection, and the gang nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_agent.launch import greeting, hub
+from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.open_files import NotEnoughFiles, needed, with_files_for
+from understudy_agent.launch.protocol import Message, encode
+
+SECRET = "the secret"
+
+
+@pytest.fixture
+def opened() -> Iterator[Hub]:
+    one = Hub(SECRET)
+    yield one
+    one.close()
+
+
+def connect(to: Hub, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", to.port), timeout=5, source_address=(source, 0))
+
+
+def received(of: Hub, seconds: float) -> list[Message]:
+    deadline = time.monotonic() + seconds
+    found: list[Message] = []
+    while not found and time.monotonic() < deadline:
+        found += [message for _, message in of.wait(0.01)]
+    return found
+
+
+def a_seat_gets_in(to: Hub, seconds: float = 5.0) -> bool:
+    """Whether a true seat, on a node of its own, is verified."""
+    errors: list[BaseException] = []
+
+    def greet() -> None:
+        try:
+            with connect(to, "127.0.0.77") as link:
+                greeting.greet(link, SECRET, 0, 23456)
+                assert link.recv(1) == b""  # until the hub closes it
+        except (OSError, AssertionError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=greet, daemon=True)
+    thread.start()
+    return received(to, seconds) == [{"type": "hello"}]
+
+
+SEAT = encode("seat", challenge="x")
+NASTY = {
+    "deeply nested": b"[" * 20_000 + b"\n",
+    "deeply nested in a message": b'{"type": "seat", "challenge": ' + b"[" * 20_000 + b"\n",
+    "a challenge with a lone surrogate": b'{"type": "seat", "challenge": "\\ud800"}\n',
+    "an answer that is not ASCII": SEAT + '{"type": "hello", "answer": "é"}\n'.encode(),
+    "an answer with a lone surrogate": SEAT + b'{"type": "hello", "answer": "\\udfff"}\n',
+    "a number of 20,000 digits": b'{"type": "seat", "challenge": ' + b"9" * 20_000 + b"}\n",
+    "bytes that are no text": b"\xff\xfe\x00\n",
+    "a null byte": b'{"type": "seat\\u0000", "challenge": "\\u0000"}\n',
+    "the same greeting twice": SEAT + SEAT,
+    "a long line": b"x" * 100_000,
+    "an array": b"[1, 2]\n",
+}
+
+
+@pytest.mark.parametrize("sent", NASTY.values(), ids=NASTY.keys())
+def test_whatever_a_stranger_sends_costs_it_its_connection(opened: Hub, sent: bytes) -> None:
+    with connect(opened) as stranger:
+        with contextlib.suppress(OSError):  # disconnected while it sends
+            stranger.sendall(sent)
+            stranger.shutdown(socket.SHUT_WR)
+        assert received(opened, 0.2) == []
+        with contextlib.suppress(ConnectionResetError):
+            while stranger.recv(65536):  # a welcome may come first
+                pass
+    assert a_seat_gets_in(opened)
+
+
+@given(st.one_of(st.binary(max_size=300), st.recursive(st.none() | st.text() | st.integers() | st.floats(), st.lists)))
+def test_nothing_that_a_stranger_can_send_ends_the_launcher(value: object) -> None:
+    one = Hub(SECRET)
+    try:
+        with connect(one) as stranger:
+            for kind in ("seat", "hello"):
+                fields = {"type": kind, "challenge": value, "answer": value, "node": value, "generation": value}
+                line = value if isinstance(value, bytes) else json.dumps(fields).encode()
+                with contextlib.suppress(OSError):
+                    stranger.sendall(line + b"\n")
+                assert [message for _, message in one.wait(0.001)] == []
+    finally:
+        one.close()
+
+
+def test_idle_strangers_of_one_host_keep_no_seat_out(opened: Hub) -> None:
+    with contextlib.ExitStack() as strangers:
+        for _ in range(3 * hub.STRANGERS_OF_AN_ADDRESS_MAX):
+            strangers.enter_context(connect(opened))
+            list(opened.wait(0))
+        assert opened.strangers <= hub.STRANGERS_OF_AN_ADDRESS_MAX
+        assert a_seat_gets_in(opened, seconds=1.0)
+
+
+def test_at_the_limit_it_stops_accepting_and_comes_back(opened: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "STRANGERS_MAX", 3)
+    monkeypatch.setattr(hub, "UNPROVEN_SECONDS", 0.3)
+    with contextlib.ExitStack() as strangers:
+        for host in range(2, 8):
+            strangers.enter_context(connect(opened, f"127.0.0.{host}"))
+        deadline = time.monotonic() + 0.2
+        while time.monotonic() < deadline:
+            list(opened.wait(0.01))
+            assert opened.strangers <= 3
+        assert a_seat_gets_in(opened)
+
+
+def test_without_free_files_it_waits_and_goes_on(opened: Hub) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as strangers:
+        waiting = [socket.socket() for _ in range(4)]  # made before the files are used up
+        for one in waiting:
+            strangers.enter_context(one)
+        with open("/dev/null") as highest:  # noqa: PTH123 - its number is wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno() + 1, hard))
+            try:
+                for one in waiting:
+                    one.connect(("127.0.0.1", opened.port))
+                began = time.process_time()
+                assert received(opened, 0.5) == []
+                assert time.process_time() - began < 0.3, "it does not try again and again at once"
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert a_seat_gets_in(opened)
+
+
+def test_a_stranger_that_says_nothing_is_disconnected(opened: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "UNPROVEN_SECONDS", 0.1)
+    with connect(opened) as stranger:
+        deadline = time.monotonic() + 3
+        stranger.setblocking(False)
+        while time.monotonic() < deadline:
+            list(opened.wait(0.01))
+            with contextlib.suppress(BlockingIOError):
+                assert stranger.recv(1) == b""
+                return
+        raise AssertionError("it is still connected")
+
+
+def test_a_large_gang_gets_the_files_that_it_needs_and_its_ranks_keep_their_limit() -> None:
+    assert with_files_for(8, (1024, 20_000)) == (1024, ())
+    soft, start = with_files_for(2048, (1024, 20_000))
+    assert soft == needed(2048) > 4096
+    assert start == ("prlimit", "--nofile=1024:20000", "--")
+    assert with_files_for(2048, (1024, resource.RLIM_INFINITY))[1] == ("prlimit", "--nofile=1024:unlimited", "--")
+
+
+def test_the_error_names_how_many_files_a_gang_needs() -> None:
+    with pytest.raises(NotEnoughFiles, match=rf"2048 nodes need {needed(2048)} open files.* 4096"):
+        with_files_for(2048, (1024, 4096))
