@@ -564,6 +564,7 @@ class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
     nodes_min: Count = 1  # it continues with no fewer
     group_sizes: Text = ""  # of the ranks' groups, as the command's own options name them: "tp=8 pp=4", also cp and ep
+    ranks_per_node: Count = 0  # 0: not known yet
 
 
 class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -589,12 +590,20 @@ class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
     without: tuple[str, ...] = ()  # nodes that a spare replaces, where there is one; they are not bad
 
 
+class RankLayout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of a gang whose groups of ranks need several nodes: what the launcher needs to keep each within a domain."""
+
+    group_sizes: str = ""  # as in `LauncherState`, or as the job's comment names them
+    domains: dict[str, tuple[str, ...]] = {}  # of each good node of the allocation, as "rack r1"
+
+
 class LauncherOrders(msgspec.Struct, frozen=True, omit_defaults=True):
     """All orders that are valid now. A node that is not in `bad` any more can be used again."""
 
     bad: dict[str, str] = {}  # node → why nothing of the gang may run there
     restart: Restart | None = None
     places: dict[str, str] = {}  # node that the gang leaves → the spare that costs the gang least in its place
+    layout: RankLayout | None = None  # None: the order of ranks makes no difference, or is not known to make one
 
 
 class EarlierAllocations(msgspec.Struct, frozen=True, omit_defaults=True):

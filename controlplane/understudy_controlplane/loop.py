@@ -261,7 +261,7 @@ class Loop:
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
-        self._launchers.replace_orders(launcher_orders(snapshot))
+        self._launchers.replace_orders(launcher_orders(snapshot, self._current.config))
         findings = detect(snapshot, self._current.config)
         return snapshot, findings, decide(snapshot, findings, self._current.config)
 

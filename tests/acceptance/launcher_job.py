@@ -26,21 +26,22 @@ RANKS = Path(__file__).with_name("ranks.py")
 class LauncherJob:
     """A gang of so many nodes, in an allocation of some more."""
 
-    def __init__(self, site: Site, nodes: int, spares: int, steps: int, *options: str) -> None:
+    def __init__(self, site: Site, nodes: int, spares: int, steps: int, *options: str, arguments: str = "") -> None:
+        """`options` are sbatch's, `arguments` further ones of the training program."""
         self.site, self.size, self.steps = site, nodes, steps
         self.home = site.cluster.user_directory(RESEARCHER)
         program = self.home / "ranks.py"
         shutil.copy(RANKS, program)
-        if site.cluster.slurm is NATIVE:
-            python = site.job_python()
-        else:
-            python, bytecode = OTHER_PYTHON, shutil.ignore_patterns("__pycache__")
-            shutil.copytree(REPOSITORY / "agents" / "understudy_agent", site.code / "understudy_agent", ignore=bytecode)
+        python = site.job_python() if site.cluster.slurm is NATIVE else OTHER_PYTHON
+        launcher, bytecode = site.code / "understudy_agent", shutil.ignore_patterns("__pycache__")
+        if not launcher.exists():  # this checkout's, whichever one is installed
+            shutil.copytree(REPOSITORY / "agents" / "understudy_agent", launcher, ignore=bytecode)
         script = self.home / "job.sh"
         words = f"--nodes {nodes} --procs-per-node 1 --rearm-seconds 0.5 --events events"
+        command = f"{python} {program} {self.home} {steps} {arguments}"
         script.write_text(
             "#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --output=output\n"
-            f"exec {python} -P -m understudy_agent.launch {words} -- {python} {program} {self.home} {steps}\n"
+            f"exec {python} -P -m understudy_agent.launch {words} -- {command}\n"
         )
         wanted = [f"--nodes={nodes + spares}", "--gres=gpu:8", "--requeue", "--comment=understudy", *options]
         self.job = site.submit(script, options=wanted)

@@ -66,6 +66,22 @@ def test_xids_are_dealt_with_within_the_allocation_in_a_second(make_site: MakeSi
     assert gang.job_fields(site, job.job)["Restarts"] == "0"
 
 
+def test_ranks_of_a_tensor_parallel_group_stay_in_one_rack(make_site: MakeSite) -> None:
+    """In the first launch of an allocation, as after a requeue, and after a swap for which other nodes have to move."""
+    site = make_site(nodes=8, spares=1, leaf_switches={"leaf1": ("n1", "n2", "n4", "n6"), "leaf2": ("n3", "n5", "n7")})
+    gang.start_site(site)
+    job = LauncherJob(site, 4, 2, 800, arguments="--tensor-model-parallel-size 2")
+    assert job.wait_for_launch(0, 0) == ["n1", "n2", "n6", "n4"], "not n3 and n4, as Slurm sorts them"
+    job.wait_for_checkpoint(0, 0)
+    job.wait_for_standbys(1, 6)
+    site.nodes["n6"].fail_gpu()
+    assert job.wait_for_launch(0, 1) == ["n1", "n2", "n3", "n5"], "n4 is well, and alone in its rack"
+    wait_succeeded(site, 1)
+    assert all(one["from"] > 0 for one in job.starts(0, 1))
+    job.assert_trained()
+    print(f"\n{[one['message'] for one in job.events('arranged')]}; {swaps(site)[-1]['phases_ms']}")
+
+
 def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site: MakeSite) -> None:
     """Nor any time of the job's own: what the fault took is added to its limit, up to the site's bound."""
     site = make_site(nodes=8, spares=1, settings={"recovery": {"time_credit_minutes_max": 1}})

@@ -44,6 +44,7 @@ STATE: LauncherState = {
     "lost": (),
     "nodes_min": 2,
     "group_sizes": "tp=8",
+    "ranks_per_node": 8,
 }
 NEXT: LauncherState = {**STATE, "launch": 1, "seats": ("n1", "n3"), "spares": (), "lost": ("n2",)}
 STARTED: messages.LaunchStarted = {

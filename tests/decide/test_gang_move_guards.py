@@ -310,7 +310,7 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         assert (plan.nodes, plan.leaving, plan.launch) == ((), ("n2",), 2)
         sent = (RecoveryStep(1, StepName.ORDER_RESTART, StepStatus.INTENDED),)
         under_way = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 1, sent)
-        orders = launcher_orders(replace(snapshot, recoveries=(under_way,)))
+        orders = launcher_orders(replace(snapshot, recoveries=(under_way,)), b.config())
         assert list(orders[7].bad) == ["n2"]
         assert orders == {7: orders_of(plan)}
         (again,) = decided(replace(snapshot, recoveries=(under_way,)))

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import LauncherPhase, LauncherState, Restart
+from understudy_agent.parallelism import Parallelism
+from understudy_agent.wire import LauncherPhase, LauncherState, RankLayout, Restart
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.hangs import restarts_without_progress
@@ -22,8 +23,7 @@ from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang, orders_version
-from understudy_controlplane.fleet.node import NodeRecord, NodeState
-from understudy_controlplane.fleet.parallelism import Parallelism
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     Plan,
@@ -245,19 +245,49 @@ def ordered(plan: Plan, status: StepStatus = StepStatus.INTENDED) -> Recovery:
 
 
 def test_spares_and_nodes_it_left_are_ordered_bad_by_their_state_alone() -> None:
-    assert launcher_orders(scene(nodes=[quarantined("n4")]))[7].bad == {"n4": "xid.79: fell off"}
-    assert launcher_orders(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE)) == {}
-    assert launcher_orders(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]))[7].bad == {}, (
+    assert launcher_orders(scene(nodes=[quarantined("n4")]), b.config())[7].bad == {"n4": "xid.79: fell off"}
+    assert launcher_orders(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE), b.config()) == {}
+    assert launcher_orders(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]), b.config())[7].bad == {}, (
         "its drain was not read back yet"
     )
 
 
 def test_a_seat_is_ordered_bad_only_by_a_plan() -> None:
     snapshot = scene(nodes=[quarantined("n2")])
-    assert launcher_orders(snapshot)[7].bad == {}
+    assert launcher_orders(snapshot, b.config())[7].bad == {}
     plan = planned(scene(), fault("n2"))
-    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan, StepStatus.PLANNED),)))[7].bad == {}
-    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan),)))[7].bad == {"n2": "xid.79: fell off"}
+    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan, StepStatus.PLANNED),)), b.config())[7].bad == {}
+    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan),)), b.config())[7].bad == {
+        "n2": "xid.79: fell off"
+    }
+
+
+def layout(of: Gang, *nodes: NodeView, comment: str = "understudy") -> RankLayout | None:
+    of = replace(of, state=msgspec.structs.replace(of.state, ranks_per_node=8))
+    job = b.job(comment=comment)
+    seen = b.snapshot(*nodes, jobs=[job], gangs={job.key: of}, topology=RACKS)
+    return launcher_orders(seen, b.config())[7].layout
+
+
+def test_a_launcher_learns_the_domains_of_its_nodes_where_groups_of_ranks_need_several() -> None:
+    wide = gang(group_sizes="tp=16", spares=("n4", "n5"))
+    found = layout(wide)
+    assert found is not None
+    assert found.group_sizes == "tp=16"
+    assert found.domains.keys() == {"n1", "n2", "n3", "n4", "n5"}
+    assert found.domains["n1"] == tuple(one.label for one in RACKS.of_node["n1"])
+    assert layout(gang(group_sizes="tp=8")) is None, "each group is on one node"
+    assert layout(wide, comment="understudy tp=8 checkpoints=/x") is None, "the comment counts"
+    named = layout(GANG, comment="understudy tp=16 checkpoints=/x")
+    assert named is not None
+    assert named.group_sizes == "tp=16"
+    assert launcher_orders(scene(wide), b.config())[7].layout is None, "no topology"
+
+
+def test_a_spare_on_probation_is_not_taken_for_the_sake_of_the_order() -> None:
+    found = layout(gang(group_sizes="tp=16", spares=("n4", "n5")), b.node("n5", NodeState.PROBATION))
+    assert found is not None
+    assert found.domains.keys() == {"n1", "n2", "n3", "n4"}
 
 
 # -- hangs -------------------------------------------------------------------------------------------------------
@@ -268,7 +298,7 @@ def test_a_hang_makes_a_suspect_and_restarts_the_gang_within_its_allocation() ->
     assert (decision.row, decision.action, decision.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
     plan = b.plan_as(AllocationSwapPlan, decision.plan)
     assert (plan.nodes, plan.leaving) == ((), ("n2",))
-    orders = launcher_orders(replace(scene(), recoveries=(ordered(plan),)))[7]
+    orders = launcher_orders(replace(scene(), recoveries=(ordered(plan),)), b.config())[7]
     assert (orders.bad, orders.restart) == ({}, Restart(2, "no step has ended", ("n2",)))
 
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import builders as b
+from understudy_agent.parallelism import Parallelism, parallelism_of, traffic
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.placement import Layout, Placement, place
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.parallelism import Parallelism, parallelism_of, traffic
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
 

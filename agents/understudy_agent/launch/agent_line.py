@@ -13,7 +13,7 @@ import json
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,21 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """For the order of ranks: sizes of their groups, as "tp=16", and the domains of each node."""
+
+    group_sizes: str
+    domains: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
     """All orders of the control plane that are valid now."""
 
     bad: Mapping[str, str] = field(default_factory=dict)
     restart: Restart | None = None
     places: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
 
 
 class AgentLine:
@@ -93,6 +102,15 @@ class AgentLine:
     def places(self) -> Mapping[str, str]:
         """Node that the gang leaves → the spare that costs the gang least in its place."""
         return self._orders.places
+
+    @property
+    def layout(self) -> Layout | None:
+        """None: the order of ranks makes no difference, as far as is known."""
+        return self._orders.layout
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
 
     def step(self) -> int | None:
         """The furthest step that the present launch has finished; None: its ranks report no steps."""
@@ -268,7 +286,13 @@ def _orders(message: dict[str, Any]) -> Orders:
     bad = {str(node): str(why) for node, why in message.get("bad", {}).items()}
     places = {str(node): str(spare) for node, spare in message.get("places", {}).items()}
     restart = message.get("restart")
+    layout = _layout(message["layout"]) if message.get("layout") is not None else None
     if restart is None:
-        return Orders(bad, places=places)
+        return Orders(bad, places=places, layout=layout)
     without = tuple(str(node) for node in restart.get("without", ()))
-    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without), places)
+    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without), places, layout)
+
+
+def _layout(message: dict[str, Any]) -> Layout:
+    domains = {str(node): [str(one) for one in labels] for node, labels in message.get("domains", {}).items()}
+    return Layout(str(message.get("group_sizes", "")), domains)

@@ -58,6 +58,11 @@ class Launch:
     def ranks(self) -> int:
         return len(self.seats) * self.processes
 
+    def ranks_per_node(self, wanted: int | None) -> int:
+        """`wanted` by the user; else one for each GPU of the first node, or one. 0: that node has not answered yet."""
+        link = self.step.link(self.seats[0])
+        return wanted or (0 if link is None else link.gpus or 1)
+
     def age(self, now: float) -> float:
         return 0.0 if self.began_at is None else now - self.began_at
 

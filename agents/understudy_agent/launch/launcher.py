@@ -14,6 +14,7 @@ from enum import StrEnum
 from understudy_agent.launch import ending, seating, watch
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.budget import Budget
+from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Action, Decision, decide
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub
@@ -22,15 +23,19 @@ from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.progress import Progress
+from understudy_agent.launch.rank_order import arrange
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.seats import Seats
 from understudy_agent.launch.signals import Meaning, Signals
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Steps
 from understudy_agent.launch.watch import LaunchEnd
+from understudy_agent.parallelism import DATA_PARALLEL, parallelism_of
 
 EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
+LAYOUT_SECONDS = 2.0
+"""For the control plane to name domains, before the first launch begins in Slurm's order."""
 TURN_SECONDS = 0.05
 TURN_SECONDS_ENDING = 0.005
 
@@ -71,6 +76,8 @@ class Launcher:
         self._until = 0.0
         self._seating_seconds: float | None = None
         """Time that the first step took until every node had answered."""
+        self._begun_on: tuple[str, ...] = ()
+        """Nodes of the last launch that began, by node rank."""
         self._failed_steps = 0
         """Since the last launch began."""
 
@@ -170,6 +177,8 @@ class Launcher:
         outcome = seating.judge(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)
         self._nodes.bar(outcome.barred)
         match outcome.next:
+            case seating.Next.GO if self._awaits_layout(sample.age_seconds):
+                pass
             case seating.Next.GO:
                 self._seating_seconds = self._seating_seconds or sample.age_seconds
                 self._go()
@@ -189,8 +198,34 @@ class Launcher:
         self._exit_code = EXIT_CANNOT_START
         self._start_leaving()
 
+    def _awaits_layout(self, age_seconds: float) -> bool:
+        """For the first launch, where it may make a difference: the agent has just been asked."""
+        sizes = parallelism_of(group_sizes(self._options.command).split()) or DATA_PARALLEL
+        spans = sizes.nodes_of_group(self._launch.ranks_per_node(self._options.procs_per_node)) > 1
+        first = self._launch.number == 0 and not self._options.keep_rank_order
+        return first and spans and self._line.connected and not self._line.has_orders and age_seconds < LAYOUT_SECONDS
+
+    def _arrange(self) -> None:
+        """The order of nodes for a launch that begins on other nodes than the one before."""
+        launch, layout = self._launch, self._line.layout
+        if layout is None or self._options.keep_rank_order or launch.seats == self._begun_on:
+            return
+        sizes = parallelism_of(layout.group_sizes.split()) or DATA_PARALLEL
+        spares = [
+            node
+            for node in (self._standbys.spares(launch) if self._options.in_process_seconds is None else ())
+            if (link := launch.step.link(node)) is not None and link.gpus == launch.step.links[launch.seats[0]].gpus
+        ]
+        in_place = launch.seats
+        each = launch.ranks_per_node(self._options.procs_per_node)
+        launch.seats = arrange(in_place, spares, each, sizes, layout.domains)
+        if launch.seats != in_place:
+            self._reports.arranged(launch, in_place)
+
     def _go(self) -> None:
+        self._arrange()
         launch = self._launch
+        self._begun_on = launch.seats
         launch.began_at = time.monotonic()
         self._budget.begin(launch, launch.began_at)
         self._failed_steps = 0

@@ -22,6 +22,7 @@ class LauncherState(TypedDict):
     lost: tuple[str, ...]
     nodes_min: int
     group_sizes: str
+    ranks_per_node: int
 
 
 class LaunchStarted(TypedDict):

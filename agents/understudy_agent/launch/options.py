@@ -30,6 +30,8 @@ class Options:
     torchrun: bool
     run: str
     """Name of the run; empty: as in the environment, or by the job's name and folder."""
+    keep_rank_order: bool
+    """Nodes are replaced in place, and launches begin in Slurm's order of nodes."""
     preload: tuple[str, ...]
     verdicts: Path | None
     progress_file: Path | None
@@ -78,6 +80,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         procs_per_node=_processes(given.procs_per_node),
         torchrun=given.torchrun,
         run=given.run,
+        keep_rank_order=given.keep_rank_order,
         preload=tuple(filter(None, given.preload.split(","))),
         verdicts=Path(given.verdicts) if given.verdicts else None,
         progress_file=given.progress_file,
@@ -123,6 +126,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nodes", type=int, required=True, metavar="N", help="nodes of the gang; the allocation's others are spares")
     add("--procs-per-node", default="auto", metavar="K", help="ranks on each node; auto: one a GPU, or one (default)")
+    add(
+        "--keep-rank-order",
+        action="store_true",
+        help="replace nodes in place, also where another order keeps groups of ranks in one rack",
+    )
     add("--torchrun", action="store_true", help="one torchrun on each node, which starts the ranks there")
     add(
         "--in-process",

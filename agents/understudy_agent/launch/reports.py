@@ -50,6 +50,7 @@ class Reports:
                 "lost": self._lost(launch, spares),
                 "nodes_min": nodes_min,
                 "group_sizes": group_sizes(self._options.command),
+                "ranks_per_node": launch.ranks_per_node(self._options.procs_per_node),
             }
         )
 
@@ -105,6 +106,12 @@ class Reports:
     def cannot_start(self, status: int | None) -> None:
         message = f"srun ended with {status} before any node answered; its own message is above"
         self._events.report("cannot_start", message, status=status)
+
+    def arranged(self, launch: Launch, in_place: Sequence[str]) -> None:
+        """Other nodes, or another order of them, than replacing in place would give."""
+        moved = [f"{new} instead of {old}" for old, new in zip(in_place, launch.seats, strict=True) if old != new]
+        message = f"launch {launch.number}: groups of ranks stay in one domain: {', '.join(moved)}"
+        self._events.report("arranged", message, launch=launch.number, in_place=in_place, seats=launch.seats)
 
     def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
         """`restore`: step and path that its ranks restore, while no control plane answers."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from understudy_agent.wire import LauncherOrders, Restart
-from understudy_controlplane.config import Mode
+from understudy_agent.parallelism import parallelism_of
+from understudy_agent.wire import LauncherOrders, RankLayout, Restart
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.placement import layout_of
+from understudy_controlplane.decide.spares import standing_of
+from understudy_controlplane.fleet.distance import KINDS
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import REASON_PREFIX, NodeState
@@ -11,14 +15,14 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery,
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
-def launcher_orders(snapshot: Snapshot) -> dict[int, LauncherOrders]:
+def launcher_orders(snapshot: Snapshot, config: Config) -> dict[int, LauncherOrders]:
     """By job id. In mode observe no launcher gets any."""
     if snapshot.mode is Mode.OBSERVE:
         return {}
-    return {key.job_id: _orders(snapshot, key, gang) for key, gang in snapshot.gangs.items()}
+    return {key.job_id: _orders(snapshot, key, gang, config) for key, gang in snapshot.gangs.items()}
 
 
-def _orders(snapshot: Snapshot, job: JobKey, gang: Gang) -> LauncherOrders:
+def _orders(snapshot: Snapshot, job: JobKey, gang: Gang, config: Config) -> LauncherOrders:
     """A node is bad from the time its drain was read back until it is returned to service: while it stays in the
     allocation no launcher may use it again. A node on which the gang runs now is named only where a plan names it:
     without a spare, a gang that is slow is better than none.
@@ -33,9 +37,33 @@ def _orders(snapshot: Snapshot, job: JobKey, gang: Gang) -> LauncherOrders:
         and node.record.drained_at is not None
         and (name not in gang.seats or (plan is not None and name in plan.nodes))
     }
+    layout = _layout(snapshot, job, gang, config)
     if not isinstance(plan, AllocationSwapPlan):
-        return LauncherOrders(bad)
-    return LauncherOrders(_avoided(plan) | bad, restart(plan), dict(plan.places))
+        return LauncherOrders(bad, layout=layout)
+    return LauncherOrders(_avoided(plan) | bad, restart(plan), dict(plan.places), layout)
+
+
+def _layout(snapshot: Snapshot, key: JobKey, gang: Gang, config: Config) -> RankLayout | None:
+    """None where each group of ranks is on one node. Of the spares, those that the gang should get only where there is
+    no other are left out.
+    """
+    job = snapshot.jobs.get(key)
+    if job is None or not snapshot.topology.distances.any_known:
+        return None
+    named = [one for one in job.slurm.comment.split() if parallelism_of([one])]
+    sizes = " ".join(named) or gang.state.group_sizes
+    if not sizes:
+        return None
+    found = layout_of(snapshot, job)
+    if found.sizes.nodes_of_group(max(1, found.world // len(found.seats))) == 1:
+        return None
+    standing = standing_of(snapshot, config)
+    spares = [name for name in gang.spares if not any(standing(name))]
+    domains = {
+        name: tuple(one.label for one in snapshot.topology.of_node.get(name, ()) if one.kind in KINDS)
+        for name in (*gang.seats, *spares)
+    }
+    return RankLayout(sizes, domains)
 
 
 def _launcher_acts(recovery: Recovery) -> bool:

@@ -2,7 +2,7 @@
 
 The cost of a node in a gang's seat is the traffic of the seat's ranks with each other seat, times the distance to the
 node there (`fleet.distance`). Traffic follows from the sizes of the gang's parallelism and from Slurm's block
-distribution of ranks over seats (`fleet.parallelism`).
+distribution of ranks over seats (`understudy_agent.parallelism`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.job import Job, parallelism
-from understudy_controlplane.fleet.parallelism import (
+from understudy_agent.parallelism import (
     ANY,
     DATA_PARALLEL,
     Parallelism,
     parallelism_of,
     ranks_of_node,
-    traffic,
+    traffic_of_node,
 )
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.job import Job, parallelism
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import Topology
@@ -47,11 +47,9 @@ class Layout:
         found = np.zeros(nodes, dtype=np.float32)
         if nodes == 1:
             return found
-        ranks = ranks_of_node(seat, nodes, self.world)
-        each = max(1, len(ranks_of_node(0, nodes, self.world)))
-        for rank, weight in traffic(ranks, self.world, self.sizes).items():
-            found[min(rank // each, nodes - 1)] += weight
-        found += ANY * len(ranks) / (nodes - 1)
+        for other, weight in traffic_of_node(seat, nodes, self.world, self.sizes).items():
+            found[other] += weight
+        found += ANY * len(ranks_of_node(seat, nodes, self.world)) / (nodes - 1)
         found[seat] = 0
         return found
 
@@ -106,7 +104,9 @@ def layout_of(snapshot: Snapshot, job: Job) -> Layout:
     by_rank = tuple(dict.fromkeys(name for name in table.nodes if name)) if table is not None else ()
     seats = gang.seats if gang is not None else by_rank or job.slurm.nodes
     first = snapshot.nodes.get(seats[0]) if seats else None
-    each = gpus_of_gres(first.slurm.gres) if first is not None and first.slurm is not None else 0
+    each = gang.state.ranks_per_node if gang is not None else 0
+    if not each and first is not None and first.slurm is not None:
+        each = gpus_of_gres(first.slurm.gres)
     world = len(table.nodes) if table is not None and by_rank == seats else len(seats) * max(1, each)
     reported = parallelism_of(gang.state.group_sizes.split()) if gang is not None else None
     return Layout(seats, world, parallelism(job.slurm.comment) or reported or DATA_PARALLEL)

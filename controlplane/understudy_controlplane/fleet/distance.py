@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from understudy_agent.parallelism import ALL_RAILS, ELSEWHERE, SAME_BLOCK, SAME_POD, SAME_RACK
+
 if TYPE_CHECKING:
     from understudy_controlplane.fleet.topology import Topology
 
-SAME_BLOCK, ALL_RAILS, SAME_RACK, SAME_POD, ELSEWHERE = 0.5, 1.0, 2.0, 3.0, 4.0
-"""Distance of two nodes: of one NVLink block; on the same leaf switch with every port; in one rack; in one pod; any
-others. Nodes that share the leaf switches of some rails are between ALL_RAILS and SAME_RACK."""
+KINDS = ("nvlink_block", "switch", "rack", "pod")
+"""Of the domains that count for distance."""
 
 Matrix = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.integer[Any]]
@@ -24,7 +25,7 @@ class Distances:
 
     def __init__(self, topology: Topology) -> None:
         self._index = {name: i for i, name in enumerate(topology.of_node)}
-        self._of = {kind: self._domains(topology, kind) for kind in ("nvlink_block", "switch", "rack", "pod")}
+        self._of = {kind: self._domains(topology, kind) for kind in KINDS}
         self.any_known = any(bool((one >= 0).any()) for one in self._of.values())
 
     def _domains(self, topology: Topology, kind: str) -> Numbers:

@@ -44,9 +44,9 @@ class Gang:
 
 def orders_version(orders: LauncherOrders) -> str:
     """Never empty. The same for the same orders."""
-    return hashlib.sha256(
-        repr((sorted(orders.bad.items()), orders.restart, sorted(orders.places.items()))).encode()
-    ).hexdigest()[:16]
+    layout = orders.layout and (orders.layout.group_sizes, sorted(orders.layout.domains.items()))
+    known = (sorted(orders.bad.items()), orders.restart, sorted(orders.places.items()), layout)
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
+from understudy_agent.parallelism import Parallelism, parallelism_of
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
-from understudy_controlplane.fleet.parallelism import Parallelism, parallelism_of
 from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="

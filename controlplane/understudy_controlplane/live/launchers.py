@@ -98,7 +98,10 @@ class Launchers:
         with self._lock:
             before = self._orders.get(job_id, LauncherOrders())
             self._orders[job_id] = LauncherOrders(
-                {**before.bad, **orders.bad}, orders.restart or before.restart, {**before.places, **orders.places}
+                {**before.bad, **orders.bad},
+                orders.restart or before.restart,
+                {**before.places, **orders.places},
+                orders.layout or before.layout,
             )
             waiter = self._waiters.get(job_id)
         if waiter is not None:

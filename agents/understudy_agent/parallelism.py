@@ -1,4 +1,6 @@
-"""How the ranks of a gang share the work, and so which of them exchange how much. Pure.
+"""How the ranks of a gang share the work, and so which of them exchange how much; how far nodes are apart. Pure.
+
+The control plane chooses spares by it, and the launcher the order of ranks: both count the same.
 
 Ranks are numbered as Megatron, DeepSpeed and torch's device meshes do it by default: tensor first, then context, then
 data, then pipeline. Expert groups are consecutive data ranks.
@@ -19,6 +21,10 @@ every layer, data-parallel ones gradients once a step."""
 ANY = 1.0
 """With all other ranks of the gang together: of two equal places, the one nearer to the gang is better."""
 
+SAME_BLOCK, ALL_RAILS, SAME_RACK, SAME_POD, ELSEWHERE = 0.5, 1.0, 2.0, 3.0, 4.0
+"""Distance of two nodes: of one NVLink block; on the same leaf switch with every port; in one rack; in one pod; any
+others. Nodes that share the leaf switches of some rails are between ALL_RAILS and SAME_RACK."""
+
 SIZES = {"tp": "tensor", "cp": "context", "ep": "expert", "pp": "pipeline"}
 _WORD = re.compile(r"(tp|cp|ep|pp)=([1-9]\d{0,5})")
 
@@ -32,11 +38,25 @@ class Parallelism:
     expert: int = 1
     pipeline: int = 1
 
+    def divides(self, world: int) -> bool:
+        return world % (self.tensor * self.context * self.pipeline) == 0
+
+    def nodes_of_group(self, ranks_per_node: int) -> int:
+        """Consecutive nodes of the smallest group that needs several: tensor, then context, then expert. 1: none,
+        or groups that begin in the middle of a node.
+        """
+        size = 1
+        for factor in (self.tensor, self.context, self.expert):
+            size *= factor
+            if size > ranks_per_node:
+                return size // ranks_per_node if size % ranks_per_node == 0 else 1
+        return 1
+
 
 DATA_PARALLEL = Parallelism()
 
 
-def parallelism_of(words: list[str]) -> Parallelism | None:
+def parallelism_of(words: Sequence[str]) -> Parallelism | None:
     """In the words of a Slurm comment, or of a launcher: "understudy tp=8 pp=4". None: none of them is a size."""
     sizes = {SIZES[match[1]]: int(match[2]) for word in words if (match := _WORD.fullmatch(word))}
     return Parallelism(**sizes) if sizes else None
@@ -44,7 +64,7 @@ def parallelism_of(words: list[str]) -> Parallelism | None:
 
 def traffic(ranks: range, world: int, sizes: Parallelism) -> dict[int, float]:
     """Rank → what the given ranks exchange with it in a step. Sizes that do not divide the world are left out."""
-    if world % (sizes.tensor * sizes.context * sizes.pipeline):
+    if not sizes.divides(world):
         sizes = DATA_PARALLEL
     data = world // (sizes.tensor * sizes.context * sizes.pipeline)
     shape = (sizes.tensor, sizes.context, data, sizes.pipeline)
@@ -95,3 +115,13 @@ def ranks_of_node(node_rank: int, nodes: int, world: int) -> range:
     """Slurm's block distribution: consecutive ranks on each node."""
     each = max(1, math.ceil(world / nodes))
     return range(node_rank * each, min((node_rank + 1) * each, world))
+
+
+def traffic_of_node(node_rank: int, nodes: int, world: int, sizes: Parallelism) -> dict[int, float]:
+    """Node rank → what the ranks of this node exchange with those there, without what they do with all (`ANY`)."""
+    each = max(1, math.ceil(world / nodes))
+    found: defaultdict[int, float] = defaultdict(float)
+    for rank, weight in traffic(ranks_of_node(node_rank, nodes, world), world, sizes).items():
+        found[min(rank // each, nodes - 1)] += weight
+    found.pop(node_rank, None)
+    return dict(found)
