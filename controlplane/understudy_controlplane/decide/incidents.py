@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import FAULTS, Finding
-from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
+from understudy_controlplane.fleet.incident import FAILED_AS_ONE, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -83,7 +83,7 @@ def _of_domain(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]
     known = snapshot.now - snapshot.started_at > SETTLED_SECONDS
     if not known or incident.subject in accused:
         return ""
-    nodes = snapshot.domains.get(incident.subject.name, ()) if incident.rule == DOMAIN_SILENT else ()
+    nodes = snapshot.domains.get(incident.subject.name, ()) if incident.rule in FAILED_AS_ONE else ()
     taken = any(max(snapshot.quarantined_at.get(name, ()), default=0.0) >= incident.opened_at for name in nodes)
     if taken and (snapshot.now - incident.opened_at < HOUR_SECONDS or not snapshot.at_fault.isdisjoint(nodes)):
         return ""

@@ -14,7 +14,7 @@ from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
-from understudy_controlplane.fleet.incident import DOMAIN_SILENT
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, FAILED_AS_ONE
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.site_signal import signal_subject
@@ -131,13 +131,20 @@ def domains_down(current: Round) -> Iterator[Finding]:
     due = {
         subject.name: incident
         for subject, incident in snapshot.incidents.items()
-        if incident.rule == DOMAIN_SILENT and not _is_paged(snapshot, subject.name, incident.opened_at)
+        if incident.rule in FAILED_AS_ONE and not _is_paged(snapshot, subject.name, incident.opened_at)
     }
     if due:
         seconds = current.config.silence.domain_wait_seconds
-        words = (
-            f"{'; '.join(one.summary for one in due.values())}: look at power, cooling and switches there. Gangs leave "
-            f"for spares where it is not back {seconds:g} s after it fell silent"
+        advice = {
+            DOMAIN_SILENT: "look at power, cooling and switches there. Gangs leave for spares where it is not back "
+            f"{seconds:g} s after it fell silent",
+            BLOCK_FABRIC: "look at its NVLink switches and their manager. No spare is taken from there meanwhile; "
+            "gangs leave only nodes for which the driver reported a fatal NVLink error",
+        }
+        words = "; ".join(
+            f"{'; '.join(found)}: {advice[rule]}"
+            for rule in sorted(FAILED_AS_ONE)
+            if (found := [one.summary for one in due.values() if one.rule == rule])
         )
         nodes: list[Json] = [name for one in due.values() for name in one.nodes]
         yield Finding(

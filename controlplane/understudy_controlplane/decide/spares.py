@@ -227,5 +227,6 @@ def _fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
         and node.slurm.usable
         and not lacks_gpus(node, config.hardware)
         and not is_blocked(snapshot, node.name, config.signals)
+        and node.name not in snapshot.without_fabric
         and node.name not in snapshot.under_maintenance
     )

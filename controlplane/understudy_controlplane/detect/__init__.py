@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.detect.administration import administration, cancelled, faults_gone, undrained
+from understudy_controlplane.detect.block_fabric import block_faults_joined
 from understudy_controlplane.detect.common_cause import shared_signs_joined
 from understudy_controlplane.detect.corruption import corruption
 from understudy_controlplane.detect.driver import silent_drivers
@@ -59,6 +60,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *hang(snapshot, config.hang, config.silence),
         *site_signals(snapshot, config.signals),
     ]
+    found = block_faults_joined(snapshot, found)
     accused = {one.node for one in found if one.signal in ACCUSING and one.signal is not Signal.DRAIN_AT_JOB_END}
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}

@@ -9,7 +9,13 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.xid_policy import Repair
 
 DOMAIN_SILENT = "silence.domain"
-"""The rule of an incident of a domain that failed as a whole: its nodes count as one failure."""
+"""A domain fell silent as a whole."""
+
+BLOCK_FABRIC = "fabric.block"
+"""Nodes of an NVLink block lost its fabric together."""
+
+FAILED_AS_ONE = frozenset({DOMAIN_SILENT, BLOCK_FABRIC})
+"""Rules of incidents of domains whose nodes count as one failure."""
 
 
 @dataclass(frozen=True, slots=True)

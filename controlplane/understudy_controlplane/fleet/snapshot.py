@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
-from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
@@ -226,9 +226,15 @@ class Snapshot:
         return {
             name: subject.name
             for subject, incident in self.incidents.items()
-            if incident.rule == DOMAIN_SILENT
+            if incident.rule in FAILED_AS_ONE
             for name in self.domains.get(subject.name, ())
         }
+
+    @cached_property
+    def without_fabric(self) -> frozenset[str]:
+        """Nodes of NVLink blocks whose fabric has failed."""
+        failed = (subject.name for subject, one in self.incidents.items() if one.rule == BLOCK_FABRIC)
+        return frozenset(name for label in failed for name in self.domains.get(label, ()))
 
     @cached_property
     def unheard(self) -> bool:

@@ -1,0 +1,75 @@
+"""The NVLink fabric of a block, such as an NVL72 rack: nodes whose GPUs lose it together are one failure, the block's.
+
+Their GPUs are not to blame, and the others of the block still work: none of them becomes suspect for it. Nodes on which
+the driver reported a fatal NVLink error leave their gang as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, bears_witness
+from understudy_controlplane.detect.domain_silence import needs_to_leave
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import Domain, DomainKind, shown
+
+SIGNS = frozenset({"nvlink.down", "fabric.unhealthy", "fabric.not_registered"})
+NVLINK_XIDS = frozenset(f"xid.{code}" for code in range(144, 151))
+NODES_MIN = 3
+SHARE_MIN = 0.5
+"""Of the block's nodes that are in service and heard."""
+
+
+def block_faults_joined(snapshot: Snapshot, found: Sequence[Finding]) -> list[Finding]:
+    """The findings, with one of each block whose fabric has failed instead of those about its nodes' NVLinks."""
+    blocks = [one for one in snapshot.topology.domains if one.kind is DomainKind.NVLINK_BLOCK]
+    since: dict[str, float] = {}
+    for finding in found if blocks else ():
+        if _of_the_fabric(finding):
+            since[finding.node] = min(finding.at, since.get(finding.node, finding.at))
+    failed = [one for one in blocks if since and _has_failed(snapshot, one, since)] if since else []
+    if not failed:
+        return [*found]
+    inside = {name for block in failed for name in block.nodes}
+    kept = [one for one in found if not (one.node in inside and _of_the_fabric(one)) or _condemns(snapshot, one)]
+    return [*kept, *(_fault(block, since) for block in failed)]
+
+
+def _of_the_fabric(finding: Finding) -> bool:
+    accuses = finding.signal in (Signal.HARDWARE_FAULT, Signal.DRAIN_AT_JOB_END)
+    return finding.rule in SIGNS or (finding.rule in NVLINK_XIDS and accuses)
+
+
+def _has_failed(snapshot: Snapshot, block: Domain, since: dict[str, float]) -> bool:
+    witnesses = [name for name in block.nodes if name in snapshot.nodes and bears_witness(snapshot.nodes[name])]
+    showing = sum(name in since for name in witnesses)
+    incident = snapshot.incidents.get(Subject.of_domain(block.label))
+    goes_on = incident is not None and incident.rule == BLOCK_FABRIC  # as while its nodes are rebooted one by one
+    return showing >= (NODES_MIN if goes_on else max(NODES_MIN, SHARE_MIN * len(witnesses)))
+
+
+def _condemns(snapshot: Snapshot, finding: Finding) -> bool:
+    """A fatal error under a gang, or what a node was taken out of service for."""
+    if snapshot.nodes[finding.node].state in OUT_OF_SERVICE:
+        return True
+    return finding.signal is Signal.HARDWARE_FAULT and needs_to_leave(snapshot, finding.node)
+
+
+def _fault(block: Domain, since: dict[str, float]) -> Finding:
+    nodes = [name for name in block.nodes if name in since]
+    words = f"GPUs on {len(nodes)} of {len(block.nodes)} nodes of {block.label} have lost its NVLink fabric"
+    return Finding(
+        Signal.DOMAIN_FAULT,
+        BLOCK_FABRIC,
+        "",
+        min(since[name] for name in nodes),
+        f"{words} ({shown(nodes)})",
+        Evidence({"nodes": [*nodes[:NODES_SHOWN_MAX]], "nodes_alike": len(nodes)}),
+        domain=block.label,
+        nodes=tuple(nodes),
+    )

@@ -1,0 +1,118 @@
+"""An NVLink block that loses its fabric is one failure: its GPUs are not to blame, and its nodes are no spares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests import builders as b
+from understudy_agent.wire import KernelEvent
+from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.incidents import CAUSE_GONE, incident_news
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.spare_outlook import outlook
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, OpenIncident
+from understudy_controlplane.fleet.node import NodeState, NodeView, StoredKernelEvent
+from understudy_controlplane.fleet.recovery import PoolSwapPlan
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+
+BLOCKS, SIZE = 4, 18
+NAMES = [f"n{i}" for i in range(1, BLOCKS * SIZE + 1)]
+BLOCK = tuple(NAMES[:SIZE])
+SPARES = ("n18", "n72")
+CONFIG = b.config()
+
+
+def fleet(*changed: NodeView, **values: Any) -> Snapshot:
+    """Four blocks of 18 nodes; a gang of four has two nodes in the first; a spare in the first and in the last."""
+    blocks = [Domain(DomainKind.NVLINK_BLOCK, f"b{i}", tuple(NAMES[i * SIZE : (i + 1) * SIZE])) for i in range(BLOCKS)]
+    topology = merged(blocks)
+    job = b.job(nodes=["n1", "n2", "n19", "n20"])
+    seen = b.snapshot(jobs=[job], spares=SPARES, topology=topology, domains=topology.failing_together, **values)
+    nodes = {name: b.node(name, is_spare=name in SPARES) for name in NAMES}
+    return replace(seen, nodes=nodes | {one.name: one for one in changed})
+
+
+def unlinked(name: str) -> NodeView:
+    return b.node(name, is_spare=name in SPARES, gpus=(b.gpu(0, nvlinks=0, nvlinks_max=18),))
+
+
+def fatal(name: str) -> NodeView:
+    return b.node(name, gpus=(b.gpu(0),), events=(b.xid_event(name, 79),))
+
+
+def nvlink_error(name: str) -> NodeView:
+    text = "NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE Fatal XC0 i0 Link 01 (0x000004c2 0x00000002 0x0 0x0)"
+    event = KernelEvent(b.BOOT, 1, b.NOW - 1, text, 145, "0000:01:00.0")
+    stored = StoredKernelEvent(1, name, b.NOW - 1, event)
+    return b.node(name, is_spare=name in SPARES, gpus=(b.gpu(0),), events=(stored,))
+
+
+def opened() -> dict[Subject, OpenIncident]:
+    subject = Subject.of_domain("nvlink_block b0")
+    return {subject: OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "18 nodes …", b.NOW - 30, nodes=BLOCK)}
+
+
+def judged(snapshot: Snapshot) -> tuple[list[Finding], list[Decision]]:
+    findings = detect(snapshot, CONFIG)
+    return findings, decide(snapshot, findings, CONFIG)
+
+
+def test_a_block_without_fabric_is_one_incident_and_makes_no_suspect() -> None:
+    findings, decisions = judged(fleet(*map(unlinked, BLOCK)))
+    (fault,) = findings
+    assert (fault.signal, fault.rule, fault.domain) == (Signal.DOMAIN_FAULT, BLOCK_FABRIC, "nvlink_block b0")
+    assert len(fault.nodes) == SIZE
+    assert [one.subject for one in decisions if one.opens_incident] == ["nvlink_block b0"]
+    assert not [one for one in decisions if one.to_state is not None]
+
+
+def test_some_nodes_of_a_block_are_nodes_of_their_own() -> None:
+    findings = detect(fleet(*map(unlinked, BLOCK[:8])), CONFIG)
+    assert {one.node for one in findings if one.signal is Signal.HEALTH_SUSPECTED} == set(BLOCK[:8])
+    assert not [one for one in findings if one.domain]
+
+
+def test_gangs_leave_nodes_with_a_fatal_nvlink_error_and_the_others_stay_in_service() -> None:
+    findings, decisions = judged(fleet(*map(nvlink_error, BLOCK), incidents=opened()))
+    assert {one.node for one in findings if one.signal is Signal.HARDWARE_FAULT} == {"n1", "n2"}
+    (plan,) = {one.plan for one in decisions if isinstance(one.plan, PoolSwapPlan)}
+    assert set(plan.nodes) == {"n1", "n2"}
+    assert not {"n18", *BLOCK} & set(plan.spares)
+    assert {one.subject for one in decisions if one.to_state is NodeState.QUARANTINED} == {"n1", "n2"}
+
+
+def test_the_last_nodes_that_are_rebooted_are_still_those_of_the_block() -> None:
+    few = [nvlink_error(name) for name in BLOCK[10:14]]
+    assert {one.node for one in detect(fleet(*few), CONFIG)} == set(BLOCK[10:14])
+    assert [one.domain for one in detect(fleet(*few, incidents=opened()), CONFIG)] == ["nvlink_block b0"]
+
+
+def test_other_faults_of_its_nodes_count_as_always() -> None:
+    findings = detect(fleet(*map(unlinked, BLOCK[1:]), fatal("n1")), CONFIG)
+    assert [(one.node, one.rule) for one in findings if one.node] == [("n1", "xid.79")]
+
+
+def test_its_nodes_are_no_spares_and_a_person_is_notified_once() -> None:
+    seen = fleet(*map(unlinked, BLOCK), incidents=opened())
+    (page,) = [one for one in judged(seen)[1] if one.action is Action.PAGE]
+    assert "No spare is taken from there" in page.reason
+    found = outlook(seen, next(iter(seen.jobs.values())), "n19", b.config(spares={"no_spare": "wait"}))
+    assert found.taken == ("n72",)
+    assert [one.words for one in found.candidates if one.node == "n18"] == ["the NVLink fabric of its block has failed"]
+
+
+def test_nodes_that_gangs_leave_count_as_one_until_they_are_back() -> None:
+    incidents = opened()
+    seen = fleet(*map(unlinked, BLOCK), incidents=incidents)
+    assert guards.failures(seen, BLOCK) == {"nvlink_block b0"}
+    well = fleet(incidents=incidents)
+    assert [words for _, words in incident_news(well, [], incidents).over] == [CAUSE_GONE]
+    out = b.node("n1", NodeState.QUARANTINED)
+    taken = fleet(out, incidents=incidents, quarantined_at={"n1": (b.NOW - 20,)})
+    assert incident_news(taken, [], incidents).over == ()
