@@ -104,11 +104,16 @@ def defined() -> set[str]:
     return found
 
 
-def queries(dashboard: Path) -> list[str]:
+def queries(dashboard: Path) -> dict[str, set[str]]:
+    """And the labels that a panel, or a list to choose from, shows of each answer."""
     board = json.loads(dashboard.read_text())
-    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked = {
+        target["expr"]: set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+        for panel in board["panels"]
+        for target in panel["targets"]
+    }
     lists = [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
-    return asked + [re.sub(r"label_values\((.*), \w+\)", r"\1", one) for one in lists]
+    return asked | {query: {label} for one in lists for query, label in re.findall(r"label_values\((.*), (\w+)\)", one)}
 
 
 def test_dashboards_and_rules_name_metrics_that_are_defined() -> None:
@@ -234,13 +239,15 @@ def test_each_alert_fires_on_its_fault_and_dashboards_find_what_they_ask_for(tmp
                 wait_for(lambda: bool(asked.query("understudy_nodes")), "Prometheus has scraped")
                 report_more(rehearsal)
                 wait_for(lambda: bool(asked.query("understudy_job_step")), "it has scraped the steps")
-                find_what_dashboards_ask_for(asked)
+                found = answered(asked)
                 lint(CLIENT.get(f"http://{target}/metrics", headers=bearer(Role.METRICS)).text)
                 fire(rehearsal, target, receiver, tmp_path)
                 other.fail("n3")
                 other.run(2)
                 expect(receiver, "UnderstudyApprovalWaits")
                 assert all_named() - asked.names() == set()
+                found |= answered(asked)
+                assert {query for board in DASHBOARDS for query in queries(board)} - found == set()
             expect(receiver, "UnderstudyControlPlaneDown")
     assert set(receiver.fired) == set(alerts())
     assert "pool" in receiver.fired["UnderstudyRecoveryFailed"]["summary"]
@@ -258,11 +265,15 @@ def all_named() -> set[str]:
     return {name for text in (*texts, *re.findall(r"expr: (.+)", RULES.read_text())) for name in named(text)}
 
 
-def find_what_dashboards_ask_for(asked: Prometheus) -> None:
-    """Those that an event makes (a recovery, an Xid) are tested by the queries' own names above."""
+def answered(asked: Prometheus) -> set[str]:
+    """Queries of the dashboards that find something, with the labels that are shown of it."""
+    found = set[str]()
     for dashboard in DASHBOARDS:
-        for query in queries(dashboard):
-            asked.query(reduce(with_variable, VARIABLES, query))
+        for query, labels in queries(dashboard).items():
+            answer = asked.query(reduce(with_variable, VARIABLES, query))
+            assert all(labels <= one["metric"].keys() for one in answer), (query, labels, answer)
+            found |= {query} if answer else set()
+    return found
 
 
 def with_variable(query: str, name: str) -> str:
@@ -310,6 +321,8 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     expect(
         receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent", "UnderstudyTokenEnds", "UnderstudyConfigNotInForce"
     )
+    stores.repairs.ask(Verb.RELEASE, "n3", "its incident ends", "an operator", now())
+    rehearsal.run(5)
     rehearsal.line.before = unreadable
     rehearsal.run(5)
     expect(receiver, "UnderstudySlurmUnreadable")

@@ -121,6 +121,8 @@ def test_counters_begin_at_zero_with_the_process_and_count_nothing_twice(tmp_pat
     rehearsal.run(2)
     shown = values(MetricsPage(rehearsal.control_plane.reads).text().decode())
     assert shown["understudy_recoveries_ended_total", "pool", "succeeded"] == 0
+    assert shown["understudy_recovery_seconds_count", "quarantine"] == 0
+    assert shown["understudy_recovery_phase_seconds_count", "pool", "running"] == 0
     assert ("understudy_xid_events_total", "n3", "79") not in shown
     assert shown["understudy_incidents_opened_total", "hardware_fault"] == 0
     rehearsal.fail("n5", 48)

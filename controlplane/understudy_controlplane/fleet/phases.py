@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import Recovery, StepName, StepStatus
 
+PHASES_BEFORE = ("detected", "decided")
+
 PHASE_STEPS = {
     "drained": StepName.DRAIN_NODES,
     "relaunched": StepName.ORDER_RESTART,

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from understudy_controlplane.fleet.finding import FAULTS
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, StoredKernelEvent
-from understudy_controlplane.fleet.phases import phase_times
+from understudy_controlplane.fleet.phases import PHASE_STEPS, PHASES_BEFORE, phase_times
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
@@ -49,6 +49,8 @@ ENDS = (
     RecoveryStatus.CANCELLED,
 )
 """Of a recovery that has begun; a proposal begins nothing."""
+
+MOVES = (RecoveryKind.POOL_SWAP, RecoveryKind.ALLOCATION_SWAP)
 
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OF_A_RECOVERY = (0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -125,14 +127,14 @@ class Meters:
             "From the fault, or the decision, to the end of a recovery.",
             OF_A_RECOVERY,
             ("kind",),
-            "16 for each kind that has occurred",
+            f"16 for each kind, {16 * len(RecoveryKind)}",
         )
         self.recovery_phase_seconds = self._histogram(
             "recovery_phase_seconds",
             "From the fault to the end of a phase, of recoveries that moved a gang with success.",
             OF_A_RECOVERY,
             ("kind", "phase"),
-            "16 for each phase of two kinds, 224 at most",
+            f"16 for each phase of two kinds, {16 * len(MOVES) * len((*PHASES_BEFORE, *PHASE_STEPS))}",
         )
         self.incident_seconds = self._histogram(
             "incident_seconds",
@@ -160,6 +162,10 @@ class Meters:
         for kind in RecoveryKind:
             for end in ENDS:
                 self.recoveries_ended.labels(kind.value, end.value)
+            self.recovery_seconds.labels(kind.value)
+        for kind in MOVES:
+            for phase in (*PHASES_BEFORE, *PHASE_STEPS):
+                self.recovery_phase_seconds.labels(kind.value, phase)
         for signal in FAULTS:
             self.incidents_opened.labels(signal.value)
         for route in ROUTES_OF_NODES:
