@@ -433,7 +433,7 @@ def test_shards_of_before_are_packed_and_what_was_forgotten_counts_as_saved(engi
     FactStore(engine).record("n1", started, b.NOW, lambda _: known)
     old = RestoreDecision(RestoreAnswer.RESTORE, 5, "/old/5")
     FleetStore(engine).record_restore_point(forgotten.row, Attempt(0), old, b.NOW)
-    downgrade(engine, "0035")
+    downgrade(engine, "0036")
     with engine.begin() as connection:
         for step in (20, 40):
             for rank in range(2):
@@ -448,6 +448,6 @@ def test_shards_of_before_are_packed_and_what_was_forgotten_counts_as_saved(engi
         assert [one.condition for one in store.complete_checkpoints(forgotten.key)] == [Condition.LOST]
         with engine.connect() as connection:
             assert len(connection.execute(select(tables.checkpoint_shard)).all()) == 1, "the newest row stays"
-        downgrade(engine, "0035")
+        downgrade(engine, "0036")
         with engine.connect() as connection:
             assert connection.execute(text("SELECT * FROM checkpoint_shard ORDER BY id")).all() == before

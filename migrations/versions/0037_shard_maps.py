@@ -3,8 +3,8 @@
 A checkpoint that an attempt restored, and that was deleted from the database since, comes back as one that is lost:
 its job has saved something, and is never answered that it has not.
 
-Revision ID: 0036
-Revises: 0035
+Revision ID: 0037
+Revises: 0036
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from alembic import op
 
 from understudy_controlplane.store.shard_map import Shard, pack, unpack
 
-revision = "0036"
-down_revision = "0035"
+revision = "0037"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 
