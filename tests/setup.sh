@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 what="${1:-all}"
 packages=(slurmctld slurmd slurm-client munge gcc libc6-dev python3-venv wrk debootstrap iproute2 postgresql rpm openssl prometheus
-  prometheus-alertmanager apache2-bin libapache2-mod-auth-openidc)
+  prometheus-alertmanager apache2-bin libapache2-mod-auth-openidc slurmdbd mariadb-server-core)
 
 say() { echo "setup: $* (${SECONDS} s)"; }
 
@@ -47,15 +47,19 @@ install_python() {  # FILE...: what these files pin, and this checkout
   }
   local pip=("$VENV/bin/python" -m pip install -q --disable-pip-version-check)
   local lock
-  for lock in "$@"; do  # each by itself: pip wants digests of all packages where it wants them of one
-    "${pip[@]}" --requirement="$lock"
+  for lock in "$@"; do
+    if [ "$lock" = requirements-torch.lock ]; then
+      "${pip[@]}" --requirement="$lock"
+    else  # the locks name all packages, but those that PyTorch brings
+      "${pip[@]}" --no-deps --require-hashes --requirement="$lock"
+    fi
   done
   "${pip[@]}" --no-deps --no-build-isolation --editable agents --editable .
   say "the Python packages are installed"
 }
 
 light=(requirements.lock)
-whole=(requirements.lock requirements-frameworks.lock)
+whole=(requirements.lock requirements-frameworks.lock requirements-torch.lock)
 if [ "$what" = check ]; then
   installed .installed-check "${light[@]}" || {
     install_python "${light[@]}"

@@ -105,6 +105,30 @@ def test_only_root_and_slurms_own_user_may_act(tmp_path: Path, user_id: int, mod
     assert check(diagnosis, "user").severity is severity
 
 
+def test_a_user_whom_the_accounting_may_name_an_administrator_reads_what_to_look_for(tmp_path: Path) -> None:
+    """Slurm's operators may requeue jobs, and drain no node: tests/contract/test_service_user.py."""
+    accounted = SettingsOf(AccountingStorageType="accounting_storage/slurmdbd")
+    found = check(looked_at(accounted, config(tmp_path, mode="act"), 65534), "user")
+    assert found.severity is Severity.COST
+    assert "operator is not enough: set adminlevel=Admin" in found.why
+
+
+@pytest.mark.parametrize(
+    ("user_id", "user", "severity"),
+    [
+        (0, "root", Severity.GOOD),
+        (0, "slurm", Severity.GOOD),
+        (1, "daemon", Severity.GOOD),
+        (1, "root", Severity.DANGER),
+    ],
+)
+def test_validations_whose_jobs_slurm_would_refuse_are_found(
+    tmp_path: Path, user_id: int, user: str, severity: Severity
+) -> None:
+    configured = config(tmp_path, mode="act", validation={"enabled": True, "user": user})
+    assert check(looked_at(SettingsOf(), configured, user_id), "validation").severity is severity
+
+
 def test_it_is_of_use_before_there_is_a_configuration() -> None:
     diagnosis = looked_at(SettingsOf(), None)
     assert not diagnosis.dangerous

@@ -18,9 +18,10 @@ from understudy_controlplane.own_certificate import make_certificate
 
 def test_what_it_writes_is_valid_and_begins_in_mode_observe(tmp_path: Path) -> None:
     site = Site('a "cluster"', "head1", 7118, True, tmp_path)
-    config = parse_config(site.control_plane(), "controlplane.toml")
+    config = parse_config(site.control_plane("slurm"), "controlplane.toml")
     assert (config.cluster, config.mode.value, config.server.port) == ('a "cluster"', "observe", 7118)
     assert config.server.tls_key == tmp_path / "tls.key"
+    assert config.validation.user == "slurm"  # who is not root submits no jobs of root
     agent = parse_agent_config(site.agent(), "agent.toml", {})
     assert (agent.cluster, agent.control_plane_urls) == ('a "cluster"', ("https://head1:7118",))
     assert agent.ca_file == Path("/etc/understudy/ca.pem")

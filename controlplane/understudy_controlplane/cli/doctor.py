@@ -104,6 +104,7 @@ def diagnose(
         _cluster(settings, config),
         _reading(gateway.slurm, policy, clock or SystemClock()),
         _user(settings, user_id, config),
+        *([] if config is None else [_validation(config, user_id)]),
         _hooks(settings),
         _database(config),
     ]
@@ -189,17 +190,35 @@ def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Check:
 
 
 def _user(settings: Mapping[str, str], user_id: int, config: Config | None) -> Check:
-    """Root, SlurmUser, and Slurm's administrators and operators (by accounting) may drain nodes."""
+    """Root, SlurmUser, and administrators in Slurm's accounting may drain nodes. Its operators may not."""
     name = _user_name(user_id)
-    match = _USER_ID.fullmatch(settings.get("SlurmUser", ""))
+    slurm_user = settings.get("SlurmUser", "unknown")
+    match = _USER_ID.fullmatch(slurm_user)
     if user_id == 0 or (match is not None and int(match[1]) == user_id):
         return Check("user", Severity.GOOD, name, "may drain nodes and requeue jobs")
-    acts = config is not None and config.mode is Mode.ACT
-    why = (
-        f"only root, SlurmUser ({settings.get('SlurmUser', 'unknown')}) and operators (sacctmgr modify user … set "
-        "adminlevel=operator) may drain nodes; run the control plane as one of them"
-    )
-    return Check("user", Severity.DANGER if acts else Severity.COST, name, why)
+    if "slurmdbd" in settings.get("AccountingStorageType", ""):
+        why = (
+            f"besides root and SlurmUser ({slurm_user}) only administrators in Slurm's accounting may drain nodes: see "
+            f"`sacctmgr show user {name}`. The level operator is not enough: set adminlevel=Admin"
+        )
+        return Check("user", Severity.COST, name, why)
+    why = f"only root and SlurmUser ({slurm_user}) may drain nodes; run the control plane as one of them"
+    return Check("user", Severity.DANGER if _acts(config) else Severity.COST, name, why)
+
+
+def _validation(config: Config, user_id: int) -> Check:
+    """Slurm lets only root submit jobs of another user."""
+    wanted, name = config.validation.user, _user_name(user_id)
+    if not config.validation.enabled:
+        return Check("validation", Severity.GOOD, "off")
+    if user_id == 0 or wanted == name:
+        return Check("validation", Severity.GOOD, f"jobs of {wanted}")
+    why = f"only root may submit jobs of another user: every validation fails; set validation.user to {name}"
+    return Check("validation", Severity.DANGER if _acts(config) else Severity.COST, f"jobs of {wanted}", why)
+
+
+def _acts(config: Config | None) -> bool:
+    return config is not None and config.mode is Mode.ACT
 
 
 def _user_name(user_id: int) -> str:

@@ -80,7 +80,7 @@ class Site:
         group = _group(account)
         if self.tls:
             self._certificate(for_nodes, group)
-        text = self.control_plane()
+        text = self.control_plane(account.pw_name)
         parse_config(text, "--cluster, --port")
         create(self.directory / DEFAULT_CONFIG.name, text, 0o640, group)
         create(for_nodes / "agent.toml", self.agent(), 0o644)
@@ -110,7 +110,7 @@ class Site:
             click.echo(f"written: {certificate}, {key}")
         create(for_nodes / "ca.pem", certificate.read_text(), 0o644)
 
-    def control_plane(self) -> str:
+    def control_plane(self, user: str) -> str:
         files = (
             f'tls_certificate = "{self.directory}/tls.pem"\ntls_key = "{self.directory}/tls.key"\n' if self.tls else ""
         )
@@ -118,7 +118,8 @@ class Site:
             f"# docs/configuration.md lists all settings.\ncluster = {_toml(self.cluster)}\n"
             'mode = "observe"    # decides and records, changes nothing; "act" carries it out\n\n'
             f'[server]\nhost = "0.0.0.0"\nport = {self.port}\n{files}\n'
-            "[spares]\ncount = 0    # nodes that are kept free for gangs that lose one\n"
+            "[spares]\ncount = 0    # nodes that are kept free for gangs that lose one\n\n"
+            f"[validation]\nuser = {_toml(user)}    # of jobs on repaired nodes, which need this user as well\n"
         )
 
     def agent(self) -> str:
