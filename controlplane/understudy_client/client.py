@@ -140,7 +140,7 @@ class Client:
         for _ in range(REPEATS_MAX):
             response = self._http.send(request)
             wait = response.headers.get("Retry-After", "")
-            if response.status_code != TOO_MANY or not wait.isdigit() or int(wait) > WAIT_SECONDS_MAX:
+            if response.status_code != TOO_MANY or not wait.isdecimal() or int(wait) > WAIT_SECONDS_MAX:
                 return response
             time.sleep(int(wait))
         return self._http.send(request)

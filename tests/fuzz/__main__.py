@@ -6,22 +6,18 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import logging
 import sys
 import time
 
-from tests import REPOSITORY
 from tests.fuzz.fuzzer import DefectError, Fuzzer
 from tests.fuzz.targets import TARGETS
-
-CRASHES = REPOSITORY / "build" / "fuzz"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], help="default: all")
-    parser.add_argument("--seconds", type=float, default=600.0, help="for each target")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of processor time, for each target")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", action="store_true", help="add what reaches new lines to the corpus")
     options = parser.parse_args()
@@ -34,10 +30,7 @@ def main() -> int:
             result = "clean"
         except DefectError as error:
             failed = True
-            CRASHES.mkdir(parents=True, exist_ok=True)
-            path = CRASHES / f"{name}-{hashlib.sha256(error.content).hexdigest()[:16]}"
-            path.write_bytes(error.content)
-            result = f"{error}; saved as {path}"
+            result = f"{error}; saved as {fuzzer.save(error.content)}"
         kept = len(list(fuzzer.keep())) if options.keep else 0
         sys.stdout.write(
             f"{name}: {fuzzer.executions} inputs, seed {options.seed}, {len(fuzzer.found)} reached new lines "

@@ -1,6 +1,7 @@
 """A small coverage-guided fuzzer: it changes inputs that are known, and keeps those that reach new lines.
 
-Coverage is taken with `sys.settrace`, of the target's own files only. The same seed gives the same inputs.
+Coverage is taken with `sys.settrace`, of the target's own files only, and of a function only until each of its lines
+was reached. The same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from tests import REPOSITORY
 
 CORPUS = REPOSITORY / "tests" / "data" / "fuzz"
+CRASHES = REPOSITORY / "build" / "fuzz"
 INPUT_BYTES_MAX = 20_000
 EACH_KEPT_MAX = 2_000
 """Inputs in memory of one run."""
-
-Line = tuple[str, int]
 
 STRANGE: tuple[Any, ...] = (
     None,
@@ -96,7 +96,9 @@ class Fuzzer:
     found: list[bytes] = field(default_factory=list)
     """Inputs that reached lines which no input of the corpus reaches."""
     executions: int = 0
-    _seen: set[Line] = field(default_factory=set)
+    lines: int = 0
+    """Reached so far."""
+    _unseen: dict[CodeType, set[int]] = field(default_factory=dict)
 
     def replay(self) -> None:
         """Raises DefectError."""
@@ -104,12 +106,12 @@ class Fuzzer:
             self._execute(content)
 
     def run(self, executions: int | None = None, seconds: float | None = None) -> None:
-        """Until that many, or for so many seconds. Raises DefectError."""
+        """Until that many, or for so many seconds of processor time. Raises DefectError."""
         rng = random.Random(self.seed)
         known = self.target.corpus()
         self.replay()
-        until = None if seconds is None else time.monotonic() + seconds
-        while (executions is None or self.executions < executions) and (until is None or time.monotonic() < until):
+        until = None if seconds is None else time.process_time() + seconds
+        while (executions is None or self.executions < executions) and (until is None or time.process_time() < until):
             content = _changed(rng, rng.choice(known), known)[:INPUT_BYTES_MAX]
             if self._execute(content):
                 self.found.append(content)
@@ -124,9 +126,16 @@ class Fuzzer:
             path.write_bytes(content)
             yield path
 
+    def save(self, content: bytes) -> Path:
+        """An input that broke the target, in build/fuzz."""
+        CRASHES.mkdir(parents=True, exist_ok=True)
+        path = CRASHES / f"{self.target.name}-{hashlib.sha256(content).hexdigest()[:16]}"
+        path.write_bytes(content)
+        return path
+
     def _execute(self, content: bytes) -> bool:
         """Whether it reached a new line. Raises DefectError."""
-        before = len(self._seen)
+        before = self.lines
         self.executions += 1
         sys.settrace(self._trace)
         try:
@@ -135,16 +144,26 @@ class Fuzzer:
             raise DefectError(content, error) from error
         finally:
             sys.settrace(None)
-        return len(self._seen) > before
+        return self.lines > before
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        name = frame.f_code.co_filename
-        return self._trace_line if any(part in name for part in self.target.files) else None
+        code = frame.f_code
+        unseen = self._unseen.get(code)
+        if unseen is None:
+            traced = any(part in code.co_filename for part in self.target.files)
+            unseen = self._unseen[code] = {line for *_, line in code.co_lines() if line} if traced else set()
+            self._see(unseen, code.co_firstlineno)  # Python calls nothing for it
+        return self._trace_line if unseen else None
 
     def _trace_line(self, frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line":
-            self._seen.add((frame.f_code.co_filename, frame.f_lineno))
+            self._see(self._unseen[frame.f_code], frame.f_lineno)
         return self._trace_line
+
+    def _see(self, unseen: set[int], line: int) -> None:
+        if line in unseen:
+            unseen.remove(line)
+            self.lines += 1
 
 
 def _changed(rng: random.Random, content: bytes, known: Iterable[bytes]) -> bytes:

@@ -55,6 +55,11 @@ def test_neighbours_become_a_range() -> None:
     assert compress(["login", "n1"]) == "login,n1"
 
 
+def test_only_the_digits_of_slurm_make_a_range() -> None:
+    """Python takes those of other scripts for digits as well, and a name with one came back as another one."""
+    assert compress(["n\u07c4", "n\u07c5", "n4"]) == "n\u07c4,n\u07c5,n4"
+
+
 @given(st.sets(names, max_size=40))
 def test_compressing_loses_and_adds_no_host(hosts: set[str]) -> None:
     expanded = expand(compress(hosts))

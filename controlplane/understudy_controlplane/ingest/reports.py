@@ -232,7 +232,7 @@ def _within_rate(deps: ReportDependencies, node: str) -> None:
 async def read_body(request: Request) -> bytes | None:
     """The body; None when it is too large. A body that is too large is not read to its end."""
     length = request.headers.get("content-length")
-    if length is not None and length.isdigit() and int(length) > REPORT_BYTES_MAX:
+    if length is not None and length.isdecimal() and int(length) > REPORT_BYTES_MAX:
         return None
     body = b""
     async for part in request.stream():

@@ -16,7 +16,7 @@ NAME_CHARACTERS_MAX = 255
 
 _PIECE = re.compile(r"[^\[\],]+|\[[^\[\]]*\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
+_NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 
 
 class HostListError(ValueError):
@@ -71,7 +71,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _checked(part: str, text: str) -> str:
-    if not part or any(character.isspace() for character in part):
+    if part.split() != [part]:
         raise HostListError(f"empty name or blank in host list {text[:80]!r}")
     return part
 
