@@ -72,6 +72,9 @@ STAGES = {
     "new-seeds": Stage(
         "simulations that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.simulate.new_seeds")
     ),
+    "new-inputs": Stage(
+        "inputs that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.fuzz.new_inputs")
+    ),
     "timed": Stage("timed and not cluster", promises_times=True),
     "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
     "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True, promises_times=True),
