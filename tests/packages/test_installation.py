@@ -88,11 +88,13 @@ def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[
     a_node_is_held_and_released(machine)
     the_agent_reloads_its_configuration(machine)
     the_key_may_be_a_credential(machine)
+    other_commands_of_the_document_work(machine)
     hooks_are_checked(machine)
     refuse_another_cluster(machine)
     restart_what_hangs(machine)
     for folder, release in (("two", 2), ("one", 1)):
         replace_packages(machine, folder, release)
+    follow_the_quickstart(machine)
     remove(machine)
     assert traces(machine) == before
 
@@ -208,6 +210,56 @@ def the_key_may_be_a_credential(machine: Machine) -> None:
     machine.run("systemctl daemon-reload && systemctl restart understudy-controlplane")
 
 
+def other_commands_of_the_document_work(machine: Machine) -> None:
+    """Those in its sentences."""
+    named = set(re.findall(r"`understudy ([a-z][^`]*)`", DOCUMENT.replace("NODE", "head1")))
+    elsewhere = {
+        "init",
+        "status",
+        *(one for one in named if one.startswith(("install-hooks", "leave-slurm", "support"))),
+    }
+    machine.run("understudy doctor || test $? = 1")  # this Slurm has dangerous settings
+    run = {"doctor", "observed", 'inject head1 79 "what if"'}
+    for command in sorted(run - {"doctor"}):
+        understudy(machine, command)
+    for command in ("token enroll head1", "db backup FILE"):
+        machine.run(f"understudy {command.replace('FILE', '/root/copy.db')}")
+        run.add(command)
+    machine.run("test -s /root/copy.db && rm /root/copy.db")
+    assert named - run - elsewhere == set()
+
+
+def follow_the_quickstart(machine: Machine) -> None:
+    """Its commands on the same Slurm, but for pip's: those of the packages are there."""
+    machine.run("systemctl stop " + " ".join(SERVICES))
+    machine.run("mv /etc/understudy /root/kept && mv /var/lib/understudy /root/kept-database")
+    text = (REPOSITORY / "docs" / "quickstart.md").read_text()
+    [cluster] = re.findall(r"^## On a cluster\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    head, node, *_ = re.findall(r"^```\n(.*?)^```", cluster, re.MULTILINE | re.DOTALL)
+    for block, service in ((head, "understudy serve"), (node, "understudy agent")):
+        commands = [line for line in block.splitlines() if not line.startswith(("pip install", "python3 -m venv"))]
+        assert commands[-1].endswith(service)
+        name = service.split()[1]
+        last = commands.pop().replace(service, f"exec {service}")
+        commands.append(f"{{ {last}; }} > /root/{name}.log 2>&1 & echo $! > /root/{name}.pid")
+        script = "\n".join(commands).replace("understudy doctor ", "understudy doctor || true")
+        machine.run(f"export USER=root; cd /root\n{script}")
+        machine.until("ss -Hltn 'sport = 7117'", bool)
+    url = "--url http://head1:7117"
+    machine.until(f"understudy node list {url}", lambda shown: "IDLE" in shown)
+    assert "head1 is in_service" in machine.run(f"understudy explain node head1 {url}")
+    machine.run(f'understudy pause "maintenance" {url}')
+    job = machine.run("sbatch --parsable --comment=understudy --hold --wrap true").strip()
+    machine.until(f"understudy job list {url}", lambda shown: job in shown)
+    machine.run(f"understudy explain job {job} {url}")
+    machine.run(f'understudy job pause {job} "I am debugging it" --for 2h {url}')
+    machine.run(f"understudy recovery cancel 1 nothing {url}", status=1)
+    machine.run(f"scancel {job}; kill $(cat /root/agent.pid /root/serve.pid)")
+    machine.until("ss -Hltn 'sport = 7117'", lambda shown: not shown.strip())
+    machine.run("rm -r /etc/understudy /var/lib/understudy && mv /root/kept /etc/understudy")
+    machine.run("mv /root/kept-database /var/lib/understudy && systemctl start " + " ".join(SERVICES))
+
+
 def hooks_are_checked(machine: Machine) -> None:
     assert "prolog" in machine.run("understudy install-hooks --check", status=1)
     follow(machine, "Hooks of Slurm", "/", "/")
@@ -270,6 +322,8 @@ def pids(machine: Machine) -> list[str]:
 def remove(machine: Machine) -> None:
     pool = "ReservationName=understudy_spares Nodes=head1 Users=root StartTime=now Duration=60 Flags=IGNORE_JOBS"
     machine.run(f"scontrol create reservation {pool}")
+    machine.run("systemctl stop understudy-controlplane && understudy leave-slurm --resume-nodes")
+    machine.run(f"scontrol create reservation {pool} && systemctl start understudy-controlplane")
     blocks = documented("Remove")
     assert "reservation understudy_spares: deleted" in machine.run(blocks[0])
     machine.run("srun --time=1 --immediate=30 true")
