@@ -147,6 +147,8 @@ class TestWhatEndsWithATransition:
             (NodeState.QUARANTINED, NodeState.REPAIRING, True),
             (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR, True),
             (NodeState.REPAIRING, NodeState.QUARANTINED, False),
+            (NodeState.REPAIRING, NodeState.MANUAL_REPAIR, False),  # it may have been resumed for its repair
+            (NodeState.VALIDATING, NodeState.MANUAL_REPAIR, False),
             (NodeState.OPERATOR_HOLD, NodeState.IN_SERVICE, False),
         ],
     )

@@ -1043,6 +1043,17 @@ class TestTheWeightOfANodeOnProbation:
         self.on_probation(rehearsal)
         self.is_left(rehearsal, 50, changes=0)
 
+    def test_what_slurm_refuses_to_put_back_is_tried_again_later(self, tmp_path: Path) -> None:
+        rehearsal = self.start(tmp_path)
+        self.on_probation(rehearsal)
+        rehearsal.line.before = refuse("set_weight")
+        wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 300)
+        rehearsal.run(100)
+        rehearsal.line.before = lambda _name: None
+        assert node_of(rehearsal, "n5").weight == self.LAST
+        rehearsal.run(300)
+        assert node_of(rehearsal, "n5").weight == 7
+
     def test_one_that_slurmctld_forgets_is_not_given_again(self, tmp_path: Path) -> None:
         """As when it reads its configuration again: this looks the same as an administrator who restores it."""
         rehearsal = self.start(tmp_path)

@@ -376,8 +376,10 @@ def weight_of_its_own(node: NodeView) -> int:
     return record.weight_before if now == record.weight and record.weight_before is not None else now
 
 
-def restore_weight_plan(node: NodeView) -> RestoreWeightPlan:
-    """The step checks whether the node still has the raised weight."""
+def restore_weight_plan(node: NodeView, failed: Recovery | None) -> RestoreWeightPlan:
+    """The step checks whether the node still has the raised weight. `failed`: that was to put it back before."""
+    if node.record.weight is None and failed is not None and isinstance(failed.plan, RestoreWeightPlan):
+        return failed.plan
     assert node.record.weight_before is not None
     return RestoreWeightPlan(
         steps=(StepName.RESTORE_WEIGHT,),

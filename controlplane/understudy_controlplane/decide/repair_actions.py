@@ -123,7 +123,7 @@ def _plan(  # noqa: PLR0911 - a list: a return for each action
         case Action.HOLD:
             return plans.hold_plan(node, finding, under_way)
         case Action.RESTORE_WEIGHT:
-            return plans.restore_weight_plan(node)
+            return plans.restore_weight_plan(node, snapshot.weights_left.get(node.name))
         case Action.RETURN:
             on_probation = (row.to or node.state) is NodeState.PROBATION
             return plans.return_plan(snapshot, node, config, under_way, on_probation=on_probation)

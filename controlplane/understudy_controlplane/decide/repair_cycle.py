@@ -28,6 +28,7 @@ from understudy_controlplane.fleet.recovery import (
     RecoveryKind,
     RecoveryStatus,
     RepairAttempt,
+    RestoreWeightPlan,
     Rung,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -54,6 +55,8 @@ ASKED = {
     Verb.BURN_IN: Signal.TEST_ASKED,
 }
 
+WEIGHT_AGAIN_SECONDS = 300.0
+
 NOT_BEGUN = {
     ValidationOrigin.IN_SERVICE: Signal.TEST_NOT_BEGUN,
     ValidationOrigin.SUSPECT_REQUESTED: Signal.PROBE_NOT_BEGUN,
@@ -69,8 +72,9 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
         if _left_over(snapshot, node, config):
             words = "a reservation that kept it for the control plane is left over"
             yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
-        if _weight_left(snapshot, node):
-            words = f"its weight in Slurm was raised to {node.record.weight} for its probation"
+        raised = _raised_weight(snapshot, node)
+        if raised is not None:
+            words = f"its weight in Slurm was raised to {raised} for its probation"
             yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
         request = snapshot.requests.get(name)
         if request is not None:
@@ -119,11 +123,18 @@ def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
 
 
-def _weight_left(snapshot: Snapshot, node: NodeView) -> bool:
-    """Also where an administrator has changed its weight since: then nothing is restored, which is recorded."""
-    if node.record.weight is None or node.slurm is None:
-        return False
-    return not any(node.name in one.plan.claimed for one in snapshot.recoveries)
+def _raised_weight(snapshot: Snapshot, node: NodeView) -> int | None:
+    """That is to be put back. Also where an administrator has changed it since: then nothing is restored, which is
+    recorded. A change back that Slurm has refused is tried again after a while.
+    """
+    if node.slurm is None or any(node.name in one.plan.claimed for one in snapshot.recoveries):
+        return None
+    failed = snapshot.weights_left.get(node.name)
+    if node.record.weight is not None or failed is None:
+        return node.record.weight
+    assert isinstance(failed.plan, RestoreWeightPlan)
+    due = snapshot.now - failed.decided_at >= WEIGHT_AGAIN_SECONDS and node.slurm.weight == failed.plan.weight
+    return failed.plan.weight if due else None
 
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:

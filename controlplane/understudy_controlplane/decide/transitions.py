@@ -20,7 +20,9 @@ from understudy_controlplane.fleet.recovery import RestoreWeightPlan, ReturnPlan
 from understudy_controlplane.fleet.suspicion import Suspicion
 
 KEEPS_DRAIN = IN_REPAIR | {NodeState.MANUAL_REPAIR}
-"""A node that comes here from out of service is drained already, and the drain still stands."""
+"""A node that comes here from out of service is drained already, and the drain still stands; but a repair may have
+resumed it while it was reserved, so of a node that leaves its repair that is not known.
+"""
 
 
 class InvariantError(Exception):
@@ -89,7 +91,8 @@ def _enter(record: NodeRecord, decision: Decision, to: NodeState, now: float) ->
         drain_kind=drain_kind,
         validation_origin=decision.origin if to is NodeState.VALIDATING else None,
     )
-    if not (record.state in OUT_OF_SERVICE and to in KEEPS_DRAIN):
+    leaves_repair = record.state in IN_REPAIR and to not in IN_REPAIR
+    if leaves_repair or not (record.state in OUT_OF_SERVICE and to in KEEPS_DRAIN):
         after = replace(after, drained_at=None, drain_reason="", drain_user="", drain_reason_at=0)
         after = replace(after, drain_settled=False, drained_under=None)
     if to not in IN_REPAIR or decision.past_boot_id:

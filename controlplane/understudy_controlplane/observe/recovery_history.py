@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.recovery import (
     ReleaseJobPlan,
     RepairAttempt,
     RepairPlan,
+    RestoreWeightPlan,
     ReturnPlan,
     Rung,
     StepName,
@@ -111,6 +112,11 @@ class RecoveryHistory:
         """Nodes whose newest return to service has failed, and when that was decided."""
         newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, ReturnPlan)}
         return {name: one.decided_at for name, one in newest.items() if one.status is RecoveryStatus.FAILED}
+
+    def weights_left_since(self, since: float) -> dict[str, Recovery]:
+        """Nodes whose newest change back to their own weight has failed."""
+        newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, RestoreWeightPlan)}
+        return {name: one for name, one in newest.items() if one.status is RecoveryStatus.FAILED}
 
     def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
         """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""

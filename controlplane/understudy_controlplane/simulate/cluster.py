@@ -23,6 +23,8 @@ from understudy_agent.wire import (
     GpuStatus,
     JobRefused,
     KernelEvent,
+    LaunchCause,
+    LaunchEnded,
     LauncherPhase,
     LauncherReport,
     LauncherState,
@@ -371,6 +373,23 @@ class Cluster:
                 gang.job_id, restarts, rank, world, AnomalyKind.LOSS_NAN, step, now, "nan", launch=launch, user_id=user
             )
             self._put(name, anomaly)
+
+    def blame(self, job: SlurmJob, now: float) -> None:
+        """The job's launcher replaces its first node, because ranks failed first there, twice running."""
+        name = job.nodes[0]
+        ended = LaunchEnded(
+            job.job_id,
+            job.restart_count,
+            1,
+            "L1",
+            "ranks failed first there again",
+            now,
+            cause=LaunchCause.BLACK_HOLE,
+            failed_node=name,
+            blamed=(name,),
+            user_id=job.user_id,
+        )
+        self._put(name, ended)
 
     def _compute(self, gang: Gang, now: float) -> None:
         """What a GPU computes wrong is seen some seconds after the attempt has begun, once."""

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.simulate.cluster import FABRIC, Gang, Machine
+from understudy_controlplane.simulate.invariants import POOL
 from understudy_controlplane.simulate.scenario import DRAINING_XIDS, FATAL_XIDS, Event, Kind
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -142,6 +144,17 @@ def _cancels_test(world: World, _event: Event, machine: Machine) -> None:
             world.slurm.cancel_job(job.job_id)
 
 
+def _leaks(world: World, event: Event, machine: Machine) -> None:
+    if world.report_signal(SignalKind.LEAK, machine.name, event.seconds):
+        machine.accused_at = world.now
+
+
+def _power_lost(world: World, event: Event, machine: Machine) -> None:
+    racks = (unit for unit in world.slurm.topology() if unit.level == 0 and machine.name in unit.nodes)
+    for rack in racks:
+        world.report_signal(SignalKind.POWER, f"switch {rack.name}", event.seconds)
+
+
 def _asks(verb: Verb) -> Callable[[World, Event, Machine], None]:
     return lambda world, _event, machine: world.ask(verb, machine.name)
 
@@ -168,6 +181,8 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.TESTS: _asks(Verb.VALIDATE),
     Kind.CANCELS_TEST: _cancels_test,
     Kind.RETIRES: _asks(Verb.RETIRE),
+    Kind.LEAKS: _leaks,
+    Kind.POWER_LOST: _power_lost,
 }
 
 
@@ -324,6 +339,21 @@ def _deletes_reservations(world: World, _event: Event) -> None:
             world.slurm.delete_reservation(reservation.name)
 
 
+def _removes_spare(world: World, _event: Event) -> None:
+    pool = [one for one in world.slurm.reservations() if one.name == POOL]
+    for name in pool[0].nodes[:1] if pool else ():
+        world.choose_spare(Verb.SPARE_REMOVE, name)
+
+
+def _forgets_spares(world: World, _event: Event) -> None:
+    for name in world.spares_removed:
+        world.choose_spare(Verb.SPARE_FORGET, name)
+
+
+def _users_blame(world: World, _event: Event) -> None:
+    world.run_launchers(("guest1", "guest2"))
+
+
 def _submits(world: World, event: Event) -> None:
     world.slurm.submit("student", event.number, kill_seconds=0.1)
 
@@ -348,4 +378,7 @@ TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
     Kind.CANCELS_RECOVERY: _cancels_recovery,
     Kind.DELETES_RESERVATIONS: _deletes_reservations,
     Kind.SUBMITS: _submits,
+    Kind.REMOVES_SPARE: _removes_spare,
+    Kind.FORGETS_SPARES: _forgets_spares,
+    Kind.USERS_BLAME: _users_blame,
 }

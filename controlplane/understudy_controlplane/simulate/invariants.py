@@ -429,7 +429,8 @@ class Invariants:
         """Seats, holds and drains of the control plane have a recovery or a state of their node that explains them."""
         wrong = self._ownerless(records)
         now = self._world.now
-        self._wrong_since = {words: self._wrong_since.get(words, now) for words in wrong}
+        paused = self._newest_before_pause is not None  # then it stays as it is until the pause ends
+        self._wrong_since = {words: now if paused else self._wrong_since.get(words, now) for words in wrong}
         for words, since in self._wrong_since.items():
             if now - max(since, self._fine_since) > GRACE_SECONDS and not self._world.scenario.settings.observes:
                 raise Violation("everything-has-an-owner", f"{words} for {now - since:.0f} s")

@@ -13,6 +13,9 @@ from typing import Any, TypeVar, cast
 
 StoreT = TypeVar("StoreT")
 
+ENDS_BY_ITSELF = frozenset({"live", "job_pauses"})
+"""Methods of which the answer ends with time, unless it is empty."""
+
 _READS = re.compile(r"(?:FROM|JOIN) (\w+)")
 _WRITES = re.compile(r"(?:INSERT (?:OR \w+ )?INTO|UPDATE|DELETE FROM) (\w+)")
 
@@ -64,7 +67,7 @@ class Remembered:
                 return known[0]
             before, self._tables.reading = self._tables.writes, set()
             answer = method(*arguments)
-            if self._tables.writes == before and self._tables.reading:
+            if self._tables.writes == before and self._tables.reading and not (name in ENDS_BY_ITSELF and answer):
                 self._answers[key] = (answer, {table: written[table] for table in self._tables.reading})
             return answer
 

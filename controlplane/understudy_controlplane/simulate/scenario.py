@@ -22,6 +22,9 @@ MORE_GANGS = (16, 8, 32, 4)
 FAULTS_BEGIN, FAULTS_END, END = 30.0, 420.0, 900.0
 """Seconds of the simulation. After the last fault everything must come to rest before the end."""
 
+RACK = 4
+"""Nodes of a leaf switch, in those scenarios in which a rack fails as a whole."""
+
 LONGER = 3.0
 """Larger clusters have faults for this many times as long."""
 
@@ -89,6 +92,11 @@ class Kind(StrEnum):
     TESTS = "operator asks for a test of the node"
     CANCELS_TEST = "administrator cancels the control plane's job on the node"
     RETIRES = "operator retires the node"
+    REMOVES_SPARE = "operator takes a node out of the spare pool"
+    FORGETS_SPARES = "operator lets the control plane choose its spares again"
+    LEAKS = "the site reports a leak at the node"  # for which it wants nodes quarantined
+    POWER_LOST = "the site reports a lost power feed of the node's rack"  # of which a person is to know
+    USERS_BLAME = "launchers of two users replace the node that they get"
     CANCELS_RECOVERY = "operator cancels the newest recovery"
     PAUSES = "operator pauses the control plane"
     PAUSES_NOW = "operator pauses the control plane and halts its recoveries"
@@ -195,6 +203,10 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (2, Kind.TESTS, To.NODE),
     (1, Kind.CANCELS_TEST, To.NODE),
     (1, Kind.RETIRES, To.NODE),
+    (1, Kind.REMOVES_SPARE, To.ALL),
+    (1, Kind.LEAKS, To.NODE),
+    (1, Kind.POWER_LOST, To.NODE),
+    (1, Kind.USERS_BLAME, To.ALL),
     (2, Kind.CANCELS_RECOVERY, To.ALL),
     (1, Kind.PAUSES, To.ALL),
     (1, Kind.PAUSES_NOW, To.ALL),
@@ -230,6 +242,9 @@ COMPANIONS: dict[Kind, tuple[tuple[float, float, float, Kind], ...]] = {
     Kind.LOSS_NAN: ((0.5, 65, 140, Kind.REQUEUES),),  # its user has seen it
     Kind.COMPUTES_WRONG: ((0.6, 65, 140, Kind.REQUEUES),),
     Kind.REQUEUES: ((0.15, 130, 200, Kind.LOSS_NAN),),
+    Kind.HOLDS: ((0.4, 5, 60, Kind.RELEASES),),
+    Kind.RELEASES: ((0.3, -1, 0, Kind.SLURM_REFUSES),),  # to resume the node
+    Kind.RACK_DIES: ((0.2, 1, 30, Kind.POWER_LOST),),
 }
 """What an event comes with: how often, how many seconds later at least and at most, and what."""
 
@@ -258,7 +273,8 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
         at = min(at, until)
         events += _event(random, round(at, 2), events, nodes)
     events += _companions(random, events, nodes)
-    return Scenario(seed, tuple(sorted(events, key=lambda event: event.at)), settings, nodes)
+    leaf_switches = random.choice((2, 2, nodes // RACK))
+    return Scenario(seed, tuple(sorted(events, key=lambda event: event.at)), settings, nodes, leaf_switches)
 
 
 def _subject(random: Random, to: To, nodes: int, earlier: list[Event]) -> str:
@@ -299,6 +315,12 @@ def _make(random: Random, at: float, kind: Kind, subject: str, nodes: int) -> li
     if kind is Kind.PROLOG_REFUSES:  # on a node that a job is about to get
         subject = random.choice(node_names(nodes)[-3:])
         return [Event(at, kind, subject, _short(random)), Event(round(at + 0.5, 2), Kind.SUBMITS, number=1)]
+    if kind is Kind.USERS_BLAME and random.random() < 0.5:  # which looks odd by then
+        idle = random.choice(node_names(nodes)[-3:])
+        return [Event(at, kind), Event(round(at + random.uniform(1, 25), 2), Kind.NVLINK_DOWN, idle, _short(random))]
+    if kind is Kind.RACK_DIES and random.random() < 0.5:
+        first = random.randrange(nodes // RACK) * RACK
+        return [Event(at, kind, node_names(nodes)[first], SECONDS[kind](random), RACK)]
     if kind in ENDS_WITH:
         return [Event(at, kind, subject), Event(round(at + _short(random), 2), ENDS_WITH[kind], subject)]
     seconds = SECONDS.get(kind, _short)(random) if kind in LASTING else 0.0
@@ -319,7 +341,7 @@ SECONDS: dict[Kind, Callable[[Random], float]] = {
     Kind.FABRIC_STOPS: _seconds(1, 150),
     Kind.SLOW: _seconds(60, 200),
     Kind.PORT_DOWN: _or_for_good(_short),
-    Kind.SLURM_REFUSES: _seconds(5, 55),
+    Kind.SLURM_REFUSES: lambda random: round(random.choice((random.uniform(5, 55), random.uniform(65, 130))), 1),
     Kind.CLOCK_SET: _or_for_good(_short),
 }
 """How long it lasts; others last up to a minute."""
@@ -342,6 +364,7 @@ ENDS_WITH = {
     Kind.PAUSES_NOW: Kind.UNPAUSES,
     Kind.HOLDS_JOB: Kind.RELEASES_JOB,
     Kind.DRAINS: Kind.RESUMES,
+    Kind.REMOVES_SPARE: Kind.FORGETS_SPARES,
 }
 """What is always undone by another event."""
 
@@ -358,6 +381,8 @@ LASTING = frozenset(
         Kind.PORT_DOWN,
         Kind.RANKS_STAY,
         Kind.PAUSES_JOB,
+        Kind.LEAKS,
+        Kind.POWER_LOST,
         Kind.DATABASE_AWAY,
         Kind.DATABASE_SLOW,
         Kind.CLOCK_SET,

@@ -13,12 +13,13 @@ from typing import Any, cast
 import msgspec
 
 from understudy_controlplane.app import Core, Outside, assemble
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, SignalKind
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
+from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
@@ -49,6 +50,9 @@ SLOW_STATEMENT_SECONDS = 0.05
 RESTART_SECONDS = 5.0
 TIME_LIMIT_MINUTES = 600
 MUNGE_SECONDS = 300.0
+SIGNALS_MAX = 200
+BLAMES_SECONDS, LEAVES_SECONDS = 4.0, 6.0
+"""After which a launcher replaces a node, and its job ends."""
 SLURM_SAVES_SECONDS = 5.0
 PERSON_SECONDS = (20.0, 90.0)
 """How long a person takes from a ticket to the repaired node."""
@@ -77,6 +81,7 @@ def configuration(scenario: Scenario) -> Config:
                 "waiting_nodes_min": 2 * size,
                 "page_after_seconds": 120,
             },
+            "signals": {"leak": "act"},
             "spares": {"count": settings.spares, "no_spare": settings.no_spare.value},
             "hang": {"seconds_min": 30, "factor": 3, "first_step_seconds": 90},
             "recovery": {"step_timeout_seconds": 60, "first_step_timeout_seconds": 150, "time_credit_minutes_max": 30},
@@ -162,6 +167,8 @@ class World:
         self._repairs: dict[str, float] = {}  # node → when a person has repaired it
         self._rebooting: dict[str, float] = {}
         self._tickets: dict[str, str] = {}
+        self.spares_removed: set[str] = set()
+        """Nodes about which an operator has asked that they leave the spare pool."""
         self.invariants = Invariants(self)
 
     @property
@@ -436,6 +443,7 @@ class World:
 
     def switch(self, verb: Verb) -> None:
         if self.core is None:
+            self.later(self.now + RESTART_SECONDS, lambda: self.switch(verb))  # the person tries again
             return
         with self.from_outside(), suppress(Killed):
             self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
@@ -458,6 +466,47 @@ class World:
             with suppress(Killed):
                 entry = AuditEntry.on_host("alice", self.clock.now(), Verb.MOVE_JOB.value, job_subject(job_id), "odd")
                 self.core.stores.repairs.move_job(entry, [node], at_checkpoint=False)
+
+    def choose_spare(self, verb: Verb, node: str) -> None:
+        if self.core is None:
+            return
+        self.spares_removed.add(node)
+        with self.from_outside(), suppress(Killed):
+            entry = AuditEntry.on_host("alice", self.clock.now(), verb.value, node, "a person asks for it")
+            self.core.stores.fleet.add_answered(entry, None)
+
+    def report_signal(self, kind: SignalKind, target: str, seconds: float) -> bool:
+        """By another system of the site, which does not repeat it. Whether it was taken."""
+        if self.core is None:
+            return False
+        now = self.clock.now()
+        with self.from_outside(), suppress(Killed):
+            entry = AuditEntry.on_host("bms", now, "signal", target, "an alarm")
+            signal = ReportedSignal("bms", f"{kind.value} {target} {now}", kind, (target,), "an alarm")
+            self.core.stores.signals.take([signal], now + seconds, SIGNALS_MAX, entry)
+            self._wake()
+        return True
+
+    def run_launchers(self, users: tuple[str, ...]) -> None:
+        """Jobs of these users, one after the other: its launcher replaces the first of its two nodes."""
+        if not users:
+            return
+        job_id = self.slurm.submit(users[0], 2, "guest", "understudy")
+        self.later(self.now + BLAMES_SECONDS, lambda: self._blame(job_id, users))
+
+    def _blame(self, job_id: int, users: tuple[str, ...]) -> None:
+        job = self.jobs().get(job_id)
+        if job is None or job.state != "RUNNING":
+            self._leave(job_id)
+            return
+        self.cluster.blame(job, self.now)
+        self.later(self.now + LEAVES_SECONDS, lambda: self._leave(job_id, users[1:]))
+
+    def _leave(self, job_id: int, next_users: tuple[str, ...] = ()) -> None:
+        job = self.jobs().get(job_id)
+        if job is not None and not job.ended:
+            self.slurm.cancel(job_id)
+        self.run_launchers(next_users)
 
     def _approve(self, core: Core) -> None:
         now = self.clock.now()
