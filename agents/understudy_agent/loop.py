@@ -22,6 +22,7 @@ from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
+from understudy_agent.readbacks import Readbacks
 from understudy_agent.reload import reloaded
 from understudy_agent.sample.ethtool import PauseStorms
 from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
@@ -106,6 +107,7 @@ class Agent:
         )
         self._ports = PortHistory(self._hardware, self._boot_id)
         self._host: Host | None = None
+        self._readbacks = Readbacks()
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
         self._manager = ServiceManager()
@@ -144,6 +146,7 @@ class Agent:
             self._gpus.stop()
             self._port_sampler.stop()
             self._host_sampler.stop()
+            await self._readbacks.stop()
             await self._send_last_report()
             await self._keep_last_facts()
             await self._ranks.stop()
@@ -252,6 +255,8 @@ class Agent:
         self._verdict.note(acknowledgement.unfit)
         if acknowledgement.kernel_log is not None:
             self._kernel_log.follow_policy(acknowledgement.kernel_log)
+        if acknowledgement.read_back is not None:
+            self._readbacks.take(acknowledgement.read_back)
 
     def _build(self) -> Report:
         sample = self._gpus.newest()
@@ -287,4 +292,5 @@ class Agent:
             problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
             release=RELEASE,
             kernel_log_policy=self._kernel_log.policy_version,
+            read_back=self._readbacks.result,
         )

@@ -487,6 +487,23 @@ RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly | RestoreReport
 Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 
 
+class ReadBackOutcome(WireEnum):
+    SAMPLED = "sampled"  # sizes, structure and samples are as they should be
+    VERIFIED = "verified"  # every byte is what was written
+    READ = "read"  # every byte can be read, and there is nothing to compare it with
+    SUSPECT = "suspect"  # written again after it was announced
+    BAD = "bad"
+    LOST = "lost"  # not there, while its folder is
+    UNSEEN = "unseen"  # cannot be read from this node as its owner
+    UNKNOWN = "unknown"
+
+
+class ReadBackResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    number: Size
+    outcome: ReadBackOutcome
+    why: Text = ""
+
+
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent sends: about once a second, and at once when it has a new fact."""
 
@@ -511,6 +528,25 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     release: Text = ""  # of the agent; empty before 0.2.0
     stopping: bool = False  # the last report before the agent stops, as for an upgrade
     kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none
+    read_back: ReadBackResult | None = None  # of the last task that it was given
+
+
+class FileToRead(msgspec.Struct, frozen=True):
+    file: str  # "." is the checkpoint's path itself
+    size_bytes: int
+    checksum: str
+    at: float  # when it was announced
+
+
+class ReadBack(msgspec.Struct, frozen=True):
+    """A checkpoint, or what one node wrote of it, to be read back as its owner."""
+
+    number: int
+    user_id: int
+    path: str
+    files: list[FileToRead]
+    whole: bool  # every byte; else sizes, structure and samples
+    bytes_per_second: float
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -520,6 +556,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: list[str] = []  # what was not accepted, and why
     unfit: str = ""  # why no new job may start on this node now; empty: no objection
     kernel_log: KernelLogPolicy | None = None  # what the agent follows from now on; None: what it has stays
+    read_back: ReadBack | None = None  # None: there is nothing to read
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

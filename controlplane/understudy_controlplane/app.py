@@ -77,6 +77,7 @@ from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.tickets import WebhookSender
+from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.audit import AuditStore
@@ -178,6 +179,7 @@ class Core:
     stores: Stores
     launchers: Launchers
     reports: ReportDependencies
+    verifier: Verifier
 
 
 def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
@@ -191,6 +193,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     launchers = Launchers(stores.launches.gangs(cluster))
     loop = _loop(current, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
+    verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
     reports = ReportDependencies(
         cluster=cluster,
         telemetry=telemetry,
@@ -203,6 +206,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         give_restore_point=restore_points.give,
         looker=restore_points.looker,
         note_run=restore_points.note_run,
+        read_back=verifier.task,
+        take_read_back=verifier.take,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
         rates=Rates(config.limits.reports_per_second_per_node),
@@ -210,7 +215,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         refusals=Refusals(loop.pulse.meters),
         kernel_log=config.xid.rows.kernel_log,
     )
-    return Core(current, loop, telemetry, stores, launchers, reports)
+    return Core(current, loop, telemetry, stores, launchers, reports, verifier)
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
@@ -242,7 +247,9 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     def make_app() -> FastAPI:
         app = FastAPI(
             title="Understudy",
-            lifespan=_lifespan((loop, pruner, audit, *to_syslog), engine, reads, admission, outside.stopping),
+            lifespan=_lifespan(
+                (loop, pruner, core.verifier, audit, *to_syslog), engine, reads, admission, outside.stopping
+            ),
             docs_url=None,
             redoc_url=None,
             openapi_url=None,
@@ -393,7 +400,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) 
 
 
 def _lifespan(
-    parts: Sequence[Loop | Pruner | AuditWriter | AuditSyslog],
+    parts: Sequence[Loop | Pruner | Verifier | AuditWriter | AuditSyslog],
     engine: Engine,
     reads: ReadDependencies,
     admission: Admission,

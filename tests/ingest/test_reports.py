@@ -24,6 +24,7 @@ from understudy_agent.wire import (
     CheckpointShard,
     Collective,
     Fact,
+    FileToRead,
     GpuStatus,
     HardwareEvent,
     HardwareKind,
@@ -34,6 +35,9 @@ from understudy_agent.wire import (
     LaunchEnded,
     RankStarted,
     RankWindow,
+    ReadBack,
+    ReadBackOutcome,
+    ReadBackResult,
     Report,
 )
 from understudy_controlplane.access.admission import Denied
@@ -65,6 +69,8 @@ class Route:
     woken: list[float] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
     meters: Meters = field(default_factory=Meters)
+    to_read: dict[str, ReadBack] = field(default_factory=dict)
+    read: list[tuple[str, ReadBackResult]] = field(default_factory=list)
 
     def post(self, content: bytes | Report, headers: dict[str, str] | None = None) -> httpx.Response:
         """With the token of the report's own node, unless `headers` are others."""
@@ -105,6 +111,13 @@ def route(tmp_path: Path) -> Iterator[Route]:
         return RestoreDecision(RestoreAnswer.RESTORE, 20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
+    to_read: dict[str, ReadBack] = {}
+    read: list[tuple[str, ReadBackResult]] = []
+
+    def take(node: str, result: ReadBackResult) -> None:
+        read.append((node, result))
+        del to_read[node]
+
     meters = Meters()
     deps = ReportDependencies(
         b.CLUSTER,
@@ -121,6 +134,8 @@ def route(tmp_path: Path) -> Iterator[Route]:
         meters=meters,
         refusals=Refusals(meters),
         kernel_log=KERNEL_LOG,
+        read_back=to_read.get,
+        take_read_back=take,
     )
     app = FastAPI()
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])
@@ -128,7 +143,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
     admission = admission_of(engine, Still())
     app.include_router(reports_router(deps, admission))
     with TestClient(app) as client:
-        yield Route(client, engine, telemetry, directory, woken, unfit, meters)
+        yield Route(client, engine, telemetry, directory, woken, unfit, meters, to_read, read)
     admission.close()
     engine.dispose()
 
@@ -161,6 +176,20 @@ def test_an_agent_that_follows_another_policy_for_the_kernel_log_gets_it_and_an_
 
     assert [answered(""), answered("2025")] == [KERNEL_LOG, KERNEL_LOG]
     assert [answered("2026"), answered(None)] == [None, None]
+
+
+def test_an_agent_is_asked_to_read_a_checkpoint_back_until_it_reports_what_it_found(route: Route) -> None:
+    def asked(result: ReadBackResult | None = None) -> ReadBack | None:
+        response = route.post(b.report("n1", read_back=result))
+        return msgspec.json.decode(response.content, type=Acknowledgement).read_back
+
+    assert asked() is None
+    task = ReadBack(5, 1000, "/c/20", [FileToRead("r0", 5, "", b.NOW)], whole=True, bytes_per_second=1e6)
+    route.to_read["n1"] = task
+    old, found = (ReadBackResult(number, ReadBackOutcome.BAD, "r0 is short") for number in (4, 5))
+    assert [asked(), asked(old)] == [task, task]
+    assert asked(found) is None
+    assert route.read == [("n1", found)]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from understudy_controlplane.config.access import Access
 from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
+from understudy_controlplane.config.checkpoints import Checkpoints
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.retention import Retention
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access",
+    "Checkpoints",
     "Config",
     "ConfigError",
     "Gateway",
@@ -115,6 +117,7 @@ class Config(Section):
     recovery: Recovery = Recovery()
     repair: Repair = Repair()
     validation: Validation = Validation()
+    checkpoints: Checkpoints = Checkpoints()
     retention: Retention = Retention()
 
     @model_validator(mode="after")

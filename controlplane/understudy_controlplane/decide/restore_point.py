@@ -10,6 +10,7 @@ from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
+    Condition,
     JobKey,
     RestoreAnswer,
     RestoreDecision,
@@ -109,7 +110,7 @@ def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = 
     there = _as_they_lie(complete)
     good = _furthest(one for one in there if not suspicion(one, anomalies))
     proofs = [one for one in anomalies if _is_proof(one)]
-    usable = _furthest(one for one in there if not suspicion(one, proofs))
+    usable = _furthest(one for one in there if not suspicion(one, proofs, proofs_only=True))
     if usable is None or good is None:
         return usable
     return good if usable.step - good.step <= WORK_LOST_SHARE_MAX * usable.step else usable
@@ -144,7 +145,7 @@ def _named(passed_over: Iterable[tuple[Checkpoint, str]]) -> str:
     return named + (f"; and {len(newest) - NAMED_MAX} more" if len(newest) > NAMED_MAX else "")
 
 
-def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str:
+def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly], *, proofs_only: bool = False) -> str:
     """What speaks against it, in words; empty: nothing.
 
     A checkpoint of step n holds what the steps before n have made, and step n is the first to show what is wrong with
@@ -159,7 +160,7 @@ def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly]) -> str
         and (_is_proof(one) or checkpoint.completed_at <= one.received_at + SUSPECT_SECONDS_MAX)
     ]
     if not against:
-        return ""
+        return "" if proofs_only else checkpoint.condition_why if checkpoint.condition is Condition.SUSPECT else ""
     first = min(against, key=lambda one: (one.step, one.rank))
     value = f" ({first.value})" if first.value else ""
     return f"{first.kind.value}{value} on rank {first.rank} ({first.node}) since step {first.step}"

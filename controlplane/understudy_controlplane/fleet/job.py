@@ -143,8 +143,9 @@ class RunJob:
 class Condition(StrEnum):
     """What became of a checkpoint since it was written."""
 
-    AS_WRITTEN = ""  # nobody has looked
+    AS_WRITTEN = ""  # nothing was looked at
     VERIFIED = "verified"  # read back: it is what was written
+    SUSPECT = "suspect"  # read back: a file was written again, and there is no checksum to compare it with
     BAD = "bad"  # read back: it is not
     LOST = "lost"  # not where it was written
     DELETED = "deleted"  # by the training
@@ -153,7 +154,7 @@ class Condition(StrEnum):
     @property
     def is_gone(self) -> bool:
         """It cannot be restored."""
-        return self not in (Condition.AS_WRITTEN, Condition.VERIFIED)
+        return self not in (Condition.AS_WRITTEN, Condition.VERIFIED, Condition.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,18 @@ class Checkpoint:
     attempt: Attempt = FIRST_ATTEMPT  # that wrote it
     condition: Condition = Condition.AS_WRITTEN
     condition_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCheckpoint:
+    """A checkpoint that is complete, as it is to be read back."""
+
+    row: int  # in the database
+    job_row: int
+    job: JobKey
+    user_id: int
+    path: str
+    at: float
 
 
 class RestoreAnswer(StrEnum):

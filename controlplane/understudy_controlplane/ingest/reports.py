@@ -33,6 +33,8 @@ from understudy_agent.wire import (
     KernelEvent,
     KernelLogPolicy,
     RankFact,
+    ReadBack,
+    ReadBackResult,
     Report,
     RestorePoint,
 )
@@ -89,6 +91,7 @@ class ReportDependencies:
     start on the node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user.
     `newest_checkpoint(job)` returns step and path, or (0, ""). `looker(job, attempt, node)` returns the node whose rank
     is to look whether the checkpoint is there; empty: it is settled. `note_run(job, run)`: to which run it belongs.
+    `read_back(node)` returns what the node's agent is to read of a checkpoint; `take_read_back` takes what it found.
     """
 
     cluster: str
@@ -105,6 +108,8 @@ class ReportDependencies:
     newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
     looker: Callable[[KnownJob, Attempt, str], str] = lambda *_: ""
     note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
+    read_back: Callable[[str], ReadBack | None] = lambda _: None
+    take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
@@ -330,15 +335,22 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
         dropped += refused
         deps.wake_loop()
     dropped += decoded.facts_ignored
+    to_read = deps.read_back(report.node)
+    if to_read is not None and report.read_back is not None and report.read_back.number == to_read.number:
+        try:
+            await asyncio.to_thread(deps.take_read_back, report.node, report.read_back)
+        except StoreError as error:
+            log.exception("read_back_not_stored", node=report.node, error=type(error).__name__)
+        to_read = deps.read_back(report.node)
     unfit = deps.unfit(report.node, now)
     if dropped:
         log.warning("report_dropped_in_part", node=report.node, reason=dropped[:DROPPED_SHOWN_MAX])
     followed = report.kernel_log_policy
     wanted = deps.kernel_log if deps.kernel_log is not None and followed is not None else None
     news = wanted if wanted is not None and wanted.version != followed else None
-    if not report.facts and not unfit and not dropped and news is None:
+    if not report.facts and not unfit and not dropped and news is None and to_read is None:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
-    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news))
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news, to_read))
 
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:

@@ -58,6 +58,11 @@ class RestorePoints:
                 self._newest[job.row] = (decision.step, decision.path)
             return self._newest[job.row]
 
+    def forget(self, _job_row: int) -> None:
+        """Something else is known of a job's checkpoints, which any job of its run may continue."""
+        with self._lock:
+            self._newest.clear()
+
     def give(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
         """The first request decides it for all."""
         decision = self._fleet.restore_point(job.row, attempt)

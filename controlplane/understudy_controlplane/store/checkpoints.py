@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, func, insert, select, update
 
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.job import (
     JobKey,
     StoredAnomaly,
     StoredRestoreReport,
+    WrittenCheckpoint,
 )
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -24,6 +25,9 @@ from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import is_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
+
+DOUBTS = (Condition.SUSPECT, Condition.BAD, Condition.LOST)
+"""A person may know better."""
 
 NAN_KINDS = (AnomalyKind.LOSS_NAN, AnomalyKind.GRAD_NORM_NAN)
 
@@ -61,6 +65,39 @@ class CheckpointStore:
         query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job))
         with reading(self._engine) as connection:
             return [_checkpoint(row, job) for row in connection.execute(query)]
+
+    def unverified(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
+        """Complete ones of managed jobs, as they were written, newest first."""
+        table, job = tables.checkpoint, tables.job
+        query = (
+            select(table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id)
+            .join(job, job.c.id == table.c.job)
+            .where(table.c.at > since, table.c.at < until, table.c.packed, is_complete(), job.c.managed)
+            .where(table.c.condition == Condition.AS_WRITTEN.value)
+            .order_by(table.c.at.desc(), table.c.id.desc())
+            .limit(at_most)
+        )
+        with reading(self._engine) as connection:
+            return [
+                WrittenCheckpoint(
+                    row.id, row.job, JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.path, row.at
+                )
+                for row in connection.execute(query)
+            ]
+
+    def shards(self, checkpoint: int) -> list[Shard]:
+        """Of a row of the table `checkpoint`; none: it is gone."""
+        with reading(self._engine) as connection:
+            row = connection.execute(select(tables.checkpoint).where(tables.checkpoint.c.id == checkpoint)).first()
+            return [] if row is None else shards_of(connection, row)
+
+    def set_condition(self, checkpoint: int, condition: Condition, why: str) -> None:
+        """Unless something else was found of it meanwhile."""
+        table = tables.checkpoint
+        as_before = table.c.condition.in_([Condition.AS_WRITTEN.value, Condition.SUSPECT.value])
+        with self._engine.begin() as connection:
+            found = update(table).where(table.c.id == checkpoint, as_before)
+            connection.execute(found.values(condition=condition.value, condition_why=why))
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
         """In the order in which they came."""
@@ -181,6 +218,9 @@ class CheckpointStore:
         with self._engine.begin() as connection:
             clearance = {"job": job_row, "at": at, "reason": entry.reason, "by": entry.who}
             connection.execute(insert(tables.anomaly_clearance).values(clearance))
+            found = tables.checkpoint.c.condition.in_([one.value for one in DOUBTS])
+            again = update(tables.checkpoint).where(tables.checkpoint.c.job == job_row, found)
+            connection.execute(again.values(condition=Condition.AS_WRITTEN.value, condition_why=""))
             answered = insert(table).values(**request, answered_at=at).returning(table.c.id)
             number: int = connection.execute(answered).scalar_one()
             append(connection, entry)

@@ -525,7 +525,7 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
 
 
 def _packed_ranks(connection: Connection, checkpoint: Mapping[str, Any]) -> frozenset[int]:
-    """Those whose shards are in the checkpoint's map: an announcement of theirs is repeated."""
+    """Those whose shards are in the checkpoint's map: they only repeat themselves."""
     packed = connection.execute(_PACKED, checkpoint).scalar()
     return frozenset() if packed is None else frozenset(one.rank for one in unpack(packed))
 

@@ -1,0 +1,280 @@
+"""Reads files of a checkpoint back and says whether they are what was written. Runs as the checkpoint's owner.
+
+The agent starts it as a process of its own (`readbacks.py`), with the task on its standard input and the result on its
+standard output. It imports nothing but the standard library, and `xxhash` where that is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickletools
+import random
+import stat
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+BLOCK_BYTES = 1 << 20
+SAMPLES = 16
+SAMPLE_BYTES = 1 << 16
+MANIFEST_BYTES_MAX = 64 << 20
+HEADER_BYTES_MAX = 100_000_000  # safetensors' own limit
+WRITTEN_AFTER_SECONDS = 300.0
+"""By which a file may be younger than its announcement: clocks of file servers differ."""
+
+TASK_BYTES_MAX = 16 << 20
+
+
+class Finding(Exception):
+    """What is wrong; `outcome` is one of wire.ReadBackOutcome."""
+
+    def __init__(self, outcome: str, why: str) -> None:
+        super().__init__(why)
+        self.outcome, self.why = outcome, why
+
+
+class Pace:
+    """Waits so that no more bytes are read than the rate allows."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._begun = time.monotonic()
+        self._read = 0
+
+    def note(self, count: int) -> None:
+        self._read += count
+        ahead = self._read / self._rate - (time.monotonic() - self._begun)
+        if ahead > 0:
+            time.sleep(ahead)
+
+
+class PacedFile(io.RawIOBase):
+    """Of a descriptor, for zipfile."""
+
+    def __init__(self, descriptor: int, size: int, pace: Pace) -> None:
+        self._descriptor, self._size, self._pace, self._at = descriptor, size, pace, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = os.pread(self._descriptor, len(buffer), self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        self._pace.note(len(data))
+        return len(data)
+
+
+def read_back(task: dict[str, Any]) -> dict[str, str]:
+    """Never raises: what the system refuses is a result."""
+    try:
+        return {"outcome": _read_all(task), "why": ""}
+    except Finding as found:
+        return {"outcome": found.outcome, "why": found.why}
+    except OSError as error:
+        return {
+            "outcome": "unseen",
+            "why": f"{error.strerror or type(error).__name__}: {error.filename or task['path']}",
+        }
+
+
+def _read_all(task: dict[str, Any]) -> str:
+    path, pace = Path(task["path"]), Pace(task["bytes_per_second"])
+    if not path.parent.is_dir():
+        raise Finding("unseen", f"{path.parent} is not there: the file system may not be mounted")
+    proven = True
+    for one in task["files"]:
+        proven = _read_file(str(path / one["file"]), one, task["whole"], pace) and proven
+    if any(one["file"].endswith(".distcp") for one in task["files"]):
+        _read_metadata(path)
+    if not task["whole"]:
+        return "sampled"
+    return "verified" if proven else "read"
+
+
+def _read_file(place: str, announced: dict[str, Any], whole: bool, pace: Pace) -> bool:
+    """Whether its content is proven, and not only readable. Raises Finding."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Finding("lost", f"{place} is not there") from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Finding("bad", f"{place} is no file")
+        if found.st_size != announced["size_bytes"]:
+            raise Finding("bad", f"{place} has {found.st_size} bytes, {announced['size_bytes']} were announced")
+        try:
+            return _read_content(descriptor, place, announced, found, whole, pace)
+        except OSError as error:
+            raise Finding("bad", f"{place} cannot be read: {error.strerror}") from None
+        finally:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _read_content(
+    descriptor: int, place: str, announced: dict[str, Any], found: os.stat_result, whole: bool, pace: Pace
+) -> bool:
+    size = found.st_size
+    sum_of = _sum_named(announced["checksum"])
+    if not announced["checksum"] and found.st_mtime > announced["at"] + WRITTEN_AFTER_SECONDS:
+        raise Finding("suspect", f"{place} was written again after it was announced")
+    proven = _read_structure(descriptor, place, size, whole and sum_of is None, pace)
+    if not whole:
+        _read_samples(descriptor, place, size, pace)
+        return False
+    if sum_of is None:
+        if not proven:
+            _read_blocks(descriptor, place, size, pace, lambda _: None)
+        return proven
+    update, value = sum_of
+    _read_blocks(descriptor, place, size, pace, update)
+    if value() != announced["checksum"].partition(":")[2]:
+        raise Finding("bad", f"{place} has the checksum {value()}, {announced['checksum']} was announced")
+    return True
+
+
+def _sum_named(checksum: str) -> tuple[Callable[[bytes], object], Callable[[], str]] | None:
+    """None: there is none, or this Python cannot make it."""
+    algorithm = checksum.partition(":")[0]
+    if algorithm == "crc32":
+        state = [0]
+
+        def update(data: bytes) -> None:
+            state[0] = zlib.crc32(data, state[0])
+
+        return update, lambda: f"{state[0]:08x}"
+    if algorithm == "xxh3":
+        if xxhash is None:
+            return None
+        made = xxhash.xxh3_128()
+        return made.update, made.hexdigest
+    return None
+
+
+def _read_blocks(descriptor: int, place: str, size: int, pace: Pace, take: Callable[[bytes], object]) -> None:
+    at = 0
+    while at < size:
+        data = os.pread(descriptor, min(BLOCK_BYTES, size - at), at)
+        if not data:
+            raise Finding("bad", f"{place} ends at {at}: it is being written")
+        take(data)
+        at += len(data)
+        pace.note(len(data))
+
+
+def _read_samples(descriptor: int, place: str, size: int, pace: Pace) -> None:
+    """Beginning, end, and some places between them."""
+    last = max(size - SAMPLE_BYTES, 0)
+    for at in (0, last, *(random.randint(0, last) for _ in range(SAMPLES if last else 0))):  # noqa: S311 - no secret
+        data = os.pread(descriptor, SAMPLE_BYTES, at)
+        if len(data) < min(SAMPLE_BYTES, size - at):
+            raise Finding("bad", f"{place} ends early: it is being written")
+        pace.note(len(data))
+
+
+def _read_structure(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -> bool:
+    """What the format itself says. Whether it proves the content. Raises Finding."""
+    start = os.pread(descriptor, 8, 0)
+    if place.endswith(".safetensors"):
+        _read_safetensors(descriptor, place, size, start)
+    elif place.endswith(".json"):
+        _read_json(os.pread(descriptor, min(size, MANIFEST_BYTES_MAX), 0), place)
+    elif start.startswith(b"PK\x03\x04"):  # torch.save
+        return _read_zip(descriptor, place, size, whole, pace)
+    elif place.endswith((".pt", ".pth", ".ckpt", ".distcp")) and size and not any(start):
+        raise Finding("bad", f"{place} begins with zeros")
+    return False
+
+
+def _read_zip(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -> bool:
+    """A zip file has a checksum of each of its parts."""
+    try:
+        with zipfile.ZipFile(io.BufferedReader(PacedFile(descriptor, size, pace), BLOCK_BYTES)) as archive:
+            broken = archive.testzip() if whole else None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, zlib.error) as error:
+        raise Finding("bad", f"{place} is no whole zip file: {error}") from None
+    if broken is not None:
+        raise Finding("bad", f"{place}: the content of {broken} does not have its checksum")
+    return whole
+
+
+def _read_safetensors(descriptor: int, place: str, size: int, start: bytes) -> None:
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > min(size - 8, HEADER_BYTES_MAX):
+        raise Finding("bad", f"{place}: the length of its header is {length}")
+    header = _read_json(os.pread(descriptor, length, 8), place)
+    try:
+        end = max((one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"), default=0)
+    except (AttributeError, LookupError, TypeError):
+        raise Finding("bad", f"{place}: its header names no tensors") from None
+    if 8 + length + end != size:
+        raise Finding("bad", f"{place} has {size} bytes, its header describes {8 + length + end}")
+
+
+def _read_json(data: bytes, place: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Finding("bad", f"{place} cannot be read: {error}") from None
+
+
+def _read_metadata(path: Path) -> None:
+    """The manifest of torch.distributed.checkpoint: a pickle, which is looked through and never executed."""
+    place = path / ".metadata"
+    try:
+        with place.open("rb") as file:
+            data = file.read(MANIFEST_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Finding("bad", f"{place} is not there") from None
+    try:
+        texts = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
+    except Exception as error:  # noqa: BLE001 - whatever a damaged one makes of it
+        raise Finding("bad", f"{place} cannot be read: {error}") from None
+    for name in {text for text in texts if text.endswith(".distcp") and "/" not in text}:
+        if not (path / name).is_file():
+            raise Finding("bad", f"{place} names {name}, which is not there")
+
+
+def take_rights(user: int, group: int, *groups: int) -> None:
+    """For good: afterwards no way leads back to root."""
+    os.setgroups(groups)
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+    if 0 in (*os.getresuid(), os.getresgid()[1]) and user != 0:
+        raise PermissionError("the rights of root are not given up")
+
+
+def main() -> None:
+    if sys.argv[1:]:
+        take_rights(*map(int, sys.argv[1:]))
+    os.nice(19)
+    task = json.loads(sys.stdin.buffer.read(TASK_BYTES_MAX))
+    sys.stdout.write(json.dumps(read_back(task)))
+
+
+if __name__ == "__main__":
+    main()

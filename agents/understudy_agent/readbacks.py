@@ -1,0 +1,98 @@
+"""Reads checkpoints back for the control plane, one after another, each in a process with its owner's rights alone.
+
+A task comes with the answer to a report, and its result goes with the next reports until it has another task. Never as
+root: a link that a user has made would lead it anywhere. What cannot be read as the owner is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import msgspec
+
+from understudy_agent.log import fields, log
+from understudy_agent.wire import TEXT_CHARACTERS_MAX, ReadBack, ReadBackOutcome, ReadBackResult
+
+PROGRAM = Path(__file__).with_name("readback.py")
+SECONDS_MIN = 600.0
+TIMES_LONGER = 3.0
+"""Than the rate allows: then the file system hangs."""
+RESULT_BYTES_MAX = 65_536
+
+
+class Readbacks:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.reading: asyncio.Task[None] | None = None
+        self._number = 0
+        self.result: ReadBackResult | None = None
+
+    def take(self, asked: ReadBack) -> None:
+        """The same task again is no news; another one waits until this one has ended."""
+        if asked.number == self._number or (self.reading is not None and not self.reading.done()):
+            return
+        self._number, self.result = asked.number, None
+        self.reading = asyncio.get_running_loop().create_task(self._read(asked))
+
+    async def stop(self) -> None:
+        if self.reading is not None:
+            self.reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.reading
+
+    async def _read(self, asked: ReadBack) -> None:
+        try:
+            outcome, why = await _result(asked)
+        except (OSError, KeyError, ValueError, msgspec.MsgspecError) as error:
+            outcome, why = ReadBackOutcome.UNSEEN, f"the checkpoint cannot be read as its owner: {error}"
+        except TimeoutError:
+            outcome, why = ReadBackOutcome.UNSEEN, "reading took too long"
+        self.result = ReadBackResult(asked.number, outcome, why[:TEXT_CHARACTERS_MAX])
+        log.info("checkpoint_read_back", extra=fields(path=asked.path, outcome=outcome, reason=why))
+
+
+async def _result(asked: ReadBack) -> tuple[ReadBackOutcome, str]:
+    size = sum(one.size_bytes for one in asked.files)
+    seconds_max = max(SECONDS_MIN, TIMES_LONGER * size / asked.bytes_per_second)
+    rights = owner(asked.user_id)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-c",
+        PROGRAM.read_text(),  # users need not be able to read the agent's files
+        *(str(number) for number in rights),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(seconds_max):
+            output, _ = await process.communicate(msgspec.json.encode(asked))
+    finally:
+        if process.returncode is None:
+            process.kill()
+    found = msgspec.json.decode(output[:RESULT_BYTES_MAX], type=dict[str, str])
+    return ReadBackOutcome(found["outcome"]), found["why"]
+
+
+def owner(user_id: int) -> list[int]:
+    """User, group and further groups whose rights the process takes before it reads anything; none: it has them.
+    Raises OSError or KeyError where it would have others, or those of root.
+    """
+    if user_id == 0:
+        raise PermissionError("root's checkpoints are not read")
+    if os.geteuid() != 0:
+        if user_id != os.geteuid():
+            raise PermissionError("the agent does not run as root, nor as the owner")
+        return []
+    known = pwd.getpwuid(user_id)
+    return [user_id, known.pw_gid, *os.getgrouplist(known.pw_name, known.pw_gid)]

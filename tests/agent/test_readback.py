@@ -1,0 +1,257 @@
+"""Checkpoints that are damaged in many ways: none is taken for what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy_agent.readback import read_back
+from understudy_agent.readbacks import Readbacks
+from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome
+
+RATE = 1e9
+SIZE = 200_000
+
+
+def noise(seed: int, size: int = SIZE) -> bytes:
+    return b"".join(zlib.compress(b"%d %d" % (seed, block))[:16].ljust(16, b"x") for block in range(size // 16))
+
+
+def torch_file(seed: int) -> bytes:
+    """As torch.save makes it: a zip file without compression."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"step": seed}))
+        archive.writestr("archive/data/0", noise(seed))
+    return made.getvalue()
+
+
+def safetensors(seed: int) -> bytes:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [SIZE // 4], "data_offsets": [0, SIZE]}}).encode()
+    return len(header).to_bytes(8, "little") + header + noise(seed)
+
+
+class Saved:
+    """A checkpoint of many kinds of files, half of them announced with a checksum."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "run" / "step-20"
+        self.path.mkdir(parents=True)
+        self.announced: list[dict[str, Any]] = []
+        for number in range(3):
+            self.add(f"__{number}_0.distcp", noise(number), summed=True)
+        self.add("model.pt", torch_file(7), summed=False)
+        self.add("model.safetensors", safetensors(8), summed=False)
+        self.add(
+            "model.safetensors.index.json",
+            json.dumps({"weight_map": {"w": "model.safetensors"}}).encode(),
+            summed=False,
+        )
+        (self.path / ".metadata").write_bytes(pickle.dumps({f"part {n}": f"__{n}_0.distcp" for n in range(3)}))
+
+    def add(self, name: str, content: bytes, summed: bool) -> None:
+        (self.path / name).write_bytes(content)
+        checksum = f"crc32:{zlib.crc32(content):08x}" if summed else ""
+        self.announced.append({"file": name, "size_bytes": len(content), "checksum": checksum, "at": time.time()})
+
+    def read(self, whole: bool = True) -> dict[str, str]:
+        task = {"path": str(self.path), "files": self.announced, "whole": whole, "bytes_per_second": RATE}
+        return read_back(task)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Saved:
+    return Saved(tmp_path)
+
+
+Damage = Callable[[Path], object]
+
+
+def truncate(name: str, size: int) -> Damage:
+    return lambda path: os.truncate(path / name, size)
+
+
+def flip(name: str, at: int) -> Damage:
+    def damage(path: Path) -> None:
+        content = bytearray((path / name).read_bytes())
+        content[at] ^= 1
+        (path / name).write_bytes(content)
+
+    return damage
+
+
+def overwrite(name: str, content: bytes) -> Damage:
+    def damage(path: Path) -> None:
+        before = (path / name).read_bytes()
+        (path / name).write_bytes((content + before[len(content) :])[: len(before)])
+
+    return damage
+
+
+def replaced(name: str, make: Callable[[Path], object]) -> Damage:
+    def damage(path: Path) -> None:
+        (path / name).unlink()
+        make(path / name)
+
+    return damage
+
+
+def swapped(path: Path) -> None:
+    one, other = path / "__0_0.distcp", path / "__1_0.distcp"
+    first = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(first)
+
+
+def old(path: Path) -> None:
+    """As a later save does that fails after its first rank."""
+    (path / "__1_0.distcp").write_bytes(noise(99))
+
+
+def blocks_swapped(path: Path) -> None:
+    content = (path / "__2_0.distcp").read_bytes()
+    (path / "__2_0.distcp").write_bytes(content[65536:131072] + content[:65536] + content[131072:])
+
+
+def written_again(path: Path) -> None:
+    os.utime(path / "model.safetensors", times=(time.time() + 3600,) * 2)
+
+
+def linked_to_nothing(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("/nowhere")
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "a shard is one byte short": (truncate("__0_0.distcp", SIZE - 1), "bad"),
+    "a shard is half": (truncate("__0_0.distcp", SIZE // 2), "bad"),
+    "a shard is empty": (truncate("__0_0.distcp", 0), "bad"),
+    "a shard is longer": (truncate("__0_0.distcp", SIZE + 4096), "bad"),
+    "the first bit of a shard is flipped": (flip("__0_0.distcp", 0), "bad"),
+    "a bit in the middle is flipped": (flip("__0_0.distcp", SIZE // 2), "bad"),
+    "the last bit is flipped": (flip("__0_0.distcp", SIZE - 1), "bad"),
+    "a page of zeros": (lambda path: _zeros(path / "__1_0.distcp", 8192), "bad"),
+    "blocks are swapped": (blocks_swapped, "bad"),
+    "shards are swapped": (swapped, "bad"),
+    "a shard of another step": (old, "bad"),
+    "a shard is missing": (lambda path: (path / "__2_0.distcp").unlink(), "lost"),
+    "a shard is a folder": (replaced("__2_0.distcp", lambda one: one.mkdir()), "bad"),
+    "a shard is a link to nothing": (replaced("__2_0.distcp", lambda one: one.symlink_to("/nowhere")), "lost"),
+    "a shard is a link to a device": (replaced("__2_0.distcp", lambda one: one.symlink_to("/dev/zero")), "bad"),
+    "a shard is a pipe": (replaced("__2_0.distcp", os.mkfifo), "bad"),
+    "the manifest is missing": (lambda path: (path / ".metadata").unlink(), "bad"),
+    "the manifest is cut": (truncate(".metadata", 20), "bad"),
+    "the manifest is empty": (truncate(".metadata", 0), "bad"),
+    "the manifest is noise": (overwrite(".metadata", b"\xff" * 30), "bad"),
+    "the manifest names what is not there": (
+        lambda path: (path / ".metadata").write_bytes(pickle.dumps(["__9_0.distcp"])),
+        "bad",
+    ),
+    "an index is no JSON": (overwrite("model.safetensors.index.json", b"{{{"), "bad"),
+    "the length of a header is damaged": (flip("model.safetensors", 3), "bad"),
+    "a header is damaged": (overwrite("model.safetensors", b"\0" * 20), "bad"),
+    "a bit of a torch file without a checksum is flipped": (flip("model.pt", SIZE // 2), "bad"),
+    "the directory of a torch file is damaged": (flip("model.pt", len(torch_file(7)) - 20), "bad"),
+    "all of it is missing": (shutil.rmtree, "lost"),
+    "it is a link to nothing": (linked_to_nothing, "lost"),
+    "a file without a checksum was written again": (written_again, "suspect"),
+}
+
+
+def _zeros(file: Path, at: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(bytes(4096))
+
+
+def test_what_was_written_is_what_is_read(saved: Saved) -> None:
+    assert saved.read(whole=False) == {"outcome": "sampled", "why": ""}
+    assert saved.read()["outcome"] == "read", "a file without a checksum proves no more"
+    saved.announced = saved.announced[:4]
+    assert saved.read()["outcome"] == "verified", "a zip file has its own"
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found(saved: Saved, name: str) -> None:
+    damage, expected = DAMAGES[name]
+    damage(saved.path)
+    found = saved.read()
+    assert found["outcome"] == expected, found
+    assert str(saved.path) in found["why"]
+
+
+def test_where_the_file_system_is_not_mounted_nothing_is_lost(saved: Saved) -> None:
+    saved.path.parent.rename(saved.path.parent.with_name("elsewhere"))
+    assert saved.read()["outcome"] == "unseen"
+
+
+def test_no_more_is_read_than_the_rate_allows(saved: Saved) -> None:
+    begun = time.monotonic()
+    read_back({"path": str(saved.path), "files": saved.announced[:1], "whole": True, "bytes_per_second": SIZE / 0.2})
+    assert time.monotonic() - begun > 0.15
+
+
+def test_a_manifest_is_never_executed(saved: Saved, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "trap"),)
+
+    (saved.path / ".metadata").write_bytes(pickle.dumps(Trap()))
+    assert saved.read()["outcome"] != "bad"
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Other users may look into pytest's folders no more than into a home."""
+    folder = Path(tempfile.mkdtemp(prefix="understudy-readback-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+OWNER, STRANGER = 33, 34
+"""www-data and backup, which every Debian has."""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_a_checkpoint_is_read_with_its_owners_rights_and_never_with_those_of_root(public: Path) -> None:
+    """A link of a user leads no further than the user may go."""
+    secret = public / "secret"
+    secret.write_bytes(b"12345")
+    secret.chmod(0o600)
+    folder = public / "run" / "c"
+    folder.mkdir(parents=True)
+    (folder / "own").write_bytes(b"12345")
+    for one in (folder.parent, folder, folder / "own"):
+        os.chown(one, OWNER, OWNER)
+    folder.chmod(0o700)
+    (folder / "link").symlink_to(secret)
+    assert asyncio.run(outcome(folder, "own", OWNER)) is ReadBackOutcome.VERIFIED
+    assert asyncio.run(outcome(folder, "link", OWNER)) is ReadBackOutcome.UNSEEN
+    assert asyncio.run(outcome(folder, "own", STRANGER)) is ReadBackOutcome.UNSEEN
+    assert asyncio.run(outcome(folder, "own", 0)) is ReadBackOutcome.UNSEEN
+
+
+async def outcome(folder: Path, file: str, user_id: int) -> ReadBackOutcome:
+    content = [FileToRead(file, 5, f"crc32:{zlib.crc32(b'12345'):08x}", time.time())]
+    readbacks = Readbacks()
+    readbacks.take(ReadBack(1, user_id, str(folder), content, True, RATE))
+    assert readbacks.reading is not None
+    await asyncio.wait_for(readbacks.reading, 60)
+    assert readbacks.result is not None
+    return readbacks.result.outcome

@@ -1,0 +1,162 @@
+"""Checkpoints are read back by the nodes that wrote them, newest first, and what is bad is not restored."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from tests import builders as b
+from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult
+from understudy_controlplane.config import Checkpoints
+from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.recover.verifier import OFFERED_SECONDS_MAX, Verifier
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import DatabaseInMemory
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.packing import PackingStore
+
+JOB = b.job(nodes=("n1", "n2"))
+OWNER = JOB.slurm.user_id
+MINUTE = 60.0
+ON = Checkpoints(verify=True)
+
+
+class StoodClock:
+    def __init__(self) -> None:
+        self.at = b.NOW + 10 * MINUTE
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+class Site:
+    """A gang of two ranks on two nodes that saves at each step that is named."""
+
+    def __init__(self, policy: Checkpoints = ON, managed: bool = True) -> None:
+        self.engine: Engine = DatabaseInMemory().engine
+        self.clock = StoodClock()
+        self.store, self.fleet = CheckpointStore(self.engine), FleetStore(self.engine)
+        (self.known,) = self.fleet.see_jobs([b.job(nodes=("n1", "n2"), managed=managed)], b.NOW)
+        self.points = RestorePoints(self.store, self.fleet, self.clock)
+        self.policy = policy
+        self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
+
+    def save(self, *steps: int, checksum: str = "crc32:00000000") -> None:
+        facts = FactStore(self.engine)
+        for rank in range(2):
+            saved = [
+                CheckpointShard(7, 0, rank, 2, n, f"/c/{n}", f"r{rank}", 5, checksum, b.NOW + n, user_id=OWNER)
+                for n in steps
+            ]
+            started = RankStarted(7, 0, rank, 2, b.NOW, 10, user_id=OWNER)
+            facts.record(f"n{rank + 1}", [started, *saved], b.NOW, lambda _: self.known)
+        PackingStore(self.engine).pack(self.clock.now())
+        self.verifier.look()
+
+    def answer(self, node: str, outcome: ReadBackOutcome, why: str = "") -> None:
+        task = self.verifier.task(node)
+        assert task is not None
+        self.verifier.take(node, ReadBackResult(task.number, outcome, why))
+        self.verifier.look()
+
+    def conditions(self) -> dict[int, Condition]:
+        return {one.step: one.condition for one in self.store.complete_checkpoints(JOB.key)}
+
+
+def test_one_is_sampled_then_read_whole_and_verified() -> None:
+    site = Site()
+    site.save(40)
+    seen = []
+    for outcome in (ReadBackOutcome.SAMPLED, ReadBackOutcome.VERIFIED):
+        for node in ("n1", "n2"):
+            task = site.verifier.task(node)
+            assert task is not None
+            seen.append((task.path, task.whole, task.user_id, [one.file for one in task.files]))
+            site.answer(node, outcome)
+    assert seen == [("/c/40", whole, OWNER, [f"r{rank}"]) for whole in (False, True) for rank in range(2)]
+    assert site.conditions() == {40: Condition.VERIFIED}
+
+
+def test_the_newest_goes_first() -> None:
+    site = Site()
+    site.save(20, 60, 40)
+    paths = []
+    for _ in range(3):
+        task = site.verifier.task("n1")
+        assert task is not None
+        paths.append(task.path)
+        site.answer("n1", ReadBackOutcome.BAD)
+    assert paths == ["/c/60", "/c/40", "/c/20"]
+
+
+@pytest.mark.parametrize("outcome", [ReadBackOutcome.BAD, ReadBackOutcome.LOST])
+def test_a_bad_one_is_passed_over_with_the_reason_until_a_person_trusts_it(outcome: ReadBackOutcome) -> None:
+    site = Site()
+    site.save(20, 40)
+    assert site.points.newest(site.known) == (40, "/c/40")
+    site.answer("n2", outcome, "r1 has 4 bytes, 5 were announced")
+    decision = site.points.give(site.known, Attempt(1))
+    assert (decision.step, site.points.newest(site.known)) == (20, (20, "/c/20"))
+    assert f"step 40: {outcome.value}: r1 has 4 bytes, 5 were announced (read back on n2)" in decision.why
+    site.answer("n1", outcome)
+    assert site.points.give(site.known, Attempt(2)).answer is RestoreAnswer.UNKNOWN
+    site.store.trust(site.known.row, AuditEntry.on_host("alice", b.NOW, "trust-checkpoints", "job 7", "looked at"))
+    assert site.points.give(site.known, Attempt(3)).step == 40
+
+
+def test_a_suspect_one_is_passed_over_where_that_costs_little() -> None:
+    site = Site()
+    site.save(19, 20)
+    site.answer("n1", ReadBackOutcome.SUSPECT, "r0 was written again")
+    decision = site.points.give(site.known, Attempt(1))
+    assert (decision.step, decision.why) == (
+        19,
+        "step 19 is the newest good one; suspect are step 20: r0 was written again (read back on n1)",
+    )
+    alone = Site()
+    alone.save(20)
+    alone.answer("n1", ReadBackOutcome.SUSPECT, "r0 was written again")
+    assert alone.points.give(alone.known, Attempt(1)).step == 20, "that is no proof"
+
+
+def test_what_cannot_be_read_stays_as_it_was_and_is_not_tried_again() -> None:
+    site = Site()
+    site.save(20)
+    site.answer("n1", ReadBackOutcome.UNSEEN, "Permission denied")
+    assert [site.verifier.task(node) for node in ("n1", "n2")] == [None, None]
+    assert site.conditions() == {20: Condition.AS_WRITTEN}
+    site.save(40)
+    site.clock.at += OFFERED_SECONDS_MAX + 1
+    site.verifier.look()
+    assert site.verifier.task("n1") is None, "a node that does not answer, as with an older agent"
+    assert site.points.give(site.known, Attempt(1)).step == 40
+
+
+def test_few_nodes_read_at_once() -> None:
+    site = Site(Checkpoints(verify=True, verify_nodes_at_once=1))
+    site.save(20)
+    assert [site.verifier.task(node) is None for node in ("n1", "n2")] == [False, True]
+
+
+@pytest.mark.parametrize(("policy", "managed"), [(Checkpoints(), True), (ON, False)])
+def test_nothing_is_read_by_default_nor_of_a_job_that_did_not_ask_for_understudy(
+    policy: Checkpoints, managed: bool
+) -> None:
+    site = Site(policy, managed)
+    site.save(20)
+    assert [site.verifier.task(node) for node in ("n1", "n2")] == [None, None]
+
+
+def test_it_ends_at_once_where_it_is_switched_off() -> None:
+    site = Site()
+    site.save(20)
+    assert site.verifier.task("n1") is not None
+    site.policy = Checkpoints()
+    site.verifier.look()
+    assert site.verifier.task("n1") is None
