@@ -164,10 +164,10 @@ class Client:
             ) from error
 
     def _unreachable(self, error: Exception) -> UnreachableError:
-        return UnreachableError(
-            f"{self.url}: no answer: {error}; check that `understudy serve` runs there, or name another URL with "
-            "--url or UNDERSTUDY_URL"
-        )
+        remedy = "check that `understudy serve` runs there, or name another URL with --url or UNDERSTUDY_URL"
+        if "WRONG_VERSION_NUMBER" in str(error):
+            remedy = "it speaks no TLS: its URL begins with http://, until server.tls_certificate is set there"
+        return UnreachableError(f"{self.url}: no answer: {error}; {remedy}")
 
 
 @dataclass

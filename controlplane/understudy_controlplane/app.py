@@ -370,13 +370,20 @@ def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:
 async def _refuse_request(_request: Request, error: Exception) -> Response:
     """FastAPI's own refusals, in the form of all others."""
     if isinstance(error, RequestValidationError):
-        problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
-        return refuse(422, problems, "docs/api.md lists the parameters")
+        problems = (
+            f"{'.'.join(str(part) for part in one['loc'][1:])}: {_cause(one['msg'])}"  # the first is "query" or "path"
+            for one in error.errors()
+        )
+        return refuse(422, "; ".join(problems), "docs/api.md lists the parameters")
     assert isinstance(error, HTTPException)
     hint = "docs/api.md lists the routes and their parameters"
     refusal = refuse(error.status_code, str(error.detail), hint)
     refusal.headers.update(error.headers or {})
     return refusal
+
+
+def _cause(message: str) -> str:
+    return message.removeprefix("Value error, ").replace("Input should be", "has to be")
 
 
 def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) -> Loop:

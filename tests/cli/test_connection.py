@@ -83,9 +83,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "none: cannot be used" in printed
 
 
-@pytest.mark.parametrize("address", [NO_ONE_LISTENS, "http://[", "nothing", "http://no..name:7117"])
+@pytest.mark.parametrize("address", [NO_ONE_LISTENS, "http://[", "http://no..name:7117"])
 def test_a_control_plane_that_does_not_answer_is_named(address: str, tmp_path: Path) -> None:
     assert f"{address}: no answer" in run("status", "--url", address, home=tmp_path, status=4)
+
+
+def test_an_address_without_a_scheme_is_a_usage_error(tmp_path: Path) -> None:
+    printed = run("status", "--url", "head1:7117", home=tmp_path, status=2)
+    assert "head1:7117 is no URL of a control plane: it has to begin with http:// or https://" in printed
+
+
+def test_a_control_plane_without_tls_is_named_as_such(url: str, tmp_path: Path) -> None:
+    assert "it speaks no TLS" in run("status", "--url", f"https{url.removeprefix('http')}", home=tmp_path, status=4)
 
 
 @pytest.mark.parametrize(

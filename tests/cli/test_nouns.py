@@ -168,6 +168,7 @@ def test_a_drill_that_does_not_go_on_is_not_ended(observing: Served) -> None:
     ("hint", "spoken"),
     [
         ("see GET /v1/recoveries/2", "see `understudy recovery show 2`"),
+        ("GET /v1/signals lists the live signals", "`understudy signal list` lists the live signals"),
         ("GET /v1/nodes lists the nodes", "`understudy node list` lists the nodes"),
         ("GET /v1/requests lists the requests", "`understudy node requests` lists the requests"),
         ("GET /v1/status and the log", "`understudy status` and the log"),

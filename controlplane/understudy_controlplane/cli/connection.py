@@ -56,7 +56,13 @@ NOUNS = {
     "decisions": "decision",
     "tickets": "ticket",
 }
-OTHERS = {"requests": "node requests", "status": "status", "observed": "observed"}
+OTHERS = {
+    "requests": "node requests",
+    "status": "status",
+    "observed": "observed",
+    "signals": "signal list",
+    "maintenance": "maintenance list",
+}
 SHOWN = re.compile(rf"GET /v1/(?P<what>{'|'.join((*NOUNS, *OTHERS))})(?:/(?P<one>\d+|[\w.-]+))?(?![\w/])")
 """What the control plane's hints name."""
 
@@ -78,6 +84,8 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
         sys.modules.setdefault("httpx._main", cast(ModuleType, None))
         from understudy_client import Client, ClientError
 
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError(f"{url} is no URL of a control plane: it has to begin with http:// or https://")
         token = _token(token_file)
         try:
             with Client(url, token, ca_file, certificate=(certificate, key) if certificate else None) as client:
