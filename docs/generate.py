@@ -450,6 +450,7 @@ PEOPLE = {
     Signal.RELEASE_ASKED: "`understudy node release`",
     Signal.TEST_ASKED: "`understudy node validate`, `understudy node burn-in`",
     Signal.PROBE_DUE: "a suspect that no job uses",
+    Signal.SPARE_CHECK_DUE: "an idle spare, in its turn",
 }
 
 

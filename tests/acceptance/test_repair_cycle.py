@@ -269,3 +269,14 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
         f"NVML is released for the reset, and not before: {output}"
     )
     site.wait_for(lambda: all(gpu["status"] == "ok" for gpu in site.node("n2")["gpus"]), 60, "NVML is asked again")
+
+
+def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(make_site: MakeSite) -> None:
+    validation = {"enabled": True, "selfcheck": "", "command": "true", "dcgm_level": 0, "spare_check_hours": 24}
+    site = make_site(nodes=3, spares=2, settings={"validation": validation})
+    gang.start_site(site)
+    spares = [one["name"] for one in site.items("/v1/nodes") if one["spare"]]
+    wait_for(site, lambda: all(rows_about(site, name) == [263, 227] for name in spares), 120, "both were validated")
+    wait_for(site, lambda: set(gang.reservations(site)) == {"understudy_spares"}, 60, "no other reservation is left")
+    assert [site.node(name)["state"] for name in spares] == ["in_service"] * 2
+    assert len([one for one in site.items("/v1/nodes") if one["spare"]]) == 2

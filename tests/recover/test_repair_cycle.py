@@ -1138,3 +1138,27 @@ class TestTheWeightOfANodeOnProbation:
         assert node_of(rehearsal, "n5").usable
         rehearsal.run(300)
         assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)
+
+
+def test_idle_spares_are_validated_in_turn_and_stay_spares(tmp_path: Path) -> None:
+    policy = {"validation": {"enabled": True, "spare_check_hours": 24}}
+    rehearsal = start(tmp_path, **policy)
+    pool = set(rehearsal.pool())
+    rehearsal.run_until(lambda: {one.node for one in tried(rehearsal)} == pool, 3600)
+    rehearsal.run(30)
+    assert [one.status for one in tried(rehearsal)] == [RecoveryStatus.SUCCEEDED] * len(pool)
+    assert set(rehearsal.pool()) == pool
+    assert {rehearsal.state_of(name) for name in pool} == {NodeState.IN_SERVICE}
+    assert rehearsal.reservation_names() == {"understudy_spares"}
+    rehearsal.run(600)
+    assert len(tried(rehearsal)) == len(pool), "not again before a day has passed"
+
+
+def test_a_spare_that_fails_its_turn_leaves_the_pool(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, validation={"enabled": True, "spare_check_hours": 24})
+    *others, last = sorted(rehearsal.pool())
+    rehearsal.fake.job_ends_as[last] = "FAILED"
+    wait_for(rehearsal, last, NodeState.QUARANTINED)
+    rehearsal.run(30)
+    assert set(rehearsal.pool()) == {*others, "n5"}
+    assert node_of(rehearsal, last).draining

@@ -284,6 +284,16 @@ class Validation(Section):
     requested_at_once_max: int = Field(
         8, ge=1, description="Nodes at once in a validation or burn-in that an operator requested; more of them wait."
     )
+    spare_check_hours: float = Field(
+        0.0,
+        ge=0,
+        le=168,
+        description="Time after which an idle spare is validated again: in turn, one at a time, while another one is "
+        "free and nothing else is under way. 0: never.",
+    )
+    spare_check_minutes_per_day: float = Field(
+        60.0, gt=0, description="Node minutes a day, in the whole fleet, that these validations may take."
+    )
     suspects_at_once_max: int = Field(
         2,
         ge=1,

@@ -34,13 +34,15 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     ]
     condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
+    if condemned:  # their gangs may need every spare
+        entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)
     entered += _of_no_node(pool_changes(current))
     decisions: list[Decision] = []
     for carry_out in dict.fromkeys(CARRIED_OUT_BY.values()):
         decisions += carry_out(current, [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out])
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
-        current = replace(current, acting=acting)
+        current = replace(current.without(decisions), acting=acting)
     decisions = await_approval(snapshot, decisions, config)
     waiting = (
         *held_back(current, decisions),

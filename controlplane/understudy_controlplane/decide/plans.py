@@ -327,8 +327,9 @@ def take_back_plan(node: NodeView, finding: Finding, under_way: Recovery | None)
     A node that Slurm has drained by itself meanwhile gets the control plane's reason: otherwise the drain would not
     count as done.
     """
+    spare = (StepName.TAKE_SPARES,) if node.is_spare else ()
     return TakeBackPlan(
-        steps=(StepName.DRAIN_NODES, StepName.RELEASE_NODE),
+        steps=(StepName.DRAIN_NODES, *spare, StepName.RELEASE_NODE),
         nodes=(node.name,),
         renamed_nodes=(node.name,),
         drain_reason=drain_reason(finding),

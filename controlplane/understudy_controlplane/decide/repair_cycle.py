@@ -12,6 +12,7 @@ import msgspec
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
+from understudy_controlplane.decide.spare_checks import checks_due
 from understudy_controlplane.detect.site_signals import threat_to
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
@@ -61,6 +62,7 @@ NOT_BEGUN = {
     ValidationOrigin.IN_SERVICE: Signal.TEST_NOT_BEGUN,
     ValidationOrigin.SUSPECT_REQUESTED: Signal.PROBE_NOT_BEGUN,
     ValidationOrigin.SUSPECT_PROBED: Signal.PROBE_NOT_BEGUN,
+    ValidationOrigin.SPARE_CHECK: Signal.TEST_NOT_BEGUN,
     ValidationOrigin.PROBATION: Signal.RETURN_TEST_NOT_BEGUN,
 }
 """The signal of a validation that never began, by what the node was before."""
@@ -97,6 +99,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
         ):
             words = "it is suspect, and idle now"
             yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
+    yield from checks_due(snapshot, config)
 
 
 def _silent(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
@@ -282,7 +285,9 @@ def _succeeded(snapshot: Snapshot, node: NodeView, attempt: RepairAttempt, confi
         return
     ended = attempt.ended_at or snapshot.now
     if not _silent(snapshot, node, config):
-        yield _finding(snapshot, node, Signal.VALIDATED, "repair.validate", "it passed its test")
+        of_a_spare = node.record.validation_origin is ValidationOrigin.SPARE_CHECK
+        passed = Signal.SPARE_VALIDATED if of_a_spare else Signal.VALIDATED
+        yield _finding(snapshot, node, passed, "repair.validate", "it passed its test")
     elif snapshot.now - max(ended, snapshot.started_at) > HEARD_AGAIN_SECONDS:
         words = "it passed its test, but its agent is not heard"
         yield _finding(snapshot, node, Signal.VALIDATION_FAILED, "repair.validate", words)

@@ -10,6 +10,7 @@ from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.placement import Placement, layout_of, place
 from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.recovery import Plan, SwapPlan
@@ -50,6 +51,11 @@ class Round:
         free = tuple(name for name in self.free if name not in plan.claimed)
         idle = tuple(name for name in self.idle if name not in plan.claimed)
         return replace(self, free=free, idle=idle, moves=moves)
+
+    def without(self, decisions: Sequence[Decision]) -> Round:
+        """Spares that they take are not free any more, such as one whose validation begins."""
+        taken = {name for one in decisions if one.plan is not None for name in one.plan.claimed}
+        return replace(self, free=tuple(name for name in self.free if name not in taken))
 
     def with_idle(self) -> Round:
         """Where the site lets gangs have idle nodes."""

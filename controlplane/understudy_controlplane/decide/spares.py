@@ -12,7 +12,7 @@ from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
@@ -207,7 +207,7 @@ def _is_in(node: NodeView, partition: str) -> bool:
 def _held(snapshot: Snapshot) -> int:
     return sum(
         node.is_spare
-        and node.state not in OUT_OF_SERVICE
+        and (node.state not in OUT_OF_SERVICE or node.record.validation_origin is ValidationOrigin.SPARE_CHECK)
         and node.state is not NodeState.FOREIGN_DRAIN
         and (node.slurm is not None and node.slurm.usable)
         for node in snapshot.nodes.values()

@@ -199,6 +199,8 @@ TABLE: tuple[Row, ...] = (
         when=Condition.IN_SERVICE_BEFORE_VALIDATION),
     Row(226, (VALIDATING,), (Signal.RETURN_TEST_NOT_BEGUN,), PROBATION, Action.LET_GO,
         "a validation that never began proves nothing: its probation begins again"),
+    Row(227, (VALIDATING,), (Signal.SPARE_VALIDATED,), IN_SERVICE, Action.RETURN,
+        "nothing was known against it, and it passed: it is the same spare as before"),
     Row(230, (PROBATION,), (Signal.PROBATION_OVER,), IN_SERVICE, Action.NOTHING,
         "no fault was found since it returned"),
     Row(231, tuple(state for state in ALL if state not in (PROBATION, REPAIRING, VALIDATING, FOREIGN_DRAIN)),
@@ -247,6 +249,9 @@ TABLE: tuple[Row, ...] = (
         "a request that cannot be carried out is not carried out unexpectedly later"),
     Row(262, TRUSTED, (Signal.SITE_FAULT,), QUARANTINED, Action.QUARANTINE,
         "the site wants nodes out of service for such a signal; it returns by its validation when the signal ends"),
+    Row(263, (IN_SERVICE,), (Signal.SPARE_CHECK_DUE,), VALIDATING, Action.VALIDATE,
+        "a spare that no job has used for long may have failed unseen: it is validated before a gang needs it",
+        origin=ValidationOrigin.SPARE_CHECK),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
 )
@@ -277,6 +282,7 @@ SIGNAL_PRIORITY = (
     Signal.PROBE_NOT_BEGUN,
     Signal.RETURN_TEST_NOT_BEGUN,
     Signal.VALIDATED,
+    Signal.SPARE_VALIDATED,
     Signal.REPAIRED,
     Signal.MANUAL_REPAIR_DUE,
     Signal.VALIDATION_DUE,
@@ -295,6 +301,7 @@ SIGNAL_PRIORITY = (
     Signal.CLEAN,
     Signal.PROBE_DUE,
     Signal.HEALTH_SUSPECTED,
+    Signal.SPARE_CHECK_DUE,
 )
 """Only one state change for a node in a round: of its signals the first in this order that has a row. Other signals are
 found again in the next round. A requested validation waits until the node is idle, which may take days, so it comes

@@ -53,7 +53,9 @@ class Signal(StrEnum):
     MANUAL_REPAIR_DUE = "manual_repair_due"  # no rung of the repair ladder is left but manual repair
     VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator released it
     PROBE_DUE = "probe_due"  # an idle suspect: validation decides about it
+    SPARE_CHECK_DUE = "spare_check_due"  # an idle spare, in its turn
     VALIDATED = "validated"  # the test was passed
+    SPARE_VALIDATED = "spare_validated"  # the same of an idle spare, against which nothing was known
     VALIDATION_FAILED = "validation_failed"
     TEST_NOT_BEGUN = "test_not_begun"  # of a node in service: it returns without a new suspicion
     PROBE_NOT_BEGUN = "probe_not_begun"  # the same of a suspect

@@ -70,11 +70,16 @@ class ValidationOrigin(StrEnum):
     SUSPECT_REQUESTED = "suspect_requested"
     PROBATION = "probation"
     SUSPECT_PROBED = "suspect_probed"  # the control plane validates a suspect that no job uses
+    SPARE_CHECK = "spare_check"  # ... and an idle spare, in its turn
 
 
 OF_A_SUSPECT = frozenset({ValidationOrigin.SUSPECT_REQUESTED, ValidationOrigin.SUSPECT_PROBED})
 
-FROM_SERVICE = OF_A_SUSPECT | {ValidationOrigin.IN_SERVICE, ValidationOrigin.PROBATION}
+FROM_SERVICE = OF_A_SUSPECT | {
+    ValidationOrigin.IN_SERVICE,
+    ValidationOrigin.PROBATION,
+    ValidationOrigin.SPARE_CHECK,
+}
 """No fault is proven against such a node: it counts against no budget for faults."""
 
 
