@@ -197,3 +197,33 @@ def test_there_are_never_more_than_the_limit_within_an_hour(rehearsal: Rehearsal
     assert len(live(rehearsal)) == before, "none of a refused batch is stored"
     assert send(rehearsal, **LEAK, key="0", for_seconds=900).status_code == 200, "one that is live goes on"
     end_all(rehearsal)
+
+
+def test_a_sender_that_reports_without_end_locks_out_no_other(rehearsal: Rehearsal) -> None:
+    while send(rehearsal, **LEAK, key=f"storm {len(live(rehearsal))}", source="x", for_seconds=600).status_code == 200:
+        pass
+    assert send(rehearsal, **LEAK, key="one more", for_seconds=600).status_code == 429
+    other = send(rehearsal, role=Role.ADMIN, **LEAK, key="a real leak", for_seconds=600)
+    assert (other.status_code, other.json()["signals"][0]["source"]) == (200, "admin")
+    end_all(rehearsal)
+
+
+def test_a_signal_that_names_other_nodes_than_before_is_news_for_the_audit(rehearsal: Rehearsal) -> None:
+    """With `act` a sender could have had any node quarantined, and the audit named another one."""
+    rehearsal.run(3601)
+    assert send(rehearsal, **LEAK | {"targets": ["n7"]}, key="moves", for_seconds=60).status_code == 200
+    (signal,) = live(rehearsal)
+    send(rehearsal, **LEAK | {"targets": ["n8"]}, key="moves", for_seconds=60)
+    first, second = audited(rehearsal, "signal")[-2:]
+    assert (first.subject, second.subject) == (f"signal {signal['id']}", f"signal {signal['id']}")
+    assert (first.after["targets"], second.before["targets"], second.after["targets"]) == (["n7"], ["n7"], ["n8"])
+    end_all(rehearsal)
+
+
+def test_two_signals_with_many_targets_are_two_although_they_begin_alike(rehearsal: Rehearsal) -> None:
+    """The key of a signal without one was cut off after 255 characters."""
+    many = [f"a-node-that-is-not-known-here-{number:04d}" for number in range(20)]
+    send(rehearsal, **LEAK | {"targets": [*many, "n7"]}, for_seconds=60)
+    send(rehearsal, **LEAK | {"targets": [*many, "n8"]}, for_seconds=60)
+    assert [one["targets"] for one in live(rehearsal)] == [["n7"], ["n8"]]
+    end_all(rehearsal)

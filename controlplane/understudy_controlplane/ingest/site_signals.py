@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -31,6 +32,7 @@ from understudy_controlplane.store.site_signals import SiteSignalStore, TooManyS
 log = structlog.get_logger()
 
 IGNORED_SHOWN_MAX = 32
+KEY_CHARACTERS_MAX = 255
 MONTH_SECONDS = 31 * 24 * 3600
 
 Text = Annotated[str, Meta(max_length=120, pattern=r"^[^\x00]*$")]
@@ -142,11 +144,16 @@ def _is_known(snapshot: Snapshot) -> Callable[[str], bool]:
 
 def _reported(body: SignalBody, snapshot: Snapshot, label: str) -> ReportedSignal:
     is_known = _is_known(snapshot)
-    key = body.key or f"{body.kind.value} {' '.join(sorted(body.targets))}"[:255]
+    key = body.key or _key_of(body)
     source = f"{label}/{body.source}" if body.source else label
     return ReportedSignal(
         source[:255], key, body.kind, tuple(one for one in body.targets if is_known(one)), body.summary
     )
+
+
+def _key_of(body: SignalBody) -> str:
+    words = f"{body.kind.value} {' '.join(sorted(body.targets))}"
+    return words if len(words) <= KEY_CHARACTERS_MAX else hashlib.sha256(words.encode()).hexdigest()
 
 
 def _of_alerts(body: AlertmanagerBody, snapshot: Snapshot, label: str, deps: SignalDependencies) -> _Batch:
@@ -168,7 +175,9 @@ async def _take(deps: SignalDependencies, identity: Identity, batch: _Batch) -> 
     try:
         taken, ended = await asyncio.to_thread(_store, deps, identity, batch, now)
     except TooManySignals:
-        error = f"{policy.live_max} signals are live, or ended within the hour (`signals.live_max`)"
+        error = (
+            f"{policy.live_max} signals of {identity.label} are live, or ended within the hour (`signals.live_max`)"
+        )
         return refuse(429, error, "report a domain instead of its nodes, or end signals that are over")
     except StoreError as error:
         log.exception("signals_not_stored", source=identity.label)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, bindparam, func, insert, or_, select, update
 
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -52,13 +52,15 @@ class SiteSignalStore:
     def take(
         self, reported: Sequence[ReportedSignal], until: float, at_most: int, entry: AuditEntry
     ) -> list[SiteSignal]:
-        """Those with the source and key of a live one change it; those that an operator has ended are not taken. At
-        most `at_most` are live, or ended within the hour. The audit has each new one. Raises TooManySignals.
+        """Those with the source and key of a live one change it; those that an operator has ended are not taken. Of
+        one sender at most `at_most` are live, or ended within the hour. The audit has each new one, and each that is
+        about something else than before. Raises TooManySignals.
         """
         taken: list[SiteSignal] = []
         with self._engine.begin() as connection:
             known_by_key = _by_key(connection, entry.at)
-            room = at_most - connection.execute(_RECENT, {"since": entry.at - RECENT_SECONDS}).scalar_one()
+            recent = _RECENT.where(_sent_by(entry.who))
+            room = at_most - connection.execute(recent, {"since": entry.at - RECENT_SECONDS}).scalar_one()
             for one in reported:
                 known = known_by_key.get((one.source, one.key))
                 if known is not None and known.ended_at is not None:
@@ -71,6 +73,8 @@ class SiteSignalStore:
                     append(connection, _about(entry, found))
                 else:
                     found = _go_on(connection, known, one, until)
+                    if (found.kind, found.targets) != (known.kind, known.targets):
+                        append(connection, replace(_about(entry, found), before=_shown(known)))
                 known_by_key[one.source, one.key] = found
                 taken.append(found)
         return taken
@@ -97,9 +101,18 @@ class SiteSignalStore:
         return request
 
 
+def _sent_by(label: str) -> ColumnElement[bool]:
+    """Its sources are the label of its token, and what it adds to that."""
+    source = _TABLE.c.source
+    return or_(source == label, source.startswith(f"{label}/", autoescape=True))
+
+
 def _about(entry: AuditEntry, signal: SiteSignal) -> AuditEntry:
-    after: dict[str, Json] = {"kind": signal.kind.value, "targets": [*signal.targets], "until": signal.until}
-    return replace(entry, subject=signal_subject(signal.id), reason=signal.words, after=after)
+    return replace(entry, subject=signal_subject(signal.id), reason=signal.words, after=_shown(signal))
+
+
+def _shown(signal: SiteSignal) -> dict[str, Json]:
+    return {"kind": signal.kind.value, "targets": [*signal.targets], "until": signal.until}
 
 
 def _by_key(connection: Connection, now: float) -> dict[tuple[str, str], SiteSignal]:
