@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -28,6 +30,7 @@ from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.node_token_notes import REFUSALS_MAX
 from understudy_controlplane.ingest.node_tokens import TOKEN_SECONDS
+from understudy_controlplane.serve import listen, server_of
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import TokenStore
@@ -345,6 +348,39 @@ def test_the_payload_of_a_credential_cannot_change_its_user() -> None:
 def test_output_of_unmunge_that_is_not_whole_is_refused(output: bytes) -> None:
     with pytest.raises(CredentialRefused):
         parse(output)
+
+
+def test_a_node_proves_itself_over_ipv6_from_one_of_its_addresses(tmp_path: Path) -> None:
+    """Over a real connection; n2 has only addresses of IPv4."""
+    munge = FakeMunge()
+    outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, decode_credential=munge.decode)
+    server = {
+        "database": new_database(tmp_path / "fleet.db"),
+        "host": "::1",
+        "port": 0,
+        "node_addresses": {"n1": ["10.7.0.1", "0:0:0:0:0:0:0:1"], "n2": ["10.7.0.2"]},
+    }
+    config = b.config(mode="observe", server=server)
+    with closing(compose(config, outside)) as plane:
+        plane.loop.tick()
+        (listening,) = listen(config.server)
+        served = server_of(plane, config, None)
+        thread = threading.Thread(target=served.run, args=([listening],))
+        thread.start()
+        url = f"http://[::1]:{listening.getsockname()[1]}"
+        while not served.started and thread.is_alive():
+            time.sleep(0.01)
+        try:
+            statuses = []
+            for node in ("n1", "n2"):
+                claim = NodeClaim(b.CLUSTER, node, str(httpx2.get(f"{url}/v1/challenge").json()["challenge"]))
+                request = NodeTokenRequest(WIRE_VERSION, claim, munge.sign(claim))
+                answer = httpx2.post(f"{url}/v1/node-token", content=msgspec.json.encode(request))
+                statuses.append(answer.status_code)
+        finally:
+            served.should_exit = True
+            thread.join(10)
+    assert statuses == [200, 403]
 
 
 HOSTS = {"n1": ["10.0.0.1", "::FFFF:10.0.0.2", "FD00::1"], "n1-ib": ["10.1.0.1"], "lost": []}

@@ -54,8 +54,8 @@ class Signals(Section):
         200,
         ge=1,
         le=2000,
-        description="Signals of one sender that are live, or ended within the last hour; further ones are refused (HTTP "
-        "429).",
+        description="Signals of one sender that are live, or ended within the last hour; further ones are refused "
+        "(HTTP 429).",
     )
     alerts: dict[str, SignalKind] = Field(
         default_factory=dict,
