@@ -88,14 +88,14 @@ def reader(database: str) -> Iterator[Engine]:
 
 
 def test_a_read_that_takes_too_long_is_ended_and_the_next_one_has_its_own_time(reader: Engine) -> None:
-    with reading(reader) as connection, pytest.raises(OperationalError, match="interrupted|statement timeout"):
+    with reading(reader) as connection, pytest.raises(OperationalError, match=r"interrupted|statement timeout"):
         connection.execute(text(ENDLESS))
     with reading(reader) as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
 
 
 def test_a_reader_cannot_write(reader: Engine) -> None:
-    with reader.connect() as connection, pytest.raises(DBAPIError, match="readonly|read-only"):
+    with reader.connect() as connection, pytest.raises(DBAPIError, match=r"readonly|read-only"):
         connection.execute(text("DELETE FROM decision"))
 
 

@@ -193,6 +193,29 @@ def test_a_chained_job_restores_what_the_jobs_of_its_run_before_it_saved(engine:
     assert points.give(chained, Attempt(2)).answer is RestoreAnswer.FRESH, "a name that the user gave goes first"
 
 
+@pytest.mark.parametrize("folder", ["", "/home/a/project"])
+def test_another_user_with_the_name_of_the_run_reads_strikes_off_and_writes_over_nothing_of_it(
+    engine: Engine, report: Report, folder: str
+) -> None:
+    fleet = FleetStore(engine)
+    report("n2", *shards(20), *shards(40))
+    (victim,) = fleet.known_jobs(b.CLUSTER, [JOB.key.job_id]).values()
+    attacker_id = JOB.slurm.user_id + 1
+    (attacker,) = fleet.see_jobs([b.job(job_id=8, submit_at=9000, user="mallory", user_id=attacker_id)], b.NOW + 50)
+    fleet.end_attempts({victim.row: Attempt(0)}, b.NOW + 10)
+    run, points = TrainingRun("train", folder), RestorePoints(CheckpointStore(engine), fleet, StoodClock())
+    points.note_run(victim, run)
+    points.note_run(attacker, run)
+    assert points.give(attacker, Attempt(0)).answer is RestoreAnswer.FRESH
+    failed = [msgspec.structs.replace(looked(launch, 40, RestoreOutcome.FAILED), job_id=8) for launch in (1, 2)]
+    started = [msgspec.structs.replace(one, job_id=8) for one in gang()]
+    half_written_over = [msgspec.structs.replace(one, job_id=8, launch=1) for one in shards(40)[:2]]
+    nan = msgspec.structs.replace(anomaly(1), job_id=8)
+    facts = [msgspec.structs.replace(one, user_id=attacker_id) for one in (*started, *failed, *half_written_over, nan)]
+    assert FactStore(engine).record("n2", facts, b.NOW + 60, lambda _: attacker) == []
+    assert restore(engine, 1) == (40, "/c/40")
+
+
 def test_after_a_job_that_ended_well_a_job_without_a_named_run_stops_if_that_one_saved_anything(
     engine: Engine, report: Report
 ) -> None:
