@@ -51,6 +51,7 @@ STEPS_PER_WINDOW_MAX = 512
 GPUS_PER_NODE_MAX = 64
 PORTS_PER_NODE_MAX = 64
 DISKS_PER_NODE_MAX = 16
+VERSIONS_PER_NODE_MAX = 16
 RANKS_PER_NODE_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
@@ -109,6 +110,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     bus_id: str = ""  # "0000:1b:00.0": domain of four hex digits, lower case
     serial: str = ""
     name: str = ""
+    vbios: str = ""
     error: str = ""
     temperature_celsius: int | None = None
     power_watts: float | None = None
@@ -200,6 +202,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     io_pressure_percent: float | None = None  # ... in which all tasks that had work waited for storage
     memory_pressure_percent: float | None = None  # ... in which all waited for memory
     disks: list[Disk] = []
+    versions: Annotated[dict[Name, Name], Meta(max_length=VERSIONS_PER_NODE_MAX)] = {}  # of kernel, BIOS and firmware
 
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from understudy_agent.sample.hardware_history import HardwareHistory, Seen
-from understudy_agent.wire import DISKS_PER_NODE_MAX, NOT_MOUNTED, Disk, Host
+from understudy_agent.wire import (
+    DISKS_PER_NODE_MAX,
+    NOT_MOUNTED,
+    PORTS_PER_NODE_MAX,
+    VERSIONS_PER_NODE_MAX,
+    Disk,
+    Host,
+)
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _STA_UNSYNC = 0x40
@@ -19,6 +26,8 @@ _STA_UNSYNC = 0x40
 _PRESSURE = re.compile(r"^(some|full) avg10=[\d.]+ avg60=([\d.]+)", re.MULTILINE)
 _MEMINFO = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB", re.MULTILINE)
 
+
+VERSION_CHARACTERS_MAX = 128
 
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
@@ -53,7 +62,24 @@ def read_host(sys: Path, proc: Path, disks: Sequence[Path]) -> Host:
         io_pressure_percent=_pressure(proc, "io", "full"),
         memory_pressure_percent=_pressure(proc, "memory", "full"),
         disks=[_disk(path) for path in disks[:DISKS_PER_NODE_MAX]],
+        versions=_versions(sys, proc),
     )
+
+
+def _versions(sys: Path, proc: Path) -> dict[str, str]:
+    """Adapters of one board should have the same firmware: all that there are, in order."""
+    firmware: dict[str, set[str]] = {}
+    for adapter in sorted((sys / "class" / "infiniband").glob("*"))[:PORTS_PER_NODE_MAX]:
+        board, version = _read(adapter / "board_id").strip(), _read(adapter / "fw_ver").strip()
+        if board and version:
+            firmware.setdefault(f"firmware of {board}", set()).add(version)
+    found = {
+        "kernel": _read(proc / "sys" / "kernel" / "osrelease").strip(),
+        "BIOS": _read(sys / "class" / "dmi" / "id" / "bios_version").strip(),
+        **{what: ", ".join(sorted(versions)) for what, versions in firmware.items()},
+    }
+    known = {what[:VERSION_CHARACTERS_MAX]: text[:VERSION_CHARACTERS_MAX] for what, text in found.items() if text}
+    return dict(list(known.items())[:VERSIONS_PER_NODE_MAX])
 
 
 def _read(path: Path) -> str:

@@ -326,4 +326,5 @@ READINGS: tuple[Reading, ...] = (
     ),
     _one("pcie_generation", STEADY_SECONDS, lambda h: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(h))),
     Reading("sram", RARE_SECONDS, _sram),
+    _one("vbios", RARE_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetVbiosVersion(h))),
 )

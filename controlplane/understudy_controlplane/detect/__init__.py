@@ -10,6 +10,7 @@ from understudy_controlplane.detect.administration import administration, cancel
 from understudy_controlplane.detect.block_fabric import block_faults_joined
 from understudy_controlplane.detect.common_cause import shared_signs_joined
 from understudy_controlplane.detect.corruption import corruption
+from understudy_controlplane.detect.drift import drift
 from understudy_controlplane.detect.driver import silent_drivers
 from understudy_controlplane.detect.fabric import ports
 from understudy_controlplane.detect.gpu_state import gpu_state
@@ -56,6 +57,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *corruption(snapshot),
         *lemon(snapshot, config.lemon),
         *inventory(snapshot),
+        *drift(snapshot),
         *launches(snapshot),
         *hang(snapshot, config.hang, config.silence),
         *site_signals(snapshot, config.signals),
