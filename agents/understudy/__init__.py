@@ -5,7 +5,8 @@ point. Imports the standard library only, and no other package of this repositor
 alone. Nothing here delays the training, and nothing raises but the question for the restore
 point, where it is not known. Where no agent runs, nothing else happens, and one line is logged.
 
-`lightning`, `huggingface` and `ddp` import their framework; only users of that framework import them.
+`lightning`, `huggingface`, `ddp`, `torch_save` and `dcp` import their framework; only users of that framework import
+them.
 """
 
 from .checksum import SummedFile

@@ -59,6 +59,11 @@ class SummedFile(io.BufferedIOBase):
         self._in_order = False
         return self._file.truncate(size)
 
+    def sync(self) -> None:
+        """What was written is on disk. (There is no fileno(): what writes past this object is not summed.)"""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
     def flush(self) -> None:
         self._file.flush()
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 
+from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, WaitingClock
 from .collectives import Collective, NoCollective
 from .gpu import gpu_index as index_of_gpu
@@ -37,6 +38,8 @@ AGENT_WAIT_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 1.0
 SECTION_CHARACTERS_MAX = 64
 ERROR_CHARACTERS_MAX = 500
+FILES_MAX = 257
+"""Of one rank in a checkpoint: one, and what the agent takes in addition."""
 EXIT_SECONDS_MAX = 5.0
 """How long a process that ends without close() waits for acknowledgements."""
 
@@ -93,10 +96,11 @@ class Monitor:
         self._names_gpu = False
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
-        self._shards: queue.SimpleQueue[tuple[int, str, str] | None] = queue.SimpleQueue()
+        self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]]] | None] = queue.SimpleQueue()
         self._shard_reader: threading.Thread | None = None
         self._watches: list[Callable[[], None]] = []
         self._restored: RestorePoint | None = None
+        self.checkpoints = Checkpoints(self)
         self._link = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> Monitor:
@@ -287,22 +291,40 @@ class Monitor:
         Training continues with `step` after a restore. `checksum` is that of a SummedFile, which is made while the file
         is written: the file is not read again. It must not change any more.
         """
+        self._announce(step, path, [(str(file or ""), checksum)])
+
+    def _announce(self, step: SupportsInt, path: str | os.PathLike[str], files: list[tuple[str, str]]) -> None:
+        """`files` are this rank's, each with its checksum, at least one."""
         link = self._link
         if link is None:
             return
-        directory, name, number = os.path.abspath(path), str(file or ""), step_number(step)  # noqa: PTH100
-        if number is None or max(len(directory), len(name)) > TEXT_CHARACTERS_MAX:
+        directory, number = os.path.abspath(path), step_number(step)  # noqa: PTH100
+        longest = max(len(text) for text in (directory, *(name for name, _ in files)))
+        if number is None or longest > TEXT_CHARACTERS_MAX or len(files) > FILES_MAX:
             link.warn_once("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
             return
         self._outbox.check_values()  # anomalies are reported before the checkpoint
-        shard = {"step": number, "path": directory, "file": name, "checksum": checksum}
+        shard = {"step": number, "path": directory, "file": files[0][0], "checksum": files[0][1]}
         identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
-        self._shards.put((identifier, directory, name))
+        self._shards.put((identifier, directory, files))
         if self._shard_reader is None:
             self._shard_reader = threading.Thread(
                 target=self._read_shards, args=(link,), name="understudy-shards", daemon=True
             )
             self._shard_reader.start()
+
+    @never_raise
+    def _announce_files(self, step: SupportsInt, path: str | os.PathLike[str], files: list[tuple[str, str]]) -> None:
+        self._announce(step, path, files)
+
+    @never_raise
+    def _announce_deleted(self, step: SupportsInt, path: str | os.PathLike[str]) -> None:
+        link, number = self._link, step_number(step)
+        if link is not None and number is not None:
+            directory = os.path.abspath(path)  # noqa: PTH100
+            notice = {"type": "checkpoint_deleted", "step": number, "path": directory[:TEXT_CHARACTERS_MAX]}
+            self._outbox.add_notice({**notice, "at": time.time()})
+            link.wake()
 
     @never_raise
     def close(self, timeout_seconds: float = 10.0) -> None:
@@ -413,12 +435,18 @@ class Monitor:
 
     def _read_shards(self, link: Link) -> None:
         while (shard := self._shards.get()) is not None:
-            identifier, directory, file = shard
+            identifier, directory, files = shard
             try:
-                self._outbox.complete_notice(identifier, {"size_bytes": file_size(directory, file)})
+                sizes = [file_size(directory, name) for name, _ in files]
             except OSError as error:
                 self._outbox.settle(identifier)
-                log.warning("understudy: shard %s in %s is not announced: %s", file, directory, error)
+                log.warning("understudy: the checkpoint in %s is not announced: %s", directory, error)
+            else:
+                more = [
+                    {"file": name, "size_bytes": size, "checksum": checksum}
+                    for (name, checksum), size in zip(files[1:], sizes[1:])
+                ]
+                self._outbox.complete_notice(identifier, {"size_bytes": sizes[0], **({"more": more} if more else {})})
             link.wake()
 
 

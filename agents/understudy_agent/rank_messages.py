@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
+    FILES_PER_SHARD_MAX,
     SECTION_CHARACTERS_MAX,
     STACK_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
@@ -96,6 +97,12 @@ class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
     at: Time
 
 
+class MoreFile(msgspec.Struct, frozen=True):
+    file: NonEmpty
+    size_bytes: Size
+    checksum: Checksum = ""
+
+
 class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     id: Size
     step: Step
@@ -104,6 +111,16 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     size_bytes: Size
     at: Time
     checksum: Checksum = ""
+    more: Annotated[list[MoreFile], Meta(max_length=FILES_PER_SHARD_MAX)] = []  # of this rank's part
+
+
+class DeletedNotice(msgspec.Struct, frozen=True, tag="checkpoint_deleted"):
+    """The training has deleted a checkpoint, or is about to."""
+
+    id: Size
+    step: Step
+    path: NonEmpty
+    at: Time
 
 
 class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
@@ -169,6 +186,7 @@ Message = (
     | Whereabouts
     | FirstStepNotice
     | ShardNotice
+    | DeletedNotice
     | AnomalyNotice
     | RestoreNotice
     | RestorePointQuestion

@@ -31,6 +31,7 @@ from understudy_agent.rank_messages import (
     Acknowledged,
     AnomalyNotice,
     Answer,
+    DeletedNotice,
     ErrorAnswer,
     FirstStepNotice,
     Hello,
@@ -59,6 +60,7 @@ from understudy_agent.wire import (
     TEXT_CHARACTERS_MAX,
     Anomaly,
     AnomalyKind,
+    CheckpointDeleted,
     CheckpointShard,
     Fact,
     FirstStep,
@@ -67,6 +69,7 @@ from understudy_agent.wire import (
     RestoreOutcome,
     RestorePoint,
     RestoreReport,
+    ShardFile,
 )
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
@@ -492,7 +495,10 @@ class RankConnection:
         )
 
 
-def _unknown_value(message: FirstStepNotice | ShardNotice | AnomalyNotice | RestoreNotice) -> str:
+Notice = FirstStepNotice | ShardNotice | DeletedNotice | AnomalyNotice | RestoreNotice
+
+
+def _unknown_value(message: Notice) -> str:
     """What only a newer hook sends; empty: nothing."""
     if isinstance(message, AnomalyNotice) and message.kind is AnomalyKind.UNKNOWN:
         return "kind of anomaly"
@@ -501,7 +507,7 @@ def _unknown_value(message: FirstStepNotice | ShardNotice | AnomalyNotice | Rest
     return ""
 
 
-def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice | RestoreNotice, user_id: int) -> Fact:
+def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
     if isinstance(notice, RestoreNotice):
         return RestoreReport(
             job_id=hello.job_id,
@@ -513,6 +519,18 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice | 
             outcome=notice.outcome,
             at=notice.at,
             error=notice.error,
+            launch=hello.launch,
+            user_id=user_id,
+        )
+    if isinstance(notice, DeletedNotice):
+        return CheckpointDeleted(
+            job_id=hello.job_id,
+            restart_count=hello.restart_count,
+            rank=hello.rank,
+            world_size=hello.world_size,
+            step=notice.step,
+            path=notice.path,
+            at=notice.at,
             launch=hello.launch,
             user_id=user_id,
         )
@@ -555,6 +573,7 @@ def _fact(hello: Hello, notice: FirstStepNotice | ShardNotice | AnomalyNotice | 
         at=notice.at,
         launch=hello.launch,
         user_id=user_id,
+        more_files=tuple(ShardFile(one.file, one.size_bytes, one.checksum) for one in notice.more),
     )
 
 

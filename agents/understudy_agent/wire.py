@@ -53,6 +53,7 @@ PORTS_PER_NODE_MAX = 64
 DISKS_PER_NODE_MAX = 16
 VERSIONS_PER_NODE_MAX = 16
 RANKS_PER_NODE_MAX = 256
+FILES_PER_SHARD_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
 SECTION_CHARACTERS_MAX = 64
@@ -313,6 +314,14 @@ class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step
     user_id: UserId = 0
 
 
+class ShardFile(msgspec.Struct, frozen=True):
+    """A further file of a rank's part of a checkpoint."""
+
+    file: Text
+    size_bytes: Size
+    checksum: Annotated[str, Meta(max_length=64)] = ""
+
+
 class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shard"):
     """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
@@ -330,6 +339,21 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     file: Text
     size_bytes: Size
     checksum: str  # that the writer made; empty: none
+    at: float
+    launch: Count = 0
+    user_id: UserId = 0
+    more_files: Annotated[tuple[ShardFile, ...], Meta(max_length=FILES_PER_SHARD_MAX)] = ()
+
+
+class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
+    """The training has deleted a checkpoint, or is about to: it is not restored any more."""
+
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: WorldSize
+    step: Step
+    path: Text
     at: float
     launch: Count = 0
     user_id: UserId = 0
@@ -482,10 +506,19 @@ class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_e
     user_id: UserId = 0
 
 
-JobFact = RankStarted | FirstStep | CheckpointShard | Anomaly | RestoreReport | LaunchStarted | LaunchEnded
+JobFact = (
+    RankStarted
+    | FirstStep
+    | CheckpointShard
+    | CheckpointDeleted
+    | Anomaly
+    | RestoreReport
+    | LaunchStarted
+    | LaunchEnded
+)
 """Facts that processes of a job report about it."""
 
-RankFact = RankStarted | FirstStep | CheckpointShard | Anomaly | RestoreReport
+RankFact = RankStarted | FirstStep | CheckpointShard | CheckpointDeleted | Anomaly | RestoreReport
 
 Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 

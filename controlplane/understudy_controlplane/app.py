@@ -208,6 +208,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         note_run=restore_points.note_run,
         read_back=verifier.task,
         take_read_back=verifier.take,
+        checkpoints_deleted=restore_points.forget,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
         rates=Rates(config.limits.reports_per_second_per_node),

@@ -106,7 +106,11 @@ def report(folder: Path) -> dict[str, object]:
         with monitor.waiting():
             pass
         monitor.observe(loss=float("nan") if number == 48 else 1.0, grad_norm=2)
-    monitor.checkpoint_saved(50, checkpoint, "rank2.pt", file.checksum)
+    with monitor.checkpoints.begin(50, checkpoint) as save:
+        save.shard("rank2.pt", file.checksum)
+        save.shard("rank2.pt")
+    assert monitor.checkpoints.pinned == {str(checkpoint), "/checkpoints/30"}, monitor.checkpoints.pinned
+    monitor.checkpoints.deleted(30, "/checkpoints/30")
     child = os.fork()
     if child == 0:
         os._exit(1 if monitor.active else 0)
@@ -121,12 +125,18 @@ def report(folder: Path) -> dict[str, object]:
             steps += len(message["self_seconds"])  # type: ignore[arg-type]
         if message["type"] == "shard":
             shard = message
-    return {"kinds": sorted(kinds), "steps": steps, "checksum": shard.get("checksum"), "size": shard.get("size_bytes")}
+    return {
+        "kinds": sorted(kinds),
+        "steps": steps,
+        "checksum": shard.get("checksum"),
+        "size": shard.get("size_bytes"),
+        "more": shard.get("more"),
+    }
 
 
 def import_callbacks() -> list[str]:
     sys.meta_path.insert(0, AbsentFrameworks())  # real ones, where they are installed, take long to import
-    names = ("ddp", "huggingface", "lightning", "restart")
+    names = ("dcp", "ddp", "huggingface", "lightning", "restart", "torch_save")
     return [importlib.import_module("understudy." + name).__name__ for name in names]
 
 

@@ -33,6 +33,8 @@ from understudy_agent.rank_messages import AnomalyNotice, CollectiveEntered, Fir
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow, RestoreReport
 
 FRAMEWORKS = {
+    "dcp": {"torch"},
+    "torch_save": {"torch"},
     "checksum": {"xxhash"},  # where it is installed
     "ddp": {"torch"},
     "huggingface": {"torch", "transformers"},

@@ -41,12 +41,24 @@ def test_hook_and_warm_start_work_on_this_version(
     assert seen == {
         "version": version,
         "rank": {
-            "kinds": ["anomaly", "collective", "first_step", "hello", "restore_point", "shard", "steps"],
+            "kinds": [
+                "anomaly",
+                "checkpoint_deleted",
+                "collective",
+                "first_step",
+                "hello",
+                "restore_point",
+                "shard",
+                "steps",
+            ],
             "steps": 20,
             "checksum": f"crc32:{zlib.crc32(b'weights'):08x}",
             "size": 7,
+            "more": [{"file": "rank2.pt", "size_bytes": 7, "checksum": ""}],
         },
-        "callbacks": ["understudy.ddp", "understudy.huggingface", "understudy.lightning", "understudy.restart"],
+        "callbacks": [
+            f"understudy.{name}" for name in ("dcp", "ddp", "huggingface", "lightning", "restart", "torch_save")
+        ],
         "warm": ["__main__", ["--lr", "1"], "3", True],
         "restarted": "0 5",
     }

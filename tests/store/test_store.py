@@ -17,13 +17,30 @@ from sqlalchemy import Engine, delete, event, func, select, update
 from tests import builders as b
 from tests.new_database import new_database
 from tests.store.rounds import write_round
-from understudy_agent.wire import CheckpointShard, Fact, FirstStep, HardwareEvent, HardwareKind, RankStarted
+from understudy_agent.wire import (
+    CheckpointDeleted,
+    CheckpointShard,
+    Fact,
+    FirstStep,
+    HardwareEvent,
+    HardwareKind,
+    RankStarted,
+    ShardFile,
+)
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.job import Attempt, JobKey, JobThere, RestoreAnswer, RestoreDecision, identify
+from understudy_controlplane.fleet.job import (
+    Attempt,
+    Condition,
+    JobKey,
+    JobThere,
+    RestoreAnswer,
+    RestoreDecision,
+    identify,
+)
 from understudy_controlplane.fleet.node import NodeState, generation_of
 from understudy_controlplane.fleet.recovery import (
     PoolSwapPlan,
@@ -337,6 +354,22 @@ class TestCheckpoints:
         with engine.connect() as connection:
             packed = connection.execute(select(tables.checkpoint_map.c.shards)).scalar_one()
         assert [(one.rank, one.order) for one in unpack(packed)] == [(rank, rank + 1) for rank in range(4)]
+
+    def test_one_that_the_training_has_deleted_is_not_restored_and_was_saved_all_the_same(
+        self, engine: Engine, job_row: int
+    ) -> None:
+        more = (ShardFile("optimizer", 7, "crc32:00000000"),)
+        saved = [msgspec.structs.replace(shard(rank), more_files=more) for rank in range(4)]
+        record(engine, job_row, *started_gang(), *saved)
+        PackingStore(engine).pack(b.NOW)
+        (found,) = CheckpointStore(engine).unverified(0.0, b.NOW + 100, 9)
+        packed = CheckpointStore(engine).shards(found.row)
+        assert [(one.rank, one.file, one.size_bytes) for one in packed[:2]] == [(0, "optimizer", 7), (0, "rank-0", 10)]
+        assert Queries(engine).checkpoints(1)[0]["size_bytes"] == 4 * 17
+        record(engine, job_row, CheckpointDeleted(7, 0, 0, 4, 20, "/c/20", b.NOW, user_id=OWNER))
+        (gone,) = CheckpointStore(engine).complete_checkpoints(JOB.key)
+        assert gone.condition is Condition.DELETED
+        assert CheckpointStore(engine).shards(found.row) == []
 
 
 def there(engine: Engine) -> list[int]:

@@ -29,6 +29,7 @@ from understudy_agent.wire import (
     TEXT_CHARACTERS_MAX,
     WIRE_VERSION,
     Acknowledgement,
+    CheckpointDeleted,
     Fact,
     KernelEvent,
     KernelLogPolicy,
@@ -110,6 +111,7 @@ class ReportDependencies:
     note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
+    checkpoints_deleted: Callable[[], None] = lambda: None
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
@@ -332,6 +334,8 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
             log.exception("facts_not_stored", node=report.node, count=len(report.facts))
             return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
         deps.telemetry.note_facts_dropped(len(refused))
+        if any(isinstance(fact, CheckpointDeleted) for fact in report.facts):
+            deps.checkpoints_deleted()
         dropped += refused
         deps.wake_loop()
     dropped += decoded.facts_ignored

@@ -58,7 +58,7 @@ class RestorePoints:
                 self._newest[job.row] = (decision.step, decision.path)
             return self._newest[job.row]
 
-    def forget(self, _job_row: int) -> None:
+    def forget(self) -> None:
         """Something else is known of a job's checkpoints, which any job of its run may continue."""
         with self._lock:
             self._newest.clear()

@@ -63,7 +63,7 @@ class Verifier:
         store: CheckpointStore,
         policy: Callable[[], Checkpoints],
         clock: Clock,
-        on_change: Callable[[int], None] = lambda _job_row: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._policy, self._clock, self._on_change = store, policy, clock, on_change
         self._lock = threading.Lock()
@@ -164,7 +164,7 @@ class Verifier:
         one = work.checkpoint
         self._store.set_condition(one.row, condition, why)
         self._forget(work)
-        self._on_change(one.job_row)
+        self._on_change()
         note = log.info if condition is Condition.VERIFIED else log.warning
         note("checkpoint_condition", job=str(one.job), path=one.path, state=condition.value, reason=why)
 

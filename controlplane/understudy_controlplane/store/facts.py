@@ -20,17 +20,20 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    and_,
     bindparam,
     case,
     delete,
     func,
     or_,
     select,
+    update,
 )
 
 from understudy_agent.wire import (
     NOT_UNDERSTOOD,
     Anomaly,
+    CheckpointDeleted,
     CheckpointShard,
     Fact,
     FirstStep,
@@ -44,7 +47,7 @@ from understudy_agent.wire import (
     RankStarted,
     RestoreReport,
 )
-from understudy_controlplane.fleet.job import JobThere, KnownJob, Refusal, TrainingRun
+from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
@@ -62,6 +65,7 @@ JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
     FirstStep: tables.first_step,
     CheckpointShard: tables.checkpoint_shard,
+    CheckpointDeleted: tables.checkpoint,
     Anomaly: tables.anomaly,
     RestoreReport: tables.restore_report,
     LaunchStarted: tables.launch_start,
@@ -411,7 +415,7 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
     text = _unstorable(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
     if text:
         return f"a fact about job {fact.job_id} that no database stores was set aside: {text}"
-    if isinstance(fact, CheckpointShard) and not job.may_save_at(fact.path):
+    if isinstance(fact, CheckpointShard | CheckpointDeleted) and not job.may_save_at(fact.path):
         shown = fact.path[:TEXT_SHOWN_MAX]
         return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
     return ""
@@ -496,6 +500,8 @@ def _of_job(
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
     for name in ("job_id", "user_id", "run", "run_folder"):
         values.pop(name, None)
+    if isinstance(fact, CheckpointShard):
+        values["more_files"] = [list(msgspec.structs.astuple(one)) for one in fact.more_files]
     if isinstance(fact, Anomaly):
         values["until"] = GOES_ON if fact.until is None else fact.until
     table = JOB_FACT_TABLES[type(fact)]
@@ -507,6 +513,9 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
     shards: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     ranks: Counter[tuple[Any, ...]] = Counter()
     for table, row in rows:
+        if table is tables.checkpoint:
+            _delete_checkpoints(connection, row)
+            continue
         is_first = table is tables.rank_start and connection.execute(_EARLIER_START, row).first() is None
         is_new = insert_if_new(connection, table, row)
         if is_new and is_first:
@@ -517,11 +526,30 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         same = dict(zip(OF_CHECKPOINT, key, strict=True))
         packed = _packed_ranks(connection, same)
         new, at = [one for one in found if one["rank"] not in packed], max(one["at"] for one in found)
-        counted = {"shards": len(new), "size_bytes": sum(one["size_bytes"] for one in new), "at": at, "packed": False}
+        counted = {"shards": len(new), "size_bytes": sum(map(_size, new)), "at": at, "packed": False}
         insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, same | counted, _with_more_shards)
     for key, count in ranks.items():
         world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
         insert_or_update(connection, tables.gang_world, OF_WORLD, world, _with_more_ranks)
+
+
+def _size(shard: Mapping[str, Any]) -> int:
+    return int(shard["size_bytes"] + sum(size for _, size, _ in shard["more_files"]))
+
+
+def _delete_checkpoints(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Those of this step and path that the job or an earlier one of its run has written. Their maps are of no use."""
+    table, job, own = tables.checkpoint, tables.job, tables.job.alias()
+    same_run = and_(*(job.c[name] == own.c[name] for name in ("run_name", "user_id", "cluster", "run_folder")))
+    jobs = select(job.c.id).join(own, or_(job.c.id == own.c.id, and_(same_run, own.c.run_name != "")))
+    there = and_(
+        table.c.job.in_(jobs.where(own.c.id == row["job"])), table.c.step == row["step"], table.c.path == row["path"]
+    )
+    maps = tables.checkpoint_map
+    connection.execute(delete(maps).where(maps.c.checkpoint.in_(select(table.c.id).where(there))))
+    connection.execute(
+        update(table).where(there).values(condition=Condition.DELETED.value, condition_why="by the training")
+    )
 
 
 def _packed_ranks(connection: Connection, checkpoint: Mapping[str, Any]) -> frozenset[int]:

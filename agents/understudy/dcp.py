@@ -1,0 +1,54 @@
+"""The storage writer for torch.distributed.checkpoint, which announces what it writes.
+
+dcp.save(state, storage_writer=UnderstudyWriter(monitor, step, path))
+future = dcp.async_save(state, storage_writer=UnderstudyWriter(monitor, step, path))
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, SupportsInt
+
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from .checkpoints import Save
+from .monitor import Monitor
+
+
+class UnderstudyWriter(FileSystemWriter):
+    """Each rank announces its files when they are written; the coordinator does when it has written the manifest, which
+    is after all ranks. So a checkpoint without its manifest is never complete. For async_save in a thread, as is its
+    default: another process has no monitor.
+    """
+
+    def __init__(self, monitor: Monitor, step: SupportsInt, path: str | os.PathLike[str], **options: Any) -> None:
+        """`options` are those of FileSystemWriter."""
+        super().__init__(path, **options)
+        self._checkpoints, self._step, self._place = monitor.checkpoints, step, path
+        self._part: Save | None = None
+        self._coordinates = False
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        self._coordinates = is_coordinator
+        self._part = self._checkpoints.begin(self._step, self._place)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        written = super().write_data(plan, planner)
+        part = self._part
+        if part is not None:
+            for name in sorted({result.storage_data.relative_path for result in written.wait()}):
+                part.shard(name)
+            if not self._coordinates:
+                part.commit()
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        super().finish(metadata, results)
+        if self._part is not None:
+            self._part.shard(".metadata")
+            self._part.commit()

@@ -1,0 +1,31 @@
+"""torch.save as a checkpoint that is announced when it is whole.
+
+save(monitor, {"model": …, "step": step}, step, "checkpoints/step-000020.pt")
+"""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any, SupportsInt, cast
+
+import torch
+
+from .checksum import SummedFile
+from .monitor import Monitor
+
+
+def save(
+    monitor: Monitor, state: Any, step: SupportsInt, path: str | os.PathLike[str], file: str = ".", **options: Any
+) -> None:
+    """Writes `state` beside its place, and moves it there when it is on disk: a rank that is killed meanwhile leaves
+    the file of before. With `file`, `path` is a directory that all ranks share. `options` are those of torch.save.
+    """
+    with monitor.checkpoints.begin(step, path) as part:
+        place = os.fspath(path) if file == "." else os.path.join(path, file)  # noqa: PTH118
+        os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)  # noqa: PTH100, PTH103, PTH120
+        partial = f"{place}.partial"
+        with SummedFile(partial) as written:
+            torch.save(state, cast("IO[bytes]", written), **options)
+            written.sync()
+        os.replace(partial, place)  # noqa: PTH105
+        part.shard(file, written.checksum)
