@@ -122,6 +122,7 @@ class Link:
         self._send_section(connection)
         self._send_gpu(connection)
         self._send_stack(connection)
+        self._send_training(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -194,6 +195,11 @@ class Link:
         stack = self._outbox.stall.stack(time.monotonic())
         if stack and "stack" not in self._unknown:
             _send(connection, {"type": "stack", "text": stack})
+
+    def _send_training(self, connection: socket.socket) -> None:
+        message = self._outbox.training.due(time.monotonic())
+        if message is not None and "training" not in self._unknown:
+            _send(connection, message)
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()

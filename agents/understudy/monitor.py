@@ -32,6 +32,7 @@ from .link import Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, file_size, step_number
 from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, read_point
+from .training import VALUE_MAX
 
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
@@ -64,18 +65,25 @@ class Monitor:
     """None: not active."""
 
     def __init__(
-        self, gpu_index: int | None = None, role: str = "", socket: str | None = None, dp_rank: int | None = None
+        self,
+        gpu_index: int | None = None,
+        role: str = "",
+        socket: str | None = None,
+        dp_rank: int | None = None,
+        flops_per_token: SupportsFloat | None = None,
     ) -> None:
         """`gpu_index` is the GPU's index on this node as NVML counts; by default the GPU is found out with the first
         step. `role` is such as "stage0": ranks are compared with ranks of the same role only. `socket` is the agent's
         socket, if it is not in UNDERSTUDY_SOCKET. `dp_rank` is the data-parallel rank in a job with pipeline stages or
-        tensor parallelism: ranks that have the same one process the same batches.
+        tensor parallelism: ranks that have the same one process the same batches. `flops_per_token` is what the model
+        needs for one token, forward and backward: with the tokens that are observed it gives the job's MFU.
         """
         self._prepare()
         try:
             identity = read_identity(os.environ)
             hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role, dp_rank)
             self._names_gpu = gpu_index is None
+            self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
         except IdentityError as error:
@@ -264,8 +272,14 @@ class Monitor:
                 link.wake()
 
     @never_raise
-    def observe(self, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None) -> None:
-        """Loss and gradient norm of this step, or of the last one. Call it in each step, on each rank.
+    def observe(
+        self,
+        loss: SupportsFloat | None = None,
+        grad_norm: SupportsFloat | None = None,
+        tokens: SupportsFloat | None = None,
+    ) -> None:
+        """Loss and gradient norm of this step, or of the last one, and the tokens that this rank's replica processed in
+        it. Call it in each step, on each rank.
 
         NaN, or a jump to five times the usual value, make checkpoints suspect that are written from that step on. Pass
         numbers that are on the host already: a tensor on a GPU is waited for, as item() does.
@@ -276,6 +290,8 @@ class Monitor:
                     self._number,
                     loss if loss is None or type(loss) is float else float(loss),
                     grad_norm if grad_norm is None or type(grad_norm) is float else float(grad_norm),
+                    tokens if tokens is None or type(tokens) is float else float(tokens),
+                    time.monotonic(),
                 )
             )
 
@@ -448,6 +464,15 @@ class Monitor:
                 ]
                 self._outbox.complete_notice(identifier, {"size_bytes": sizes[0], **({"more": more} if more else {})})
             link.wake()
+
+
+def _number(value: SupportsFloat | None) -> float | None:
+    """None for what is no number from 0 on."""
+    try:
+        number = float(value) if value is not None else -1.0
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    return number if 0 <= number <= VALUE_MAX else None
 
 
 def _inactive_monitor() -> Monitor:

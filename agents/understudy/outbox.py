@@ -17,6 +17,7 @@ from .clocks import FinishedStep
 from .collectives import CollectiveLog, Entered
 from .never_raise import warn_once
 from .stall import StallWatch
+from .training import TrainingNumbers
 
 STEPS_HELD_MAX = 4096
 STEPS_PER_MESSAGE_MAX = 512  # what the agent takes in one line
@@ -37,8 +38,9 @@ class Outbox:
         self.stall = StallWatch()
         self.steps: deque[FinishedStep] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
-        self.values: deque[tuple[Any, float | None, float | None]] = deque(maxlen=VALUES_HELD_MAX)
-        """Step, loss and gradient norm, as the training passed them."""
+        self.values: deque[tuple[Any, float | None, float | None, float | None, float]] = deque(maxlen=VALUES_HELD_MAX)
+        """Step, loss, gradient norm and tokens, as the training passed them, and when."""
+        self.training = TrainingNumbers()
         self.section = ""
         """What the training does besides steps, such as "evaluation"; empty: nothing that it names."""
         self.gpu_uuid = ""
@@ -63,9 +65,12 @@ class Outbox:
         """Turns anomalies among the values since the last call into notices. Takes too long for the training thread."""
         with self._watch_lock:
             while self.values:
-                number, loss, grad_norm = self.values.popleft()
+                number, loss, grad_norm, tokens, at = self.values.popleft()
                 step = step_number(number)
-                for notice in self._watch.add(step, loss, grad_norm) if step is not None else ():
+                if step is None:
+                    continue
+                self.training.add(step, loss, grad_norm, tokens, at)
+                for notice in self._watch.add(step, loss, grad_norm):
                     self.add_notice(notice)
 
     def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from understudy_agent.wire import (
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
     WORK_MAX,
+    Amount,
     AnomalyKind,
     LaunchEnded,
     LauncherAnswer,
@@ -26,6 +27,7 @@ from understudy_agent.wire import (
     LaunchStarted,
     RestoreOutcome,
     RunName,
+    Value,
 )
 from understudy_agent.wire_unknown import unknown_in_any
 
@@ -175,7 +177,17 @@ class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
     text: Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX)]
 
 
-Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen
+class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
+    """What the training reports of itself."""
+
+    step: Step | None = None
+    loss: Value | None = None
+    grad_norm: Value | None = None
+    tokens_per_second: Amount | None = None
+    flops_per_token: Amount | None = None
+
+
+Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen
 """Where a rank is: only the last of each kind counts."""
 
 LauncherMessage = LauncherState | LaunchNotice

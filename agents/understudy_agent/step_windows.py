@@ -19,9 +19,10 @@ from understudy_agent.rank_messages import (
     SectionEntered,
     StackSeen,
     Steps,
+    TrainingSeen,
     Whereabouts,
 )
-from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, Gpu, RankWindow
+from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, Gpu, RankWindow, Training
 
 Key = tuple[int, int, int, int, int]
 """Job, restart count, launch, rank and user."""
@@ -43,6 +44,7 @@ class _Place:
     section: str | None = None
     gpu_uuid: str = ""
     stack: str = ""
+    training: Training | None = None
     reports_left: int = 0  # until it is sent again without new steps
 
 
@@ -86,7 +88,7 @@ class WindowBuffer:
         place = _Place(hello)
         if before is not None:
             place.collective, place.section = before.collective, before.section
-            place.gpu_uuid, place.stack = before.gpu_uuid, before.stack
+            place.gpu_uuid, place.stack, place.training = before.gpu_uuid, before.stack, before.training
         match message:
             case CollectiveEntered(name, sequence, entered_at, step, inside):
                 place.collective = Collective(name, sequence, entered_at, step, inside)
@@ -96,6 +98,8 @@ class WindowBuffer:
                 place.gpu_uuid = uuid
             case StackSeen(text):
                 place.stack = text
+            case TrainingSeen(step, loss, grad_norm, tokens_per_second, flops_per_token):
+                place.training = Training(step, loss, grad_norm, tokens_per_second, flops_per_token)
         self._places[key] = place
 
     def leave(self, hello: Hello, user_id: int) -> None:
@@ -118,6 +122,7 @@ class WindowBuffer:
                 collective=last.collective,
                 section=last.section,
                 stack=last.stack,
+                training=last.training,
                 gpu_index=_index(last.gpu_uuid, gpus, window.gpu_index),
             )
         while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more

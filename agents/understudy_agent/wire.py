@@ -220,6 +220,20 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
     inside: bool = False  # it had not left it when the rank reported this
 
 
+Value = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Amount = Annotated[float, Meta(ge=0, le=1e30)]
+
+
+class Training(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank last reported of its training; None: not reported, or no number."""
+
+    step: Step | None = None
+    loss: Value | None = None
+    grad_norm: Value | None = None
+    tokens_per_second: Amount | None = None  # of its replica
+    flops_per_token: Amount | None = None  # that the model needs
+
+
 class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The training steps that one rank finished since the agent's last report; none where only its last collective is
     reported again.
@@ -247,6 +261,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     dp_rank: Count | None = None  # ranks that have the same one process the same batches; None: not known
     data_seconds: list[float] = []  # waiting for data, of each step; empty: none waited
     work: list[float | None] = []  # how much each step had to do, in a unit of the training's own; empty: not known
+    training: Training | None = None
 
 
 KERNEL_PATTERNS_MAX = 64

@@ -28,7 +28,7 @@ from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
 from tests.testbed.prometheus import CLIENT, Prometheus, Receiver, alertmanager, prometheus, wait_for
 from tests.tokens import add_tokens, bearer, secret
-from understudy_agent.wire import Gpu, LauncherPhase, LauncherState, Port, RankWindow
+from understudy_agent.wire import Gpu, LauncherPhase, LauncherState, Port, RankWindow, Training
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.cli.main import root
@@ -176,9 +176,11 @@ def quarantined(engine: Engine, node: str, times: list[float]) -> None:
 def report_more(rehearsal: Rehearsal) -> None:
     """Steps of a rank, a fabric port, and something that this release does not know."""
     job = next(job for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
-    window = RankWindow(job.job_id, 0, 0, 4, 0, job.user_id, "", 5, [0.1] * 10, [0.1] * 10)
+    seen = Training(14, 2.5, 0.5, 1000.0, 6e9)
+    window = RankWindow(job.job_id, 0, 0, 1, 0, job.user_id, "", 5, [0.1] * 10, [0.1] * 10, training=seen)
     telemetry = rehearsal.control_plane.telemetry
-    report = b.report("n2", boot_id="boot of n2", sent_at=rehearsal.fake.now, ranks=[window], ports=[Port("mlx5_0", 1)])
+    gpus, ports = [b.gpu(0, name="NVIDIA H100 80GB HBM3")], [Port("mlx5_0", 1)]
+    report = b.report("n2", boot_id="boot of n2", sent_at=rehearsal.fake.now, ranks=[window], ports=ports, gpus=gpus)
     telemetry.receive(report, rehearsal.clock.now())
     telemetry.unknown.note(["field Report.new"])
     rehearsal.control_plane.loop.tick()

@@ -29,7 +29,15 @@ from understudy import Monitor, RestorePoint, RestorePointUnknownError, SummedFi
 from understudy.clocks import WaitingClock
 from understudy.restore import UncaughtErrors
 from understudy_agent.config import Config
-from understudy_agent.rank_messages import AnomalyNotice, CollectiveEntered, FirstStepNotice, Hello, ShardNotice, Steps
+from understudy_agent.rank_messages import (
+    AnomalyNotice,
+    CollectiveEntered,
+    FirstStepNotice,
+    Hello,
+    ShardNotice,
+    Steps,
+    TrainingSeen,
+)
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow, RestoreReport
 
 FRAMEWORKS = {
@@ -322,7 +330,7 @@ def test_an_older_agent_gets_everything_that_it_knows_and_the_rest_is_logged_onc
     unknown: str,
 ) -> None:
     """It answers that it does not understand, and hangs up."""
-    ever = Hello | Steps | FirstStepNotice | ShardNotice
+    ever = Hello | Steps | FirstStepNotice | ShardNotice | TrainingSeen
     older: dict[str, Any] = {"anomaly": ever | CollectiveEntered, "collective": ever | AnomalyNotice}
     monkeypatch.setattr("understudy_agent.ranks.decode", msgspec.json.Decoder(older[unknown]).decode)
     shard = tmp_path / "shard.pt"
@@ -457,6 +465,18 @@ def test_a_monitor_sent_to_another_process_is_not_active_there(plane: FakeContro
         assert list(sent.steps(range(3))) == [0, 1, 2]
         sent.close()
         monitor.close()
+
+
+def test_what_a_rank_observes_reaches_the_control_plane(plane: FakeControlPlane, config: Config) -> None:
+    with running_agent(config):
+        monitor = Monitor(flops_per_token=6e9)
+        for _ in monitor.steps(range(3)):
+            monitor.observe(loss=2.5, grad_norm=0.5, tokens=4096)
+        monitor.observe(tokens=object())  # type: ignore[arg-type]  # nothing that a user passes is raised
+        plane.wait_for(lambda plane: any(window.training for window in windows(plane)))
+        monitor.close()
+    seen = [window.training for window in windows(plane) if window.training][-1]
+    assert (seen.loss, seen.grad_norm, seen.flops_per_token) == (2.5, 0.5, 6e9)
 
 
 def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane, config: Config) -> None:

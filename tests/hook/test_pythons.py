@@ -50,6 +50,7 @@ def test_hook_and_warm_start_work_on_this_version(
                 "restore_point",
                 "shard",
                 "steps",
+                "training",
             ],
             "steps": 20,
             "checksum": f"crc32:{zlib.crc32(b'weights'):08x}",

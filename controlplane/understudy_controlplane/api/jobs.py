@@ -169,4 +169,8 @@ def _rank(now: RankNow) -> Record:
         "gpu_index": now.gpu_index,
         "last_step": now.last_step,
         "collective": msgspec.structs.asdict(entered) if entered else None,
+        "step_seconds": now.step_seconds,
+        "loss": now.training.loss,
+        "grad_norm": now.training.grad_norm,
+        "tokens_per_second": now.training.tokens_per_second,
     }

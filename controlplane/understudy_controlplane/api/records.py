@@ -162,6 +162,10 @@ class RankRecord(msgspec.Struct, frozen=True):
     gpu_index: int | None
     last_step: int | None
     collective: CollectiveRecord | None
+    step_seconds: float | None
+    loss: float | None
+    grad_norm: float | None
+    tokens_per_second: float | None
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from understudy_agent.wire import Training
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
 SECTIONS_MAX = 32
@@ -68,3 +69,6 @@ class StepTable:
     work: npt.NDArray[np.float32] | None = None
     """Shape of `self_seconds`: how much work a step was, in a unit of the training's own. None: no rank reports it."""
     stacks: Mapping[int, str] = field(default_factory=dict)  # rank → where it stands still, innermost frame first
+    training: Mapping[int, Training] = field(default_factory=dict)  # rank → what it last reported of its training
+    wall_seconds: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    """Per rank: duration of a step, the mean of its last report; NaN: none was reported."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from understudy_agent.wire import Collective, RankWindow
+from understudy_agent.wire import Collective, RankWindow, Training
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import Durations, StepTable
 
 STEPS_KEPT = 128
+STEP_SECONDS_MAX = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class RankNow:
     gpu_index: int | None
     last_step: int | None  # the furthest step it finished
     collective: Collective | None  # the last it entered, if it reports them
+    step_seconds: float | None  # the mean of its last report
+    training: Training
 
 
 class StepBuffer:
@@ -46,6 +49,10 @@ class StepBuffer:
         self._left_section_at = 0.0
         self._stacks: dict[int, str] = {}
         """Rank → where it stands still. Ranks that wait for the same have one text in memory."""
+        self._training: dict[int, Training] = {}
+        """Rank → what it last reported of its training."""
+        self._wall = np.full(world_size, np.nan, dtype=np.float32)
+        """Per rank: duration of a step, the mean of its last report."""
         self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
         """Seconds between reports of steps that no rank had finished before."""
         self.first_step: int | None = None  # of the attempt, as first reported by any rank
@@ -82,6 +89,7 @@ class StepBuffer:
         if last >= 0 and first > last + 1:
             self._forget(rank, last + 1, first)
         times = times[-STEPS_KEPT:]
+        self._note_duration(rank, window.wall_seconds)
         end = window.first_step + len(window.self_seconds)
         _write(self._ring[rank], end, times)
         if window.data_seconds and self._data is None:
@@ -106,12 +114,20 @@ class StepBuffer:
         if self.first_step is None or first < self.first_step:
             self.first_step = first
 
+    def _note_duration(self, rank: int, wall_seconds: Sequence[float]) -> None:
+        """Of a step, as the rank's process reports it: what cannot be is left out."""
+        mean = sum(wall_seconds) / max(len(wall_seconds), 1)
+        if 0 < mean < STEP_SECONDS_MAX:
+            self._wall[rank] = mean
+
     def _note_place(self, rank: int, window: RankWindow, now: float) -> None:
         if window.collective is not None:
             self.collectives[rank] = window.collective
             self._sequences[rank], self._inside[rank] = window.collective.sequence, window.collective.inside
         if window.section is not None:
             self._enter_section(rank, window.section, now)
+        if window.training is not None:
+            self._training[rank] = window.training
         if window.stack:
             self._stacks[rank] = sys.intern(window.stack)
         elif window.self_seconds:
@@ -145,6 +161,8 @@ class StepBuffer:
             section_since=section_since,
             left_section_at=self._left_section_at,
             stacks=dict(self._stacks),
+            training=dict(self._training),
+            wall_seconds=self._wall.copy(),
             replicas=self._replicas.copy() if (self._replicas >= 0).any() else np.empty(0, np.int64),
             data_seconds=None if self._data is None else _read(self._data, steps, late),
             work=None if self._work is None else _read(self._work, steps, late),
@@ -161,6 +179,8 @@ class StepBuffer:
                 self.gpus[rank],
                 int(last[rank]) if last[rank] >= 0 else None,
                 self.collectives[rank],
+                None if math.isnan(self._wall[rank]) else float(self._wall[rank]),
+                self._training.get(rank, Training()),
             )
             for rank in range(len(last))[wanted.start : wanted.stop]
         ]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import JOBS_MAX, Source
+from understudy_controlplane.fleet import training
 from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.steps import StepTable
 
 
 def _of_jobs(value: Callable[[Source, Job], float | None]) -> Callable[[Source], Iterator[Sample]]:
@@ -34,6 +36,20 @@ def _step(source: Source, job: Job) -> float | None:
 def _step_age(source: Source, job: Job) -> float | None:
     table = source.snapshot.tables.get(job.key)
     return source.now - table.advanced_at if table is not None and table.advanced_at else None
+
+
+def _of_training(value: Callable[[StepTable], float | None]) -> Callable[[Source, Job], float | None]:
+    def of_job(source: Source, job: Job) -> float | None:
+        table = source.snapshot.tables.get(job.key)
+        return value(table) if table is not None else None
+
+    return of_job
+
+
+def _mfu(source: Source, job: Job) -> float | None:
+    nodes = source.snapshot.nodes
+    table = source.snapshot.tables.get(job.key)
+    return training.mfu(table, lambda name: nodes[name].gpus if name in nodes else ()) if table is not None else None
 
 
 def _launch(source: Source, job: Job) -> float | None:
@@ -64,4 +80,18 @@ JOBS: tuple[Metric[Source], ...] = (
     _job("job_spares", "Spares within the allocation that are left.", _spares_in_allocation),
     _job("job_step", "The furthest step that any rank has finished.", _step),
     _job("job_step_age_seconds", "Time since a rank last reported a new step.", _step_age),
+    _job("job_step_seconds", "Duration of a step, of the usual rank.", _of_training(training.step_seconds)),
+    _job("job_loss", "Loss that the ranks observed last, their mean.", _of_training(training.loss)),
+    _job("job_grad_norm", "Gradient norm that the usual rank observed last.", _of_training(training.grad_norm)),
+    _job(
+        "job_tokens_per_second",
+        "Tokens that the gang processes, where its ranks observe them.",
+        _of_training(training.tokens_per_second),
+    ),
+    _job(
+        "job_mfu_ratio",
+        "Model FLOPs utilization: what the model needs for its tokens, of what its GPUs could do in BF16 by their data "
+        "sheets.",
+        _mfu,
+    ),
 )

@@ -1,0 +1,49 @@
+"""What the training reports of itself: the newest loss and gradient norm, and tokens per second."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+SECONDS_MIN = 1.0
+"""Between two reports, and at least that long counts for a rate."""
+
+VALUE_MAX = 1e30
+
+
+class TrainingNumbers:
+    """Of the link's thread: the training itself only appends what it observes."""
+
+    def __init__(self) -> None:
+        self.flops_per_token: float | None = None
+        self._newest: dict[str, Any] = {}
+        self._tokens = 0.0
+        self._since: float | None = None
+        self._until = 0.0
+        self._changed = False
+        self._reported_at = -math.inf
+
+    def add(self, step: int, loss: float | None, grad_norm: float | None, tokens: float | None, at: float) -> None:
+        """`at`: when the tokens were counted. Those of the first step count for no rate: when it began is not known."""
+        self._newest["step"] = step
+        for name, value in (("loss", loss), ("grad_norm", grad_norm)):
+            if value is not None:
+                self._newest[name] = value if abs(value) <= VALUE_MAX else None  # NaN is reported as an anomaly
+        if tokens is not None and 0 <= tokens <= VALUE_MAX:
+            if self._since is None:
+                self._since = at
+            else:
+                self._tokens += tokens
+            self._until = at
+        self._changed = True
+
+    def due(self, now: float) -> dict[str, Any] | None:
+        """A message, where there is something new."""
+        if not self._changed or now - self._reported_at < SECONDS_MIN:
+            return None
+        if self._since is not None and self._until - self._since >= SECONDS_MIN:
+            self._newest["tokens_per_second"] = self._tokens / (self._until - self._since)
+            self._tokens, self._since = 0.0, self._until
+        self._changed, self._reported_at = False, now
+        flops = {} if self.flops_per_token is None else {"flops_per_token": self.flops_per_token}
+        return {"type": "training", **self._newest, **flops}
