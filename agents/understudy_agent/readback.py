@@ -6,11 +6,14 @@ standard output. It imports nothing but the standard library, and `xxhash` where
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pickletools
 import random
+import resource
+import signal
 import stat
 import sys
 import time
@@ -34,6 +37,8 @@ WRITTEN_AFTER_SECONDS = 300.0
 """By which a file may be younger than its announcement: clocks of file servers differ."""
 
 TASK_BYTES_MAX = 16 << 20
+MEMORY_BYTES_MAX = 512 << 20
+"""Of its address space: it shares the agent's limit, and the content of files is a user's."""
 
 
 class Finding(Exception):
@@ -92,6 +97,11 @@ def read_back(task: dict[str, Any]) -> dict[str, str]:
         return {"outcome": _read_all(task), "why": ""}
     except Finding as found:
         return {"outcome": found.outcome, "why": found.why}
+    except MemoryError:
+        return {
+            "outcome": "unseen",
+            "why": f"it needs more than {MEMORY_BYTES_MAX >> 20} MiB of memory to look through",
+        }
     except OSError as error:
         return {
             "outcome": "unseen",
@@ -246,12 +256,16 @@ def _read_metadata(path: Path) -> None:
     """The manifest of torch.distributed.checkpoint: a pickle, which is looked through and never executed."""
     place = path / ".metadata"
     try:
-        with place.open("rb") as file:
+        with open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Finding("bad", f"{place} is no file")
             data = file.read(MANIFEST_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
         raise Finding("bad", f"{place} is not there") from None
     try:
         texts = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a damaged one makes of it
         raise Finding("bad", f"{place} cannot be read: {error}") from None
     for name in {text for text in texts if text.endswith(".distcp") and "/" not in text}:
@@ -269,8 +283,14 @@ def take_rights(user: int, group: int, *groups: int) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:]:
-        take_rights(*map(int, sys.argv[1:]))
+    """Arguments: after how many seconds it ends at the latest, and the rights that it takes."""
+    seconds, *rights = map(int, sys.argv[1:])
+    signal.alarm(seconds)  # an agent without CAP_KILL cannot end it
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # before the agent
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    if rights:
+        take_rights(*rights)
     os.nice(19)
     task = json.loads(sys.stdin.buffer.read(TASK_BYTES_MAX))
     sys.stdout.write(json.dumps(read_back(task)))

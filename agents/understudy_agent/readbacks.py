@@ -19,7 +19,7 @@ from understudy_agent.log import fields, log
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, ReadBack, ReadBackOutcome, ReadBackResult
 
 PROGRAM = Path(__file__).with_name("readback.py")
-SECONDS_MIN = 600.0
+SECONDS_MIN, SECONDS_MAX = 600.0, 6 * 3600.0
 TIMES_LONGER = 3.0
 """Than the rate allows: then the file system hangs."""
 RESULT_BYTES_MAX = 65_536
@@ -59,14 +59,14 @@ class Readbacks:
 
 async def _result(asked: ReadBack) -> tuple[ReadBackOutcome, str]:
     size = sum(one.size_bytes for one in asked.files)
-    seconds_max = max(SECONDS_MIN, TIMES_LONGER * size / asked.bytes_per_second)
+    seconds_max = min(SECONDS_MAX, max(SECONDS_MIN, TIMES_LONGER * size / asked.bytes_per_second))
     rights = owner(asked.user_id)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
         "-c",
         PROGRAM.read_text(),  # users need not be able to read the agent's files
-        *(str(number) for number in rights),
+        *(str(number) for number in (int(seconds_max), *rights)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -79,7 +79,8 @@ async def _result(asked: ReadBack) -> tuple[ReadBackOutcome, str]:
             output, _ = await process.communicate(msgspec.json.encode(asked))
     finally:
         if process.returncode is None:
-            process.kill()
+            with contextlib.suppress(PermissionError):  # it ends by itself
+                process.kill()
     found = msgspec.json.decode(output[:RESULT_BYTES_MAX], type=dict[str, str])
     return ReadBackOutcome(found["outcome"]), found["why"]
 

@@ -7,7 +7,11 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 import zipfile
@@ -18,8 +22,9 @@ from typing import Any
 
 import pytest
 
+from tests import PYTHON_PATH, REPOSITORY
 from understudy_agent.readback import read_back
-from understudy_agent.readbacks import Readbacks
+from understudy_agent.readbacks import PROGRAM, Readbacks
 from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome
 
 RATE = 1e9
@@ -255,3 +260,59 @@ async def outcome(folder: Path, file: str, user_id: int) -> ReadBackOutcome:
     await asyncio.wait_for(readbacks.reading, 60)
     assert readbacks.result is not None
     return readbacks.result.outcome
+
+
+def as_the_service(*command: str) -> str:
+    """What it prints with the capabilities that the unit of the agent leaves to root."""
+    unit = (REPOSITORY / "deploy" / "systemd" / "understudy-agent.service").read_text()
+    (kept,) = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    names = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in kept.split())
+    limits = (f"--bounding-set=-all,{names}", "--inh-caps=-all", "--no-new-privs")
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    done = subprocess.run(["setpriv", *limits, *command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_the_agents_unit_leaves_root_what_it_needs_to_become_the_owner(public: Path) -> None:
+    (public / "own").write_bytes(b"12345")
+    os.chown(public / "own", OWNER, OWNER)
+    code = (
+        "import asyncio, sys; from pathlib import Path; from tests.agent.test_readback import outcome; "
+        f"print(asyncio.run(outcome(Path(sys.argv[1]), 'own', {OWNER})).value)"
+    )
+    assert as_the_service(sys.executable, "-c", code, str(public)) == "verified"
+
+
+@pytest.mark.integration
+def test_a_reading_that_hangs_ends_by_itself() -> None:
+    """The agent of a package may not send signals to processes of users."""
+    with subprocess.Popen([sys.executable, "-I", PROGRAM, "1"], stdin=subprocess.PIPE) as process:
+        assert process.wait(30) == -signal.SIGALRM
+
+
+@pytest.mark.integration
+def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
+    """Both share one limit. 40 MB of JSON became more than a gigabyte."""
+    saved.add("x.json", b"[" + b"{}," * 14_000_000 + b"{}]", summed=False)
+    task = {"path": str(saved.path), "files": saved.announced, "whole": True, "bytes_per_second": RATE}
+    process = subprocess.Popen(
+        [sys.executable, "-I", PROGRAM, "100"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        process.stdin.write(json.dumps(task))
+        process.stdin.close()
+        assert json.loads(process.stdout.read())["outcome"] == "unseen"
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert used.ru_maxrss < 600 << 10
+
+
+def test_a_manifest_that_is_a_pipe_holds_nothing_up(saved: Saved) -> None:
+    (saved.path / ".metadata").unlink()
+    os.mkfifo(saved.path / ".metadata")
+    assert saved.read()["outcome"] == "bad"
