@@ -163,7 +163,7 @@ class Loop:
         acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
         if acting:
             self._runner.begin_round({recovery.id for recovery in recoveries}, self.observer.view)
-            all(self._advance(recovery, course(recovery, snapshot, findings)) for recovery in recoveries)
+            all(self._advance(recovery, course(recovery, snapshot, findings, decisions)) for recovery in recoveries)
         else:
             self._runner.unreadable()
         self.pulse.last_tick_at = self._clock.now()

@@ -40,7 +40,7 @@ class Side(Protocol):
         """A job that runs on until it is killed; `kill_seconds` is how long it takes to die then."""
         ...
 
-    def submit_array(self, user: str, tasks: int) -> int:
+    def submit_array(self, user: str, tasks: int, at_once: int = 0) -> int:
         """Returns the array's id."""
         ...
 
@@ -87,8 +87,8 @@ class FakeSide:
     ) -> int:
         return self.fake.submit(user, node_count, "job", comment, requeue, kill_seconds or 0.1)
 
-    def submit_array(self, user: str, tasks: int) -> int:
-        return self.fake.submit_array(user, tasks)
+    def submit_array(self, user: str, tasks: int, at_once: int = 0) -> int:
+        return self.fake.submit_array(user, tasks, at_once=at_once)
 
     def wait(self, seconds: float) -> None:
         self.fake.advance(seconds)
@@ -186,9 +186,10 @@ class RealSide:
         self.kill_node(node)
         self.start_node(node)
 
-    def submit_array(self, user: str, tasks: int) -> int:
+    def submit_array(self, user: str, tasks: int, at_once: int = 0) -> int:
+        limit = f"%{at_once}" if at_once else ""
         script = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"
-        return self._cluster.sbatch("--nodes=1", "--requeue", f"--array=1-{tasks}", user=user, script=script)
+        return self._cluster.sbatch("--nodes=1", "--requeue", f"--array=1-{tasks}{limit}", user=user, script=script)
 
     def submit_named(self, user: str, name: bytes) -> int:
         script = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"

@@ -24,7 +24,7 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
-from understudy_controlplane.fleet.slurm import PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob, UnitKind
+from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob, UnitKind
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 EPILOG_SECONDS = 4.0
@@ -544,6 +544,24 @@ def test_a_task_of_an_array_is_changed_alone_by_its_address_and_with_all_others_
     assert {job_of(side, number).time_limit_minutes for number in (array, *others)} == {5}
     side.slurm.requeue_job(array)
     until(side, lambda: {job_of(side, number).restart_count for number in others} == {1}, "all are requeued")
+
+
+@pytest.mark.parametrize("side", ["fake", pytest.param("22.05-cli", marks=pytest.mark.cluster)], indirect=True)
+def test_of_an_array_with_a_limit_the_next_task_takes_the_turn_of_one_that_is_requeued(side: Side) -> None:
+    array = side.submit_array("news", 2, at_once=1)
+
+    def tasks(state: str) -> list[SlurmJob]:
+        return [job for job in side.slurm.jobs() if job.array_task is not None and job.state == state]
+
+    until(side, lambda: bool(tasks("RUNNING")), "one task runs")
+    (first,) = tasks("RUNNING")
+    side.slurm.requeue_job(first.address)
+    until(side, lambda: any(one.job_id != first.job_id for one in tasks("RUNNING")), "the other one runs")
+    until(side, lambda: job_of(side, first.job_id).reason == ARRAY_LIMIT, "the first one waits for it")
+    start(side, first.job_id)
+    side.wait(2)
+    assert pending(side, first.job_id).reason == ARRAY_LIMIT, "also when it is to start now"
+    side.cancel(array)
 
 
 @pytest.mark.cluster

@@ -11,6 +11,7 @@ import pytest
 from tests import builders as b
 from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import CARRIED_OUT_BY, decide
 from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
@@ -745,6 +746,17 @@ class TestHealth:
         due = only(decided(b.snapshot(node, jobs=[b.job()], spares=SPARES)))
         assert (due.row, due.action, due.to_state) == (130, Action.DRAIN, NodeState.QUARANTINED)
         assert (plan_of(due).nodes, job_of(plan_of(due))) == (("n2",), None)
+
+
+def test_a_node_that_comes_back_in_this_round_ends_the_move_off_it_before_its_next_step() -> None:
+    swap = swap_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
+    recovery = Recovery(41, swap, RecoveryStatus.RUNNING, b.NOW - 1, ())
+    seen = b.snapshot(broken("n2", NodeState.QUARANTINED), jobs=[b.job()], recoveries=(recovery,))
+    back = Decision(252, "n2", Action.RETURN, Because.RULE, "an operator asked for it", NodeState.IN_SERVICE)
+    assert course(recovery, seen, [], []).ending is None
+    ending = course(recovery, seen, [], [back]).ending
+    assert ending is not None
+    assert (ending.status, ending.why) == (RecoveryStatus.OVERTAKEN, "n2 is back in service")
 
 
 def asked_of(name: str, verb: Verb, at: float = b.NOW - 60) -> dict[str, Request]:

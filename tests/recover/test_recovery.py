@@ -557,6 +557,29 @@ def test_a_task_of_an_array_moves_alone(rehearsal: Rehearsal, last: bool) -> Non
     assert {name.partition(" ")[2] for name in rehearsal.line.effects if "_job" in name} == {str(task)}
 
 
+def test_a_task_whose_turn_another_one_has_taken_keeps_no_seats_and_no_spare(rehearsal: Rehearsal) -> None:
+    for number in (rehearsal.gang, rehearsal.hungry):
+        rehearsal.fake.cancel(number)
+    rehearsal.run(2)
+    array = rehearsal.fake.submit_array(rehearsal.gang_user, 2, 2, "understudy", at_once=1)
+    rehearsal.run(2)
+    rehearsal.gang, other = array, array + 1
+    left = rehearsal.gang_nodes()[0]
+    rehearsal.fail(left)
+    rehearsal.run_until(rehearsal.ended)
+    assert places(rehearsal)[other][0] == "RUNNING"
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.OVERTAKEN
+    assert "another task of its array runs in its turn" in recovery.outcome
+    assert rehearsal.state_of(left) is NodeState.QUARANTINED
+    rehearsal.run(5)
+    assert rehearsal.reservation_names() == {"understudy_spares"}
+    assert len(rehearsal.pool()) == 3
+    rehearsal.fake.cancel(other)
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 200)
+    assert left not in rehearsal.gang_nodes()
+
+
 @pytest.fixture
 def shared(rehearsal: Rehearsal) -> Rehearsal:
     """Two gangs share n1 to n4; the first is the rehearsal's."""

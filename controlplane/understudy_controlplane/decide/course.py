@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState
 from understudy_controlplane.fleet.recovery import (
@@ -22,7 +23,7 @@ from understudy_controlplane.fleet.recovery import (
     ValidationPlan,
     job_of,
 )
-from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, SlurmJob
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HEARD_AGAIN_SECONDS = 4.0
@@ -50,13 +51,17 @@ class Course:
 AS_PLANNED = Course()
 
 
-def course(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> Course:
-    """`findings` are those of the snapshot."""
+def course(
+    recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding], decisions: Iterable[Decision] = ()
+) -> Course:
+    """`findings` are those of the snapshot, `decisions` those of this round."""
     forgotten = any(
         name in snapshot.nodes and snapshot.nodes[name].record.drain_may_be_forgotten(snapshot.slurmctld_started_at)
         for name in recovery.plan.nodes
     )
-    return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, findings), forgotten)
+    lifted = {one.node for one in findings if one.signal in (Signal.DRAIN_LIFTED, Signal.FAULT_GONE)}
+    returned = {one.subject for one in decisions if one.to_state in BACK}
+    return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, lifted | returned), forgotten)
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
@@ -86,7 +91,8 @@ def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
     return planned_before and any(node is not None and node.has_agent and node.heard_at is None for node in nodes)
 
 
-def _ending(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> Ending | None:
+def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> Ending | None:
+    """`back`: nodes that come back to service in this round."""
     if recovery.ends_as is not None:
         return None
     cancel = snapshot.cancels.get(recovery.id)
@@ -94,17 +100,17 @@ def _ending(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding])
         return Ending(RecoveryStatus.CANCELLED, f"cancelled by {cancel.by}: {cancel.reason}")
     if recovery.decided_at >= snapshot.now:
         return None  # planned on this very snapshot
-    why = _overtaken(recovery, snapshot, findings)
+    why = _overtaken(recovery, snapshot, back)
     return Ending(RecoveryStatus.OVERTAKEN, why) if why else None
 
 
-def _overtaken(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> str:
+def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:
     """By what; empty: the plan still fits."""
     match recovery.plan:
         case SwapPlan() if not recovery.is_past_return:
-            return _back(recovery, snapshot, findings) or _gang_goes_on(recovery, snapshot)
+            return _back(recovery, snapshot, back) or _gang_goes_on(recovery, snapshot)
         case QuarantinePlan():
-            return _back(recovery, snapshot, findings)
+            return _back(recovery, snapshot, back)
         case RepairPlan(rung=Rung.REBOOT, nodes=(name,)) if not recovery.begun(StepName.REBOOT_NODE):
             node = snapshot.nodes.get(name)
             again = node is not None and node.boot_id and node.record.past_boot_id not in ("", node.boot_id)
@@ -120,13 +126,12 @@ def _overtaken(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Findin
     return ""
 
 
-def _back(recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding]) -> str:
+def _back(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:
     """Whether none of the nodes that the plan takes out of service is to leave it any more."""
     assert isinstance(recovery.plan, DrainPlan)
-    lifted = {one.node for one in findings if one.signal in (Signal.DRAIN_LIFTED, Signal.FAULT_GONE)}
     nodes = [snapshot.nodes[name] for name in recovery.plan.nodes if name in snapshot.nodes]
     cleared = (node.state in BACK and node.record.cleared_at > recovery.decided_at for node in nodes)
-    if nodes and all(back or node.name in lifted for node, back in zip(nodes, cleared, strict=True)):
+    if nodes and all(known or node.name in back for node, known in zip(nodes, cleared, strict=True)):
         return f"{', '.join(node.name for node in nodes)} is back in service"
     return ""
 
@@ -167,6 +172,17 @@ def ended_by_its_owner(recovery: Recovery, job: SlurmJob | None) -> Ending | Non
     if ending or job.state == "CANCELLED" or (job.state == "COMPLETED" and given_up):
         return Ending(RecoveryStatus.OVERTAKEN, job.end_in_words)
     return None
+
+
+def overtaken_in_its_array(recovery: Recovery, job: SlurmJob | None) -> Ending | None:
+    """Another task of the job's array has started in its turn, and may run for days: nothing is kept for this one."""
+    plan = recovery.plan
+    if not isinstance(plan, SwapPlan) or job is None or not job.pending or job.reason != ARRAY_LIMIT:
+        return None
+    if job.restart_count <= plan.restart_count:
+        return None
+    words = f"another task of its array runs in its turn ({ARRAY_LIMIT}): Slurm starts it when that one ends"
+    return Ending(RecoveryStatus.OVERTAKEN, words)
 
 
 def undo_steps_of_failure(recovery: Recovery) -> tuple[StepName, ...]:

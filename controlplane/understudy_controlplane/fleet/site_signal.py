@@ -32,6 +32,9 @@ class SiteSignal(ReportedSignal):
         return f"{self.source} reports {self.kind.value.replace('_', ' ')}: {self.summary or 'no details'}"
 
 
+SIGNAL_PREFIX = "signal "
+
+
 def signal_subject(number: int) -> str:
     """What a request to end a signal is about, the audit, and tickets. No node has such a name."""
-    return f"signal {number}"
+    return f"{SIGNAL_PREFIX}{number}"

@@ -179,6 +179,9 @@ class ArrayTask:
         return f"{self.array_job_id}_{self.task_id}"
 
 
+ARRAY_LIMIT = "JobArrayTaskLimit"
+"""The reason of a task that waits because as many tasks of its array run as may at once (`--array=1-8%1`)."""
+
 HETEROGENEOUS_JOB = "heterogeneous job"
 WAITING_TASKS = "job array's waiting tasks"
 

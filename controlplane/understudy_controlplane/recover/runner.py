@@ -15,6 +15,7 @@ from understudy_controlplane.decide.course import (
     Course,
     Ending,
     ended_by_its_owner,
+    overtaken_in_its_array,
     undo_steps,
     undo_steps_of_failure,
 )
@@ -178,9 +179,10 @@ class Runner:
     def _advance_step(self, recovery: Recovery, step: RecoveryStep, course: Course) -> Recovery | None:
         """The recovery as it is now where it is worth looking again at once: its step has moved on. Else None."""
         context = self._context(recovery)
-        ending = None if recovery.ends_as or step.name in BEFORE_THE_JOB else ended_by_its_owner(recovery, context.job)
-        if ending is not None:
-            return self._end_early(recovery, ending)
+        if recovery.ends_as is None and step.name not in BEFORE_THE_JOB:
+            ending = ended_by_its_owner(recovery, context.job) or overtaken_in_its_array(recovery, context.job)
+            if ending is not None:
+                return self._end_early(recovery, ending)
         drain = _lost_drain(recovery, context) if course.drain_forgotten and course.may_act else None
         if drain is not None:
             return self._take_up_again(recovery, drain, step)

@@ -25,6 +25,7 @@ from understudy_controlplane.fleet.recovery import (
     SwapPlan,
     job_of,
 )
+from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
@@ -364,8 +365,9 @@ class Invariants:
         return record.state is NodeState.MANUAL_REPAIR or (left and runs)
 
     def _one_recovery_a_node(self) -> None:
+        """One that ends early undoes what it has begun, and wants no more of its nodes."""
         claimed: dict[str, int] = {}
-        for recovery in self._known:
+        for recovery in (one for one in self._known if one.ends_as is None):
             for name in dict.fromkeys(recovery.plan.nodes):
                 if name in claimed:
                     words = f"recoveries {claimed[name]} and {recovery.id} both work on {name}"
@@ -373,13 +375,13 @@ class Invariants:
                 claimed[name] = recovery.id
 
     def _pause(self) -> None:
-        """A request of a person is carried out in a pause as well."""
+        """A request of a person is carried out in a pause as well, and what the site reports is passed on."""
         if self._newest_before_pause is None:
             return
         for recovery in self._known:
             plan = recovery.plan
             asked = any(name in self._asked for name in (plan.about if isinstance(plan, PagePlan) else plan.nodes))
-            asked = asked or self._is_moved_by_person(recovery)
+            asked = asked or self._is_moved_by_person(recovery) or _passes_signal_on(recovery)
             if recovery.id > self._newest_before_pause and not asked:
                 kind = recovery.plan.kind.value
                 raise Violation("a-pause-begins-nothing", f"recovery {recovery.id} ({kind}) began in a pause")
@@ -554,6 +556,11 @@ def _reported(core: Core) -> set[str]:
     """Nodes of which an operator has reported a fault, while a budget holds that back: they are no spares."""
     requests = core.loop.pulse.snapshot.requests if core.loop.pulse.snapshot else {}
     return {name for name, request in requests.items() if request.verb is Verb.QUARANTINE}
+
+
+def _passes_signal_on(recovery: Recovery) -> bool:
+    plan = recovery.plan
+    return isinstance(plan, PagePlan) and all(name.startswith(SIGNAL_PREFIX) for name in plan.about)
 
 
 def _draining(recoveries: Iterable[Recovery]) -> set[str]:

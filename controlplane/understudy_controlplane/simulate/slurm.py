@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from understudy_controlplane.fleet.slurm import (
+    ARRAY_LIMIT,
     ArrayTask,
     JobAddress,
     JobRequest,
@@ -69,6 +70,7 @@ class _Job:
     kill_seconds: float
     half: bool = False
     array_task: ArrayTask | None = None
+    tasks_at_once: int = 0  # of its array; 0: any number
     state: str = "PENDING"
     restart_count: int = 0
     nodes: list[str] = field(default_factory=list)
@@ -142,13 +144,14 @@ class VirtualSlurm:
         self._jobs[job.job_id] = job
         return job.job_id
 
-    def submit_array(self, user: str, tasks: int, node_count: int = 1, comment: str = "") -> int:
+    def submit_array(self, user: str, tasks: int, node_count: int = 1, comment: str = "", at_once: int = 0) -> int:
         """Returns the array's id. Tasks 1 to n are records of their own from the beginning, as if all had started."""
         array = self._next_job_id
         numbers = [*range(array + 1, array + tasks), array]  # Slurm starts the last task as the array's own record
         for task, number in enumerate(numbers, start=1):
             self._next_job_id = number
-            self._jobs[self.submit(user, node_count, comment=comment)].array_task = ArrayTask(array, task)
+            job = self._jobs[self.submit(user, node_count, comment=comment)]
+            job.array_task, job.tasks_at_once = ArrayTask(array, task), at_once
         self._next_job_id = array + tasks
         return array
 
@@ -457,8 +460,17 @@ class VirtualSlurm:
             if job.state != "PENDING" or job.priority == 0 or waits:
                 continue
             seats = self._seats_for(job)
-            if len(seats) >= job.node_count:
+            if len(seats) >= job.node_count and not self._reaches_limit(job):
                 self._start(job, seats[: job.node_count])
+
+    def _reaches_limit(self, job: _Job) -> bool:
+        """As many tasks of its array run as may at once."""
+        task = job.array_task
+        if task is None or not job.tasks_at_once:
+            return False
+        others = (one.array_task for one in self._jobs.values() if one.state == "RUNNING")
+        running = sum(other is not None and other.array_job_id == task.array_job_id for other in others)
+        return running >= job.tasks_at_once
 
     def _seats_for(self, job: _Job) -> list[str]:
         halves = Counter[str]()
@@ -632,7 +644,7 @@ class VirtualSlurm:
             batch=True,
             requeue=job.requeue,
             reservation=job.reservation,
-            reason=_pending_reason(job, begin_at) if job.state == "PENDING" else job.end_reason,
+            reason=self._pending_reason(job, begin_at) if job.state == "PENDING" else job.end_reason,
             start_at=int(job.started_at) if job.started_at is not None else begin_at,
             excluded_nodes=job.excluded,
             priority=job.priority,
@@ -641,6 +653,13 @@ class VirtualSlurm:
             exit_signal=job.exit_signal,
             array_task=job.array_task,
         )
+
+    def _pending_reason(self, job: _Job, begin_at: int | None) -> str:
+        if job.priority == 0:
+            return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
+        if self._reaches_limit(job):
+            return ARRAY_LIMIT
+        return "BeginTime" if begin_at else "Resources"
 
     def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:
         if not nodes:
@@ -678,9 +697,3 @@ class VirtualSlurm:
         if name not in self._reservations:
             raise SlurmError(f"Requested reservation is invalid: {name}")
         return self._reservations[name]
-
-
-def _pending_reason(job: _Job, begin_at: int | None) -> str:
-    if job.priority == 0:
-        return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
-    return "BeginTime" if begin_at else "Resources"
