@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
+from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -151,9 +152,9 @@ class Invariants:
             self._world.cluster.machines[node].accused_at = self._world.now
 
     def failed_together(self, nodes: set[str]) -> None:
-        """All nodes of a leaf switch that die at once are one fault for the budgets."""
+        """Nodes of a leaf switch that die at once are one fault for the budgets, where they are most of its nodes."""
         leaves = (set(unit.nodes) for unit in self._world.slurm.topology() if unit.level == 0)
-        self._failed_switches += [leaf for leaf in leaves if leaf <= nodes]
+        self._failed_switches += [one for one in leaves if len(one & nodes) >= max(NODES_MIN, SHARE_MIN * len(one))]
 
     def switched(self, verb: Verb) -> None:
         core = self._world.core
