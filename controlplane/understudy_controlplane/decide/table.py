@@ -156,6 +156,9 @@ TABLE: tuple[Row, ...] = (
         "and no gang is restarted"),
     Row(107, (), (Signal.LAUNCHER_FAILED,), None, Action.NOTHING,
         "its launcher gets no more orders in this allocation: if the gang has to move, it moves to nodes of the pool"),
+    Row(108, (), (Signal.GANG_SLOW,), None, Action.NOTHING,
+        "no rank has a faster peer: the program, its data, or what all nodes share may be the cause, so it is recorded "
+        "with what it costs"),
     Row(130, TRUSTED, (Signal.DRAIN_AT_JOB_END,), QUARANTINED, Action.DRAIN,
         "jobs there may run to their end; no new job starts there before the repair"),
     Row(131, (FOREIGN_DRAIN,), (Signal.DRAIN_AT_JOB_END,), None, Action.NOTHING,

@@ -24,6 +24,7 @@ from understudy_controlplane.detect.prolog import drained_for_prolog
 from understudy_controlplane.detect.seats import lost_seats
 from understudy_controlplane.detect.silence import silence
 from understudy_controlplane.detect.site_signals import site_signals
+from understudy_controlplane.detect.slow_gang import slow_gangs
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.xid import xid
@@ -60,6 +61,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *drift(snapshot),
         *launches(snapshot),
         *hang(snapshot, config.hang, config.silence),
+        *slow_gangs(snapshot),
         *site_signals(snapshot, config.signals),
     ]
     found = block_faults_joined(snapshot, found)

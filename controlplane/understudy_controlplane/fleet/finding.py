@@ -29,6 +29,7 @@ class Signal(StrEnum):
     HEARD = "heard"  # the agent reports again
     APPLICATION_FAULT = "application_fault"  # caused by the program
     LEMON = "lemon"  # its faults return repeatedly
+    GANG_SLOW = "gang_slow"  # all its ranks, against its own best steps
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
     GANG_HUNG = "gang_hung"  # no step ends; ranks of `node` have not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
@@ -102,6 +103,7 @@ ACCUSING = frozenset(
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
 OF_A_GANG = HANGS | {
+    Signal.GANG_SLOW,
     Signal.GANG_STILL,
     Signal.GANG_HUNG_TOGETHER,
     Signal.LAUNCHER_FAILED,

@@ -11,8 +11,20 @@ import numpy.typing as npt
 from understudy_agent.wire import Training
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
+BLOCK_STEPS = 100
+BLOCKS_KEPT = 3
+"""A gang counts as slow when each of so many blocks was."""
+
 SECTIONS_MAX = 32
 """Names of sections that are remembered for a job: users choose them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Of BLOCK_STEPS consecutive steps of a gang."""
+
+    begun_at: float  # when the first of them was reported
+    seconds: float  # of the median step
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,12 @@ class Durations:
     startup: float = 0.0  # from the first rank that was heard to the first step
     pause: float = 0.0  # between two steps, without sections
     sections: Mapping[str, float] = field(default_factory=dict)  # by name
+    blocks: tuple[Block, ...] = ()  # the newest, oldest first
+    best_block: float = 0.0  # the fastest that was seen
+
+    def with_block(self, block: Block) -> Durations:
+        best = min(block.seconds, self.best_block or block.seconds)
+        return replace(self, blocks=(*self.blocks, block)[-BLOCKS_KEPT:], best_block=best)
 
     def with_startup(self, seconds: float) -> Durations:
         return replace(self, startup=max(self.startup, seconds))

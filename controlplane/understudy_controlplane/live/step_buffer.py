@@ -7,13 +7,14 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
 from understudy_agent.wire import Collective, RankWindow, Training
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_controlplane.fleet.steps import Durations, StepTable
+from understudy_controlplane.fleet.steps import BLOCK_STEPS, Block, Durations, StepTable
 
 STEPS_KEPT = 128
 STEP_SECONDS_MAX = 1e6
@@ -51,6 +52,9 @@ class StepBuffer:
         """Rank → where it stands still. Ranks that wait for the same have one text in memory."""
         self._training: dict[int, Training] = {}
         """Rank → what it last reported of its training."""
+        self._leader: int | None = None
+        self._block: list[float] = []
+        self._block_begun_at = 0.0
         self._wall = np.full(world_size, np.nan, dtype=np.float32)
         """Per rank: duration of a step, the mean of its last report."""
         self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
@@ -89,7 +93,7 @@ class StepBuffer:
         if last >= 0 and first > last + 1:
             self._forget(rank, last + 1, first)
         times = times[-STEPS_KEPT:]
-        self._note_duration(rank, window.wall_seconds)
+        self._note_duration(rank, window.wall_seconds, now)
         end = window.first_step + len(window.self_seconds)
         _write(self._ring[rank], end, times)
         if window.data_seconds and self._data is None:
@@ -114,11 +118,22 @@ class StepBuffer:
         if self.first_step is None or first < self.first_step:
             self.first_step = first
 
-    def _note_duration(self, rank: int, wall_seconds: Sequence[float]) -> None:
-        """Of a step, as the rank's process reports it: what cannot be is left out."""
+    def _note_duration(self, rank: int, wall_seconds: Sequence[float], now: float) -> None:
+        """Of a step, as the rank's process reports it: what cannot be is left out. A step takes all ranks the same
+        time, so blocks are those of the first rank that reports.
+        """
         mean = sum(wall_seconds) / max(len(wall_seconds), 1)
-        if 0 < mean < STEP_SECONDS_MAX:
-            self._wall[rank] = mean
+        if not 0 < mean < STEP_SECONDS_MAX:
+            return
+        self._wall[rank] = mean
+        if self._leader is None:
+            self._leader = rank
+        if rank == self._leader:
+            self._block_begun_at = self._block_begun_at if self._block else now
+            self._block += wall_seconds
+            if len(self._block) >= BLOCK_STEPS:
+                self.durations = self.durations.with_block(Block(self._block_begun_at, median(self._block)))
+                self._block = []
 
     def _note_place(self, rank: int, window: RankWindow, now: float) -> None:
         if window.collective is not None:
