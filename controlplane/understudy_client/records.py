@@ -72,6 +72,7 @@ class Job(msgspec.Struct, frozen=True):
     ettr: Ettr | None = None
     paused: str = ""
     task: str = ""
+    run_name: str = ""
 
 
 class JobKey(msgspec.Struct, frozen=True):
@@ -269,6 +270,27 @@ class Explanation(msgspec.Struct, frozen=True):
     recoveries: tuple[Recovery, ...]
     requests: tuple[RequestState, ...]
     decisions: tuple[Decision, ...]
+
+
+class JudgedCheckpoint(msgspec.Struct, frozen=True):
+    job_id: int  # that wrote it
+    attempt: str
+    step: int
+    path: str
+    at: float
+    condition: str
+    against: str  # what speaks against it; empty: nothing
+
+
+class CheckpointExplanation(msgspec.Struct, frozen=True):
+    """Where an attempt that begins now would continue: restore, fresh or unknown; and what was passed over."""
+
+    answer: str
+    step: int | None
+    path: str
+    why: str
+    count: int
+    checkpoints: tuple[JudgedCheckpoint, ...]  # furthest first
 
 
 class DrillDecision(msgspec.Struct, frozen=True):

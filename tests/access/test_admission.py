@@ -40,6 +40,7 @@ OF_USERS = {
     "/v1/jobs/7",
     "/v1/jobs/7/ranks",
     "/v1/explain/jobs/7",
+    "/v1/explain/checkpoints/7",
     "/v1/checkpoints",
     "/v1/recoveries",
     "/v1/recoveries/1",

@@ -24,7 +24,9 @@ from understudy_agent.wire import (
     RestoreOutcome,
     RestoreReport,
 )
+from understudy_client import CheckpointExplanation
 from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.cli.checkpoints import explanation_lines
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
@@ -326,3 +328,30 @@ def _trust(plane: ControlPlane) -> None:
 def test_of_many_jobs_only_those_asked_for_are_read(engine: Engine, report: Report) -> None:
     report("n2", anomaly(5))
     assert CheckpointStore(engine).anomalies([JobKey(b.CLUSTER, 99, 1)]) == []
+
+
+@pytest.mark.integration
+def test_what_would_be_restored_now_is_shown_with_what_was_passed_over_and_why(tmp_path: Path) -> None:
+    server = {"database": with_tokens(f"sqlite:///{tmp_path}/fleet.db")}
+    config = Config.model_validate({"cluster": b.CLUSTER, "server": server})
+    engine = open_database(config.server.database)
+    FleetStore(engine).see_jobs([JOB], b.NOW)
+    engine.dispose()
+    with closing(compose(config, Outside(VirtualSlurm(["n1"]), lambda _: True, StoodClock()))) as plane:
+        client = TestClient(plane.app, headers=bearer(Role.VIEWER))
+        assert client.get("/v1/explain/checkpoints/99").status_code == 404
+        assert client.get("/v1/explain/checkpoints/7").json()["answer"] == "fresh"
+        known = plane.stores.fleet.known_jobs(b.CLUSTER, [JOB.key.job_id])
+        facts = of_owner([*gang(), *shards(20), *shards(40), *shards(60), anomaly(41)])
+        plane.stores.facts.record("n2", facts, b.NOW, known.get)
+        shown = msgspec.json.decode(client.get("/v1/explain/checkpoints/7").content, type=CheckpointExplanation)
+    assert (shown.answer, shown.step, shown.path, shown.count) == ("restore", 40, "/c/40", 3)
+    assert [line.partition(", ")[0] for line in explanation_lines(7, shown)] == [
+        "an attempt of job 7 that begins now restores step 40: /c/40",
+        "  passed over: step 60",
+        "  chosen: step 40",
+        "  older: step 20",
+    ]
+    assert next(line for line in explanation_lines(7, shown) if "passed over" in line).endswith(
+        "loss_nan (nan) on rank 1 (n2) since step 41"
+    )

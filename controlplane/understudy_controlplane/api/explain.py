@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 
 from understudy_controlplane.access.admission import Reader
-from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies
+from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies, job_unknown
 from understudy_controlplane.api.jobs import job_record
 from understudy_controlplane.api.nodes import node_record
 from understudy_controlplane.api.pages import known_parameters
@@ -22,11 +22,16 @@ from understudy_controlplane.api.records import (
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
 from understudy_controlplane.fleet.identity import Identity
-from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.job import Condition, JobKey, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import ID_MAX
+from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
 from understudy_controlplane.store.recoveries import RecoveryFilter
+
+CHECKPOINTS_SHOWN = 100
 
 NEWEST = 10
 """Of each kind of record."""
@@ -65,6 +70,29 @@ class JobExplanation(msgspec.Struct, frozen=True):
     decisions: list[DecisionRecord]
 
 
+class JudgedCheckpoint(msgspec.Struct, frozen=True):
+    job_id: int  # that wrote it
+    attempt: str
+    step: int
+    path: str
+    at: float  # when it was complete
+    condition: Condition
+    against: str  # what speaks against it; empty: nothing
+
+
+class CheckpointExplanation(msgspec.Struct, frozen=True):
+    """`answer` is what an attempt that begins now is answered: restore, fresh or unknown; `why` is what was passed
+    over, or why nothing is known.
+    """
+
+    answer: RestoreAnswer
+    step: int | None
+    path: str
+    why: str
+    count: int  # of checkpoints that are complete, or were
+    checkpoints: list[JudgedCheckpoint]  # furthest first, at most 100
+
+
 def explain_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1/explain", dependencies=[Depends(known_parameters)])
 
@@ -78,7 +106,33 @@ def explain_router(deps: ReadDependencies) -> APIRouter:
         """The newest job of this id, with the same."""
         return await deps.readers.read(lambda: _of_job(deps, job_id, reader))
 
+    @router.get("/checkpoints/{job_id}")
+    async def checkpoints(job_id: JobId, reader: Reader) -> Response:
+        """Where an attempt of the job would continue now, and what speaks against the checkpoints of its run."""
+        return await deps.readers.read(lambda: _of_checkpoints(deps, job_id, reader))
+
     return router
+
+
+def _of_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -> CheckpointExplanation | Response:
+    known = deps.directory.find(job_id)
+    if known is None or not reader.sees_jobs_of(known.user_id):
+        return job_unknown(job_id)
+    points = RestorePoints(CheckpointStore(deps.engine), FleetStore(deps.engine), deps.clock)
+    decision, judged = points.explain(known)
+    return CheckpointExplanation(
+        decision.answer,
+        decision.step if decision.path else None,
+        decision.path,
+        decision.why,
+        len(judged),
+        [
+            JudgedCheckpoint(
+                one.job.job_id, str(one.attempt), one.step, one.path, one.completed_at, one.condition, against
+            )
+            for one, against in judged[:CHECKPOINTS_SHOWN]
+        ],
+    )
 
 
 def _of_node(deps: ReadDependencies, name: str) -> Explanation | Response:

@@ -23,7 +23,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.access.sessions import COOKIE
 from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.events import EVENTS
-from understudy_controlplane.api.explain import JobExplanation, NodeExplanation
+from understudy_controlplane.api.explain import CheckpointExplanation, JobExplanation, NodeExplanation
 from understudy_controlplane.api.maintenance import MaintenanceBody, MaintenanceRecords
 from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
@@ -107,6 +107,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/observed": Observed,
     "/v1/explain/nodes/{node}": NodeExplanation,
     "/v1/explain/jobs/{job_id}": JobExplanation,
+    "/v1/explain/checkpoints/{job_id}": CheckpointExplanation,
     "/v1/requests/{request}": RequestState,
     "/v1/nodes/{node}": NodeRecord,
     "/v1/jobs/{job_id}": JobRecord,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -10,21 +10,70 @@ import click
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.job import JOB, job_id_of
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
-from understudy_controlplane.cli.output import date
+from understudy_controlplane.cli.output import date, one_line, print_json
 
 if TYPE_CHECKING:
-    from understudy_client import Checkpoint, Client
+    from understudy_client import Checkpoint, CheckpointExplanation, Client
+
+JOBS_LOOKED_AT = 1000
 
 
 @click.command()
+@click.argument("run", required=False)
 @click.option("--job", type=JOB, help="Only checkpoints of this job.")
 @limit_option
 @connected
-def checkpoints(client: Client, /, as_json: bool, limit: int, job: int | str | None, **chosen: Chosen) -> None:
-    """The newest checkpoints, complete or not."""
+def checkpoints(
+    client: Client, /, as_json: bool, limit: int, run: str | None, job: int | str | None, **chosen: Chosen
+) -> None:
+    """The newest checkpoints, complete or not. With RUN, the name of a run or a job's id: where it would continue now,
+    and what was passed over and why.
+    """
+    if run is not None:
+        _explain(client, run, as_json)
+        return
     if job is not None:
         chosen["job"] = job_id_of(client, job)
     print_items(client, listing(), as_json, limit, chosen)
+
+
+def _explain(client: Client, run: str, as_json: bool) -> None:
+    from understudy_client import CheckpointExplanation
+
+    number = job_id_of(client, int(run)) if run.isdecimal() else _newest_of(client, run)
+    explained = client.get(f"/v1/explain/checkpoints/{number}", CheckpointExplanation)
+    if as_json:
+        print_json(explained)
+        return
+    for line in explanation_lines(number, explained):
+        click.echo(one_line(line))
+
+
+def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator[str]:
+    if explained.answer == "restore":
+        yield f"an attempt of job {job_id} that begins now restores step {explained.step}: {explained.path}"
+    elif explained.answer == "fresh":
+        yield f"an attempt of job {job_id} that begins now starts from the beginning: nothing was ever saved"
+    else:
+        yield f"an attempt of job {job_id} that begins now stops and asks: {explained.why}"
+    for one in explained.checkpoints:
+        chosen = explained.answer == "restore" and (one.step, one.path) == (explained.step, explained.path)
+        state = "chosen" if chosen else "passed over" if one.against else "older"
+        known = f", {one.condition}" if one.condition == "verified" else ""
+        against = f": {one.against}" if one.against else ""
+        yield f"  {state}: step {one.step}, {one.path}, job {one.job_id}, {date(one.at)}{known}{against}"
+    if len(explained.checkpoints) < explained.count:
+        yield f"  and {explained.count - len(explained.checkpoints)} more"
+
+
+def _newest_of(client: Client, run: str) -> int:
+    """Raises RefusedError where the control plane knows no job of the run."""
+    from understudy_client import Job, RefusedError
+
+    for one in client.items("/v1/jobs", Job, JOBS_LOOKED_AT):
+        if one.run_name == run:
+            return one.job_id
+    raise RefusedError(f"no job of the run {run!r} is among the newest {JOBS_LOOKED_AT}; give a job's id", 404)
 
 
 def listing() -> Listing[Checkpoint]:

@@ -66,6 +66,14 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt) -> RestoreDecision:
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
 
 
+def judged(known: Catalogue, job: JobKey, attempt: Attempt) -> list[tuple[Checkpoint, str]]:
+    """All that are complete, or were, furthest first, each with what speaks against it; empty: nothing."""
+    return [
+        (one, _gone(one) or struck_off(one, known.restores, (job, attempt)) or suspicion(one, known.anomalies))
+        for one in sorted(known.complete, key=lambda one: (-one.step, -one.completed_at))
+    ]
+
+
 def _gone(checkpoint: Checkpoint) -> str:
     """Empty: it is there, as far as is known."""
     condition = checkpoint.condition

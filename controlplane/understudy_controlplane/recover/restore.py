@@ -10,7 +10,15 @@ from understudy_agent.wire import RestoreOutcome
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
 from understudy_controlplane.decide.run_lineage import lineage
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision, RunJob, TrainingRun
+from understudy_controlplane.fleet.job import (
+    Attempt,
+    Checkpoint,
+    KnownJob,
+    RestoreAnswer,
+    RestoreDecision,
+    RunJob,
+    TrainingRun,
+)
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -62,6 +70,11 @@ class RestorePoints:
         """Something else is known of a job's checkpoints, which any job of its run may continue."""
         with self._lock:
             self._newest.clear()
+
+    def explain(self, job: KnownJob) -> tuple[RestoreDecision, list[tuple[Checkpoint, str]]]:
+        """What an attempt that would begin now is answered, and what speaks against each checkpoint of its run."""
+        known = self._catalogue(job)
+        return self._decide_of(known, job, ANY_LATER), restore_point.judged(known, job.key, ANY_LATER)
 
     def give(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
         """The first request decides it for all."""
@@ -134,7 +147,11 @@ class RestorePoints:
         return decision
 
     def _decide(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
-        decision = restore_point.decide(self._catalogue(job), job.key, attempt)
+        return self._decide_of(self._catalogue(job), job, attempt)
+
+    @staticmethod
+    def _decide_of(known: restore_point.Catalogue, job: KnownJob, attempt: Attempt) -> RestoreDecision:
+        decision = restore_point.decide(known, job.key, attempt)
         if decision.answer is RestoreAnswer.FRESH and not job.managed:
             why = "the job did not ask for Understudy, so its checkpoints are not recorded"
             decision = RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
