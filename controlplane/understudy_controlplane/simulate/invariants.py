@@ -330,10 +330,10 @@ class Invariants:
     def _gangs_work(self, ended: list[Recovery]) -> None:
         """A gang of which some ranks belong to another launch finishes no step: its recovery has not succeeded."""
         cluster = self._world.cluster
-        given_up = {gang.job_id for gang in cluster.gangs if gang.over}
+        at_work = {gang.job_id for gang in cluster.gangs if not gang.over}  # jobs of guests have no ranks
         for recovery in ended:
             swap = recovery.swap
-            if swap is None or recovery.status is not RecoveryStatus.SUCCEEDED or swap.job.job_id in given_up:
+            if swap is None or recovery.status is not RecoveryStatus.SUCCEEDED or swap.job.job_id not in at_work:
                 continue
             if recovery.step(StepName.AWAIT_FIRST_STEP) is None:
                 continue  # it has only kept a launcher off a spare, and ended no attempt
