@@ -75,6 +75,7 @@ def test_a_reload_changes_what_the_next_round_does(plane: ControlPlane, reload: 
     assert modes == [Mode.OBSERVE, Mode.ACT]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "cause"),
     [("mode = act\n", "not valid TOML"), ('mode = "atc"\n', "mode = 'atc'"), ("guard = 1\n", "unknown key 'guard'")],
@@ -89,6 +90,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_named(
     assert plane.current.config is before
 
 
+@pytest.mark.integration
 def test_a_setting_that_needs_a_restart_is_named_and_others_come_into_force(
     plane: ControlPlane, reload: Callable[..., list[str]]
 ) -> None:

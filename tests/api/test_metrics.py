@@ -101,6 +101,7 @@ def test_a_scrape_after_a_recovery_shows_it_and_asks_no_database(rehearsal: Rehe
     assert shown["understudy_job_restarts", "1"] == 1
 
 
+@pytest.mark.integration
 def test_every_metric_is_read_by_prometheus_with_the_prefix_and_with_labels_of_a_closed_set(
     rehearsal: Rehearsal,
 ) -> None:
@@ -131,6 +132,7 @@ def test_counters_begin_at_zero_with_the_process_and_count_nothing_twice(tmp_pat
     assert shown["understudy_xid_events_total", "n5", "48"] == 0
 
 
+@pytest.mark.integration
 def test_open_tickets_are_counted_with_the_age_of_the_oldest(rehearsal: Rehearsal) -> None:
     tickets, now = rehearsal.control_plane.stores.repairs, rehearsal.clock.now()
     tickets.open_ticket("n1-1", "n1", {}, now - 100)
@@ -141,6 +143,7 @@ def test_open_tickets_are_counted_with_the_age_of_the_oldest(rehearsal: Rehearsa
     assert 100 < shown["understudy_ticket_age_seconds",] < 120
 
 
+@pytest.mark.integration
 def test_the_text_is_made_once_for_scrapes_that_come_together(rehearsal: Rehearsal) -> None:
     page = MetricsPage(rehearsal.control_plane.reads)
     assert page.text() is page.text()
@@ -247,6 +250,7 @@ def test_the_first_event_of_a_series_is_an_increase_for_prometheus() -> None:
     assert xids(meters)["31"] == 1, "a clock that is set back holds nothing"
 
 
+@pytest.mark.integration
 def test_a_scraper_that_reads_gzip_gets_a_tenth_of_the_bytes(rehearsal: Rehearsal) -> None:
     add_tokens(rehearsal.control_plane.engine)
     client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.METRICS))
