@@ -151,7 +151,8 @@ def services_are_confined(machine: Machine) -> None:
         assert re.search(rf"^\| `{service}` \|[^|]*\| {exposure} \|", DOCUMENT, re.MULTILINE), (
             "docs/install.md has another figure"
         )
-    node = json.loads(understudy(machine, "node show head1 --json"))
+    shown = "understudy node show head1 --json --url https://head1:7117 --ca-file /etc/understudy/ca.pem"
+    node = json.loads(machine.until(shown, lambda text: json.loads(text)["host"] is not None))  # read every 15 s
     expected = (
         "NVML cannot be used",
         "/dev/kmsg: overrun",
