@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +13,7 @@ import click
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.job import JOB, job_id_of
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
+from understudy_controlplane.cli.options import json_option
 from understudy_controlplane.cli.output import date, one_line, print_json
 
 if TYPE_CHECKING:
@@ -18,16 +22,51 @@ if TYPE_CHECKING:
 JOBS_LOOKED_AT = 1000
 
 
-@click.command()
+class CheckpointCommands(click.Group):
+    """`checkpoints scan PATH`; anything else is a run, a job or an option of `show`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if named else ["show", *args])
+
+
+@click.group(cls=CheckpointCommands)
+def checkpoints() -> None:
+    """Checkpoints that jobs announced (`understudy checkpoints show`), and those that lie in a folder (`scan`)."""
+
+
+@checkpoints.command("scan")
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+def scan_folder(path: Path, as_json: bool) -> None:
+    """List what looks like a checkpoint in a folder and belongs to you, also where no job announced it. Nothing is
+    loaded, changed or reported.
+    """
+    from understudy_controlplane.cli.scanned_checkpoints import scan
+
+    found = sorted(scan(path, os.getuid()), key=lambda one: one.written_at, reverse=True)
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in found])
+        return
+    for one in found:
+        step = "step not known" if one.step is None else f"step {one.step}"
+        doubt = f": {one.doubt}" if one.doubt else ""
+        size = f"{one.size_bytes / 1e6:.1f} MB"
+        click.echo(one_line(f"{step}, {one.path}, {one.kind}, {size}, {date(one.written_at)}{doubt}"))
+    if not found:
+        click.echo(one_line(f"nothing of yours in {path} looks like a checkpoint"))
+
+
+@checkpoints.command("show")
 @click.argument("run", required=False)
 @click.option("--job", type=JOB, help="Only checkpoints of this job.")
 @limit_option
 @connected
-def checkpoints(
+def show_checkpoints(
     client: Client, /, as_json: bool, limit: int, run: str | None, job: int | str | None, **chosen: Chosen
 ) -> None:
-    """The newest checkpoints, complete or not. With RUN, the name of a run or a job's id: where it would continue now,
-    and what was passed over and why.
+    """The newest checkpoints, complete or not; `understudy checkpoints` alone is the same. With RUN, the name of a run
+    or a job's id: where it would continue now, and what was passed over and why.
     """
     if run is not None:
         _explain(client, run, as_json)
