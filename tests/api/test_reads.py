@@ -99,6 +99,15 @@ def test_a_reader_cannot_write(reader: Engine) -> None:
         connection.execute(text("DELETE FROM decision"))
 
 
+def test_a_reader_on_postgresql_has_the_options_of_the_sites_url_too(postgres_url: str) -> None:
+    """Such as the schema in which the tables are."""
+    engine = open_reader(f"{postgres_url}&options=-csearch_path%3Dunderstudy", 1, seconds_max=7)
+    with reading(engine) as connection:
+        shown = [connection.execute(text(f"SHOW {name}")).scalar() for name in ("search_path", "statement_timeout")]
+    engine.dispose()
+    assert shown == ["understudy", "7s"]
+
+
 def test_a_sender_that_reads_much_delays_only_itself() -> None:
     """Its reads wait, up to a share; those of another one come next, however many wait."""
     limits = Limits(reads_waiting_max=4, reads_waiting_per_token_max=3)

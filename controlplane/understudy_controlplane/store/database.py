@@ -131,7 +131,8 @@ def open_reader(url: str, connections: int, seconds_max: float) -> Engine:
     than `seconds_max` (SQLite: a transaction) ends with a StoreError.
     """
     if read_url(url).get_backend_name() != "sqlite":
-        settings = f"-c statement_timeout={round(seconds_max * 1000)} -c default_transaction_read_only=on"
+        given = " ".join(read_url(url).normalized_query.get("options", ()))
+        settings = f"{given} -c statement_timeout={round(seconds_max * 1000)} -c default_transaction_read_only=on"
         return sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args={"options": settings})
     engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0)
     event.listen(engine, "connect", lambda connection, _record: _make_reader(connection))
