@@ -42,6 +42,7 @@ STARTS_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "os
 SHARE_A_CLUSTER = (
     "tests/launch/test_on_a_cluster.py::",
     "tests/acceptance/test_demo.py::",
+    "tests/contract/test_service_user.py::",
     *(f"[{side}" for side in REAL_SIDES),
 )
 """Parts of the ids of tests: those with the same part share a cluster."""
