@@ -106,8 +106,12 @@ def test_a_bad_one_is_passed_over_with_the_reason_until_a_person_trusts_it(outco
     assert f"step 40: {outcome.value}: r1 has 4 bytes, 5 were announced (read back on n2)" in decision.why
     site.answer("n1", outcome)
     assert site.points.give(site.known, Attempt(2)).answer is RestoreAnswer.UNKNOWN
-    site.store.trust(site.known.row, AuditEntry.on_host("alice", b.NOW, "trust-checkpoints", "job 7", "looked at"))
+    site.store.trust(
+        site.known.row, AuditEntry.on_host("alice", b.NOW + MINUTE, "trust-checkpoints", "job 7", "looked at")
+    )
     assert site.points.give(site.known, Attempt(3)).step == 40
+    site.verifier.look()
+    assert site.verifier.task("n1") is None, "what a person trusts is not read again"
 
 
 def test_a_suspect_one_is_passed_over_where_that_costs_little() -> None:
@@ -136,6 +140,16 @@ def test_what_cannot_be_read_stays_as_it_was_and_is_not_tried_again() -> None:
     site.verifier.look()
     assert site.verifier.task("n1") is None, "a node that does not answer, as with an older agent"
     assert site.points.give(site.known, Attempt(1)).step == 40
+
+
+def test_many_that_cannot_be_read_do_not_keep_others_from_being_read() -> None:
+    site = Site()
+    site.save(*range(1, 30))
+    for step in range(29, 0, -1):
+        task = site.verifier.task("n1")
+        assert task is not None
+        assert task.path == f"/c/{step}"
+        site.answer("n1", ReadBackOutcome.UNSEEN)
 
 
 def test_few_nodes_read_at_once() -> None:

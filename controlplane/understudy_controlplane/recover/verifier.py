@@ -29,7 +29,7 @@ OFFERED_SECONDS_MAX = 300.0
 """A node that does not take its part within this is gone, or its agent is older."""
 FILES_AT_ONCE = 128
 AT_ONCE = 20
-GIVEN_UP_MAX = 10_000
+GIVEN_UP_MAX = 1000
 
 CONDITIONS = {
     ReadBackOutcome.BAD: Condition.BAD,
@@ -112,7 +112,7 @@ class Verifier:
                 return
             self._drop_unanswered(now)
             since = now - policy.verify_within_hours * 3600.0
-            for one in self._store.unverified(since, now - SETTLED_SECONDS, AT_ONCE):
+            for one in self._store.unverified(since, now - SETTLED_SECONDS, AT_ONCE + len(self._given_up)):
                 if one.row not in self._works and one.row not in self._given_up and len(self._works) < AT_ONCE:
                     self._works[one.row] = self._work(one, policy, whole=False)
             self._offer(policy, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, exists, func, insert, select, update
 
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -67,13 +67,14 @@ class CheckpointStore:
             return [_checkpoint(row, job) for row in connection.execute(query)]
 
     def unverified(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
-        """Complete ones of managed jobs, as they were written, newest first."""
-        table, job = tables.checkpoint, tables.job
+        """Complete ones of managed jobs, as they were written, newest first; without those that a person trusts."""
+        table, job, clearance = tables.checkpoint, tables.job, tables.anomaly_clearance
+        trusted = exists().where(clearance.c.job == table.c.job, clearance.c.at > table.c.at)
         query = (
             select(table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id)
             .join(job, job.c.id == table.c.job)
             .where(table.c.at > since, table.c.at < until, table.c.packed, is_complete(), job.c.managed)
-            .where(table.c.condition == Condition.AS_WRITTEN.value)
+            .where(table.c.condition == Condition.AS_WRITTEN.value, ~trusted)
             .order_by(table.c.at.desc(), table.c.id.desc())
             .limit(at_most)
         )
