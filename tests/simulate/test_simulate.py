@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests import REPOSITORY
+from tests.simulate.domains import Fault, simulated, wrong
 from tests.simulate.mutants import MUTANTS
 from understudy_controlplane.simulate.run import shrink, simulate
 from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, draw
@@ -52,6 +53,12 @@ def test_a_rack_without_power_is_one_failure_that_no_budget_holds_back(seconds: 
     assert {name for name in RACK for words in story if words.startswith(f"Slurm: drain_node {name} ")} == leave
     assert sum("ticket for switch rack2" in words for words in story) == 1
     assert not any("circuit breaker" in words for words in story)
+
+
+def test_a_cooling_loop_of_two_racks_is_one_failure() -> None:
+    """32 of 128 nodes in eight racks, for good. `make long` tries other domains, with 1,024 nodes in 64 racks."""
+    fault = Fault("cdu", 2, 0.0)
+    assert wrong(fault, simulated(fault, 128)) == []
 
 
 def test_what_was_found_once_is_fixed() -> None:

@@ -152,9 +152,12 @@ class Invariants:
             self._world.cluster.machines[node].accused_at = self._world.now
 
     def failed_together(self, nodes: set[str]) -> None:
-        """Nodes of a leaf switch that die at once are one fault for the budgets, where they are most of its nodes."""
-        leaves = (set(unit.nodes) for unit in self._world.slurm.topology() if unit.level == 0)
-        self._failed_switches += [one for one in leaves if len(one & nodes) >= max(NODES_MIN, SHARE_MIN * len(one))]
+        """Nodes of a domain that die at once are one fault for the budgets, where they are most of its nodes."""
+        leaves = [set(unit.nodes) for unit in self._world.slurm.topology() if unit.level == 0]
+        failed = [set(one) for one in self._world.scenario.domains.values() if nodes.issuperset(one)]
+        within = [leaf for leaf in leaves if not any(leaf <= one for one in failed)]
+        failed += [one for one in within if len(one & nodes) >= max(NODES_MIN, SHARE_MIN * len(one))]
+        self._failed_switches += failed
 
     def switched(self, verb: Verb) -> None:
         core = self._world.core

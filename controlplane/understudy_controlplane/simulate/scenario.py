@@ -143,6 +143,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: Settings = Settings()
     nodes: int = NODES
     leaf_switches: int = 2
+    domains: dict[str, list[str]] = {}  # further ones, that the site has configured: "cdu c1" and its nodes
 
 
 FATAL_XIDS = (48, 79, 95, 119)

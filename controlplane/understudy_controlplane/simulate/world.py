@@ -80,6 +80,7 @@ def configuration(scenario: Scenario) -> Config:
                 "waiting_share": 0,
                 "waiting_nodes_min": 2 * size,
                 "page_after_seconds": 120,
+                "domains": scenario.domains,
             },
             "signals": {"leak": "act"},
             "spares": {"count": settings.spares, "no_spare": settings.no_spare.value},

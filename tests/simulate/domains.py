@@ -1,0 +1,73 @@
+"""Racks, cooling loops and power feeds that fail in large fleets: `python -m tests.simulate.domains [NODES]`.
+
+Each is one failure: one ticket about the domain, no circuit breaker, every gang at work again in the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+from understudy_controlplane.simulate.run import Outcome, simulate
+from understudy_controlplane.simulate.scenario import Event, Kind, Scenario
+
+RACK_NODES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    kind: str
+    racks: int
+    seconds: float
+    """Until its nodes have booted; 0: they do not come back."""
+
+
+FAULTS = (
+    Fault("switch", 1, 0.0),
+    Fault("cdu", 2, 30.0),
+    Fault("cdu", 2, 0.0),
+    Fault("power_feed", 3, 0.0),
+)
+
+
+def simulated(fault: Fault, nodes: int) -> Outcome:
+    """The second rack fails, and those after it."""
+    first, size = RACK_NODES + 1, fault.racks * RACK_NODES
+    names = [f"n{number}" for number in range(first, first + size)]
+    domains = {} if fault.kind == "switch" else {f"{fault.kind} x": names}
+    event = Event(60.0, Kind.RACK_DIES, names[0], fault.seconds, size)
+    scenario = Scenario(0, (event,), nodes=nodes, leaf_switches=nodes // RACK_NODES, domains=domains)
+    return simulate(scenario, trace=True)
+
+
+def wrong(fault: Fault, outcome: Outcome) -> list[str]:
+    """What was promised and is not so."""
+    story = [words for _, words in outcome.world.story]
+    kinds = ("switch", "cdu", "power_feed")
+    about = [
+        words.partition(" at ")[0] for words in story if words.startswith(tuple(f"ticket for {k} " for k in kinds))
+    ]
+    label = "switch rack2" if fault.kind == "switch" else f"{fault.kind} x"
+    return [
+        *([f"violated: {outcome.violation}"] if outcome.violation is not None else []),
+        *([f"tickets about domains: {about}"] if about != [f"ticket for {label}"] else []),
+        *(["the circuit breaker opened"] if any("circuit breaker" in words for words in story) else []),
+        *(f"gang {gang.number} does not work" for gang in outcome.world.cluster.gangs if not gang.computes),
+    ]
+
+
+def main() -> int:
+    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
+    failed = 0
+    for fault in FAULTS:
+        began = time.process_time()
+        found = wrong(fault, simulated(fault, nodes))
+        failed += bool(found)
+        print(f"{nodes} nodes, {fault}: {found or 'as promised'} ({time.process_time() - began:.0f} s)", flush=True)
+    print(f"{len(FAULTS) - failed} of {len(FAULTS)} as promised")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
