@@ -245,6 +245,21 @@ class TestAdministration:
         (finding,) = found(b.snapshot(b.node("n3", record=record, shown_out_at=shown_out_at)))
         assert (finding.signal, finding.detail) == (Signal.DRAIN_LIFTED, detail)
 
+    @pytest.mark.parametrize(
+        ("drained_under", "started_at", "signal"),
+        [
+            (b.NOW - 9000, b.NOW - 60, Signal.UNDRAINED),  # restarted since, by a clock a minute behind this one
+            (b.NOW - 60, b.NOW - 60, Signal.DRAIN_LIFTED),
+            (None, b.NOW - 60, Signal.DRAIN_LIFTED),  # not known: the times decide
+            (None, b.NOW - 2, Signal.UNDRAINED),
+        ],
+    )
+    def test_a_drain_lost_in_a_crash_is_not_taken_for_lifted_however_the_clocks_differ(
+        self, drained_under: float | None, started_at: float, signal: Signal
+    ) -> None:
+        record = b.record("n3", NodeState.QUARANTINED, drained_at=b.NOW - 3, drained_under=drained_under)
+        assert signals(b.snapshot(b.node("n3", record=record), slurmctld_started_at=started_at)) == {("n3", signal)}
+
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}
 

@@ -133,8 +133,8 @@ class NodeRecord:
         at = self.drained_at
         if self.state not in OUT_OF_SERVICE or at is None or self.drain_settled or slurmctld_started_at is None:
             return False
-        if self.drained_under == slurmctld_started_at:
-            return False  # it has shown the drain since that start
+        if self.drained_under is not None:
+            return self.drained_under != slurmctld_started_at  # that of another start has shown it, and no later one
         return slurmctld_started_at > at - CLOCKS_APART_SECONDS
 
     @property
