@@ -228,6 +228,18 @@ class TestCheckpoints:
             connection.execute(delete(tables.checkpoint_shard))
         assert there(engine) == [24, 28]
 
+    def test_a_path_that_is_used_again_each_time_has_the_newest_and_no_map_is_read_for_it(
+        self, engine: Engine, job_row: int
+    ) -> None:
+        record(engine, job_row, *started_gang())
+        for step in (20, 24, 28):
+            record(engine, job_row, *(shard(rank, step=step, path="/latest") for rank in range(4)))
+            PackingStore(engine).pack(b.NOW)
+            assert there(engine) == [step]
+        with statements(engine) as made:
+            assert there(engine) == [28]
+        assert not any("checkpoint_map" in text for text in made), "they were looked at when they were packed"
+
     def test_shards_of_different_attempts_do_not_add_up(self, engine: Engine, job_row: int) -> None:
         record(
             engine, job_row, *started_gang(), shard(0), shard(1), shard(2, restart_count=1), shard(3, restart_count=1)

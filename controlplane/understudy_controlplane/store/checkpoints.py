@@ -26,6 +26,8 @@ from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import is_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
 
+WRITTEN_OVER_WHY = "a later checkpoint has written its files"
+
 DOUBTS = (Condition.SUSPECT, Condition.BAD, Condition.LOST)
 """A person may know better."""
 
@@ -257,12 +259,18 @@ def _written_over(connection: Connection, rows: Sequence[Row[Any]], run: Sequenc
                 sharing[row.path].append(row)
     over: set[int] = set()
     for same in sharing.values():
-        if len(same) > 1:  # with a path for each checkpoint: never
-            over |= _over_on_one_path(connection, same)
+        left = [row for row in same if not _is_settled(row)]
+        if len(left) > 1:  # with a path for each checkpoint: never
+            over |= over_on_one_path(connection, left)
     return over
 
 
-def _over_on_one_path(connection: Connection, rows: Sequence[Row[Any]]) -> set[int]:
+def _is_settled(row: Row[Any]) -> bool:
+    """It was written over, and what it wrote over itself is recorded with those: see `store.packing`."""
+    return bool(row.packed) and row.condition == Condition.WRITTEN_OVER.value
+
+
+def over_on_one_path(connection: Connection, rows: Sequence[Row[Any]]) -> set[int]:
     """Those that are not the last to have written each of their files. Other worlds of the same attempt and step are
     announcements of the same files.
     """
@@ -307,7 +315,7 @@ def of_row(row: Row[Any]) -> list[ColumnElement[bool]]:
 def _checkpoint(row: Row[Any], job: JobKey, written_over: bool = False) -> Checkpoint:
     condition, why = Condition(row.condition), row.condition_why
     if written_over and not condition.is_gone:
-        condition, why = Condition.WRITTEN_OVER, "a later checkpoint has written its files"
+        condition, why = Condition.WRITTEN_OVER, WRITTEN_OVER_WHY
     attempt = Attempt(row.restart_count, row.launch)
     return Checkpoint(job, row.step, row.path, row.world_size, row.at, attempt, condition, why)
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Row, case, func, or_, select, update
+from sqlalchemy import Engine, Row, and_, case, func, or_, select, update
 
+from understudy_controlplane.fleet.job import Condition
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.checkpoints import is_complete, of_row, shards_of
+from understudy_controlplane.store.checkpoints import (
+    WRITTEN_OVER_WHY,
+    is_complete,
+    of_row,
+    over_on_one_path,
+    shards_of,
+)
 from understudy_controlplane.store.database import Columns, insert_or_update, number_in_order, reading
 from understudy_controlplane.store.shard_map import pack
 
@@ -15,6 +22,8 @@ UNFINISHED_SECONDS = 3600.0
 """After its last shard a checkpoint that is not complete is packed as it is."""
 
 AT_ONCE = 100
+
+RECORDED_OVER = [one.value for one in Condition if not one.is_gone]
 
 
 class PackingStore:
@@ -50,6 +59,22 @@ class PackingStore:
             if connection.execute(more).first() is None:  # else a shard came while the map was made
                 mark = update(tables.checkpoint).where(tables.checkpoint.c.id == row.id)
                 connection.execute(mark.values(packed=True))
+        self._record_written_over(row)
+
+    def _record_written_over(self, row: Row[Any]) -> None:
+        """Of the job's checkpoints on this path those that another one has written over: a path that is used again each
+        time would else cost a look into each map whenever a restore point is chosen.
+        """
+        table = tables.checkpoint
+        same = and_(table.c.job == row.job, table.c.path == row.path, table.c.condition != Condition.WRITTEN_OVER.value)
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(table).where(same)).all()
+            over = over_on_one_path(connection, rows) if len(rows) > 1 else set()
+        if over:
+            found = and_(table.c.id.in_(over), table.c.packed, table.c.condition.in_(RECORDED_OVER))
+            why = {"condition": Condition.WRITTEN_OVER.value, "condition_why": WRITTEN_OVER_WHY}
+            with self._engine.begin() as connection:
+                connection.execute(update(table).where(found).values(why))
 
 
 def _newer_map(stored: Columns, new: Columns) -> dict[str, object]:
