@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.recovery import (
     SEATS_PREFIX,
     AllocationSwapPlan,
     PagePlan,
+    QuarantinePlan,
     Recovery,
     RecoveryStatus,
     StepName,
@@ -369,9 +370,11 @@ class Invariants:
         return record.state is NodeState.MANUAL_REPAIR or (left and runs)
 
     def _one_recovery_a_node(self) -> None:
-        """One that ends early undoes what it has begun, and wants no more of its nodes."""
+        """One that ends early undoes what it has begun, and wants no more of its nodes. An operator's hold drains the
+        node, which the move of a gang off it has to do as well.
+        """
         claimed: dict[str, int] = {}
-        for recovery in (one for one in self._known if one.ends_as is None):
+        for recovery in (one for one in self._known if one.ends_as is None and not _is_hold(one)):
             for name in dict.fromkeys(recovery.plan.nodes):
                 if name in claimed:
                     words = f"recoveries {claimed[name]} and {recovery.id} both work on {name}"
@@ -560,6 +563,10 @@ def _reported(core: Core) -> set[str]:
     """Nodes of which an operator has reported a fault, while a budget holds that back: they are no spares."""
     requests = core.loop.pulse.snapshot.requests if core.loop.pulse.snapshot else {}
     return {name for name, request in requests.items() if request.verb is Verb.QUARANTINE}
+
+
+def _is_hold(recovery: Recovery) -> bool:
+    return isinstance(recovery.plan, QuarantinePlan) and recovery.plan.requested
 
 
 def _passes_signal_on(recovery: Recovery) -> bool:
