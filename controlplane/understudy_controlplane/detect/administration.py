@@ -30,6 +30,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 CALL_SECONDS_MAX = 10.0
 """After this time a call to Slurm by a control plane that has ended has its effect, or never will."""
 
+HEARD_LATELY_SECONDS = 10.0
+
 ANSWERS_FOR_SECONDS = 60.0
 """A person who resumed a node answers for what was known by then. Where readings of Slurm are further apart than this,
 nothing is known of when that was, and what was reported longer ago counts as known to that person."""
@@ -187,7 +189,12 @@ def faults_gone(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
             continue
         for name in recovery.plan.nodes:
             node = snapshot.nodes.get(name)
-            if node is not None and name not in accused and _is_well(node) and node.record.since < snapshot.now:
+            if (
+                node is not None
+                and name not in accused
+                and _is_well(node, snapshot.now)
+                and node.record.since < snapshot.now
+            ):
                 words = f"nothing is found against it any more, and recovery {recovery.id} has not drained it yet"
                 yield Finding(Signal.FAULT_GONE, "administration.fault_gone", name, snapshot.now, words)
 
@@ -199,8 +206,11 @@ def _has_no_effect(drain: RecoveryStep, now: float) -> bool:
     return drain.status is StepStatus.PLANNED and not drain.attempts
 
 
-def _is_well(node: NodeView) -> bool:
-    """As far as can be known: it is heard, and Slurm would use it."""
+def _is_well(node: NodeView, now: float) -> bool:
+    """As far as can be known: it is heard, and Slurm would use it. A dead node is not accused in each round: a probe of
+    its slurmd may be out of date.
+    """
     usable = node.slurm is not None and node.slurm.usable and node.slurmd_silent_since is None
     quarantined = node.state is NodeState.QUARANTINED and node.record.drained_at is None
-    return quarantined and usable and (node.heard_at is not None or not node.has_agent)
+    heard = node.heard_at is not None and now - node.heard_at <= HEARD_LATELY_SECONDS
+    return quarantined and usable and (heard or not node.has_agent)
