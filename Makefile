@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-operators bench-placement bench-recovery bench-sim hardware sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -53,6 +53,10 @@ bench-access: setup
 # What an operator waits for, at 12,500 nodes: build/bench/operators.json.
 bench-operators: setup
 	@$(RUN) -m tests.bench.operators
+
+# The launcher with 64, 512 and 2,048 seats: build/bench/launcher.json.
+bench-launcher: setup-check
+	@$(RUN) -m tests.bench.launcher
 
 # Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:
 # make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"

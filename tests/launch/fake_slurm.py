@@ -7,6 +7,7 @@ that starts there is heard of.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from understudy_agent.launch import seat
 from understudy_agent.launch.tree import below, kill_below
+from understudy_controlplane.slurm.hostlist import expand
 
 HOME = Path(os.environ["HOME"])
 
@@ -25,7 +27,7 @@ def is_stuck(node: str) -> bool:
 
 
 def srun(arguments: list[str]) -> int:
-    nodes = next(one for one in arguments if one.startswith("--nodelist=")).partition("=")[2].split(",")
+    nodes = expand(next(one for one in arguments if one.startswith("--nodelist=")).partition("=")[2])
     words = arguments[arguments.index("understudy_agent.launch.seat") + 1 :]
     number = next(number for number in range(1000) if made(HOME / f"step.{number}"))
     programs = []
@@ -54,13 +56,13 @@ def made(directory: Path) -> bool:
 
 def scancel(arguments: list[str]) -> int:
     assert arguments[0] == "--signal=KILL"
+    processes: list[int] = []
     for path in (HOME / f"step.{arguments[1].partition('.')[2]}").iterdir():
         pid = int(path.read_text())
-        for one in (pid, *([] if is_stuck(path.name) else below(pid))):
-            try:
-                os.kill(one, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        processes += (pid, *([] if is_stuck(path.name) else below(pid)))
+    for one in processes:  # all at once, as the daemons of all nodes do
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
     return 0
 
 

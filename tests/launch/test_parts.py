@@ -139,7 +139,7 @@ def test_a_step_is_asked_for_node_by_node_and_outlives_any_of_them() -> None:
         "--no-kill",
         "--nodes=2",
         "--ntasks=2",
-        "--nodelist=n1,n3",
+        "--nodelist=n[1,3]",
         "--kill-on-bad-exit=0",
     }
     assert wanted <= set(words)

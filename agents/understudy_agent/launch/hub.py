@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from understudy_agent.launch.ports import bind_a_port
 from understudy_agent.launch.protocol import (
+    BEAT,
     BEAT_SECONDS,
     LINE_BYTES_MAX,
     Lines,
@@ -49,6 +50,7 @@ class SeatLink:
     challenge: str
     lines: Lines = field(default_factory=Lines)
     outgoing: bytes = b""
+    awaits_writing: bool = False
     asked: bool = False
     node: str = ""
     generation: int = -1
@@ -102,32 +104,48 @@ class Hub:
             self._selector.register(connection, selectors.EVENT_READ, _ALSO)
 
     def wait(self, seconds: float) -> Iterator[tuple[SeatLink, Message]]:
-        """Messages of seats; `{"type": "hello"}` when one is verified, `{"type": "lost"}` when it has disconnected."""
-        ready = self._selector.select(seconds)
-        now = time.monotonic()
-        if now - self._asked_last > seconds + 1.0:  # the launcher did not run: messages wait to be read
-            for link in self._links:
-                link.last_message_at = now
-        self._asked_last = now
-        self._make_room(now)
-        for key, events in ready:
-            if key.fileobj is self._server:
-                self._accept(now)
-            elif isinstance(key.data, SeatLink):
-                yield from self._serve(key.data, events, now)
-            elif isinstance(key.fileobj, socket.socket) and key.data != _ALSO:
-                with contextlib.suppress(BlockingIOError):
-                    key.fileobj.recv(4096)
+        """Messages of seats but beats; `{"type": "hello"}` when one is verified, `{"type": "lost"}` when it has
+        disconnected. Returns after this time, or once something has happened.
+        """
+        until = time.monotonic() + seconds
+        happened = False
+        while not happened:
+            ready = self._selector.select(max(0.0, until - time.monotonic()))
+            now = time.monotonic()
+            if now - self._asked_last > seconds + 1.0:  # the launcher did not run: messages wait to be read
+                for link in self._links:
+                    link.last_message_at = now
+            self._asked_last = now
+            self._make_room(now)
+            for key, events in ready:
+                if isinstance(key.data, SeatLink):
+                    for received in self._serve(key.data, events, now):
+                        happened = True
+                        yield received
+                elif key.fileobj is self._server:
+                    self._accept(now)
+                else:
+                    happened = True
+                    if isinstance(key.fileobj, socket.socket) and key.data != _ALSO:
+                        with contextlib.suppress(BlockingIOError):
+                            key.fileobj.recv(4096)
+            self._beat(now)
+            happened = happened or now >= until
+
+    def _beat(self, now: float) -> None:
         if now - self._beaten >= LAUNCHER_BEAT_SECONDS:
             self._beaten = now
             for link in list(self._links):
                 if link.node:
-                    self.send(link, "beat")
+                    self._send(link, BEAT)
 
     def send(self, link: SeatLink, kind: str, **fields: object) -> None:
         """Never waits. A seat that has disconnected is reported as lost by `wait`."""
+        self._send(link, encode(kind, **fields))
+
+    def _send(self, link: SeatLink, line: bytes) -> None:
         if link.open:
-            link.outgoing += encode(kind, **fields)
+            link.outgoing += line
             self._flush(link)
 
     def close(self) -> None:
@@ -180,7 +198,8 @@ class Hub:
             return
         try:
             piece = link.socket.recv(65536)
-            messages = link.lines.feed(piece)
+            # Nearly all that comes is a beat.
+            messages = [] if piece == BEAT and link.node and link.lines.at_the_end else link.lines.feed(piece)
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
@@ -188,7 +207,8 @@ class Hub:
         link.last_message_at = now
         for message in messages:
             if link.node:
-                yield link, message
+                if message["type"] != "beat":
+                    yield link, message
                 continue
             try:
                 verified = self._introduce(link, message)
@@ -228,8 +248,10 @@ class Hub:
         except OSError:
             return  # `_serve` notices it
         link.outgoing = link.outgoing[sent:]
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.outgoing else 0)
-        self._selector.modify(link.socket, events, link)
+        if bool(link.outgoing) is not link.awaits_writing:
+            link.awaits_writing = bool(link.outgoing)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.outgoing else 0)
+            self._selector.modify(link.socket, events, link)
 
     def _forget(self, link: SeatLink) -> None:
         if link.open:

@@ -53,10 +53,19 @@ class Launch:
     """Nodes that still report ranks of it."""
     end_reported: bool = False
     """Its end was reported to the control plane."""
+    _places: Mapping[str, int] = field(default_factory=dict)
+    _places_of: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
         return len(self.seats) * self.processes
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """Node → its node rank."""
+        if self._places_of is not self.seats:
+            self._places_of, self._places = self.seats, {node: rank for rank, node in enumerate(self.seats)}
+        return self._places
 
     def ranks_per_node(self, wanted: int | None) -> int:
         """`wanted` by the user; else one for each GPU of the first node, or one. 0: that node has not answered yet."""
@@ -78,13 +87,13 @@ class Launch:
 
     def note_exit(self, node: str, local_rank: int, status: int, now: float) -> None:
         """A rank that ends after the launch is over was killed by its seat."""
-        if node not in self.seats or (node, local_rank) in self.ended or self.over:
+        node_rank = self.places.get(node)
+        if node_rank is None or (node, local_rank) in self.ended or self.over:
             return
         self.ended[node, local_rank] = status
         if status != 0:
             if not self.failures:
                 self.first_failure_at = now
-            node_rank = self.seats.index(node)
             self.failures.append(Failure(node, node_rank, node_rank * self.processes + local_rank, status))
 
     def close(self, over: LaunchEnd, now: float) -> None:

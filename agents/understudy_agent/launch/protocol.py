@@ -55,12 +55,20 @@ def encode(kind: str, **fields: object) -> bytes:
     return json.dumps({"type": kind, **fields}).encode() + b"\n"
 
 
+BEAT = encode("beat")
+
+
 class Lines:
     """Puts messages together from the pieces in which they arrive."""
 
     def __init__(self, bytes_max: int = LINE_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self._rest = b""
+
+    @property
+    def at_the_end(self) -> bool:
+        """No line has begun."""
+        return not self._rest
 
     def feed(self, piece: bytes) -> list[Message]:
         """Raises ProtocolError."""

@@ -15,6 +15,7 @@ from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
@@ -82,7 +83,8 @@ class Reports:
             self._events.report("no_agent", message)
 
     def _lost(self, launch: Launch, spares: Sequence[str]) -> tuple[str, ...]:
-        return tuple(node for node in self._names if node not in {*launch.seats, *spares})
+        there = launch.places.keys() | set(spares)
+        return tuple(node for node in self._names if node not in there) if len(there) < len(self._names) else ()
 
     # -- its seats ---------------------------------------------------------------------------------------------
 
@@ -116,8 +118,8 @@ class Reports:
     def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
         """`restore`: step and path that its ranks restore, while no control plane answers."""
         master = launch.step.links[launch.seats[0]]
-        message = f"launch {launch.number} on {len(launch.seats)} nodes ({', '.join(launch.seats)})"
-        standing_by = f"{len(spares)} spares" + (f" ({', '.join(spares)})" if spares else "")
+        message = f"launch {launch.number} on {len(launch.seats)} nodes ({fold(launch.seats)})"
+        standing_by = f"{len(spares)} spares" + (f" ({fold(spares)})" if spares else "")
         self._events.report(
             "launch",
             f"{message}; {standing_by}",

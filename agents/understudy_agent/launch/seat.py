@@ -22,6 +22,7 @@ from understudy_agent.launch.channel import Channel
 from understudy_agent.launch.greeting import connect, greet, launcher_addresses, node_name
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
+    BEAT,
     BEAT_SECONDS,
     SECRET_VARIABLE,
     Lines,
@@ -111,7 +112,7 @@ class Seat:
             raise ProtocolError(f"no message from the launcher for {self._patience_seconds:.0f} s; ending")
         if now - self._beaten >= BEAT_SECONDS:
             self._beaten = now
-            self._send("beat")
+            self._link.sendall(BEAT)
 
     def _read_events(self, wakeup: int, seconds: float) -> None:
         for key, _ in self._selector.select(timeout=seconds):

@@ -11,6 +11,7 @@ import time
 
 from understudy_agent.launch.hub import Hub, SeatLink
 from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.protocol import Message, ProtocolError, number
 from understudy_agent.launch.reports import Reports
@@ -35,7 +36,7 @@ class Seats:
         """Starts the ranks. `restore`: step and path that they restore, while no control plane answers."""
         links = launch.step.links
         master = links[launch.seats[0]]
-        processes = self._processes(master)
+        processes, node_list = self._processes(master), fold(launch.seats)
         for node_rank, node in enumerate(launch.seats):
             self._hub.send(
                 links[node],
@@ -47,7 +48,7 @@ class Seats:
                 address=master.address,
                 port=master.port,
                 torchrun=self._options.torchrun,
-                node_list=",".join(launch.seats),
+                node_list=node_list,
                 restore=restore,
             )
         launch.processes = 1 if self._options.torchrun else processes  # the seat starts one torchrun
@@ -82,7 +83,7 @@ class Seats:
     def receive(self, link: SeatLink, message: Message, launch: Launch) -> int | None:
         """The number of a signal that a step in use has received; the launcher decides what follows."""
         step = self._steps.of(link)
-        if step is None or link.node not in step.nodes:
+        if step is None or link.node not in step.members:
             return None
         try:
             if message["type"] == "signalled":

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.protocol import SECRET_VARIABLE
 
 QUERY_SECONDS = 10.0
@@ -101,7 +102,7 @@ def srun_arguments(allocation: Allocation, nodes: Sequence[str], seat: Sequence[
         # A seat that is lost concerns the launcher, which knows what to do; Slurm would end the standbys, too.
         *("--kill-on-bad-exit=0", "--wait=0"),
         *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),
-        *(f"--nodelist={','.join(nodes)}", f"--cpus-per-task={allocation.cpus_per_node}"),
+        *(f"--nodelist={fold(nodes)}", f"--cpus-per-task={allocation.cpus_per_node}"),
         *([f"--gres=gpu:{allocation.gpus_per_node}"] if allocation.gpus_per_node else []),
         *("--mpi=none", "--input=none", "--export=ALL", "--quiet"),
         *seat,
@@ -135,7 +136,7 @@ class NodeStates:
     """Nodes that Slurm shows as down. Asks sinfo at intervals, and never waits for it."""
 
     def __init__(self, nodes: Sequence[str], interval_seconds: float) -> None:
-        self._arguments = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"]
+        self._arguments = ["sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N %T"]
         self._interval_seconds = interval_seconds
         self._program: subprocess.Popen[bytes] | None = None
         self._answer: IO[bytes] | None = None

@@ -72,7 +72,7 @@ class Standbys:
         if step.probe:
             self._nodes.find_again(node)
             self._steps.retire(step)
-        elif step is self._step and node not in launch.seats:
+        elif step is self._step and node not in launch.places:
             self._steps.leave(launch.step, node)  # the older standby there
 
     # -- the spares for it ------------------------------------------------------------------------------------
@@ -88,13 +88,12 @@ class Standbys:
         step = self._step or launch.step
         # While a node is absent, srun may end the whole step because of it.
         if not step.retired_at and not step.absent:
-            spares = [node for node in step.nodes if node not in launch.seats and node not in step.left]
+            spares = step.members - launch.places.keys() - step.left
             now = time.monotonic()
             # Where most disconnect, the step has been ended from outside.
             ended = watch.are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
-            for node in spares if not ended else ():
-                if node in step.disconnected:
-                    self._nodes.lose(node, "its seat disconnected", away=True)
+            for node in spares & step.disconnected if not ended else ():
+                self._nodes.lose(node, "its seat disconnected", away=True)
             silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
             for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
                 if node in spares:

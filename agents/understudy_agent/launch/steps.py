@@ -48,6 +48,11 @@ class Step:
     retired_at: float | None = None
     expires_at: float | None = None
     probe: bool = False
+    members: frozenset[str] = field(init=False)
+    """`nodes`, to be asked for one."""
+
+    def __post_init__(self) -> None:
+        self.members = frozenset(self.nodes)
 
     def link(self, node: str) -> SeatLink | None:
         """The node's seat, where it is there and has not disconnected."""
@@ -64,11 +69,13 @@ class Step:
         """Nodes that have not answered. While there are any, nothing may go: srun ends the whole step, ten seconds and
         more after its start, when it could not start a task on some node.
         """
+        if len(self.links) == len(self.nodes):
+            return []
         return [node for node in self.nodes if node not in self.links]
 
     def can_seat(self, nodes: Sequence[str]) -> bool:
         """Whether all these nodes have a seat in it, or may still get one."""
-        there = all(node in self.nodes and node not in self.lost | self.left for node in nodes)
+        there = all(node in self.members and node not in self.lost | self.left for node in nodes)
         return there and self.killed_at is None and self.program.poll() is None
 
 

@@ -1,0 +1,180 @@
+"""All seats of one step in one process, speaking the true protocol; also Slurm's other commands, named by the first
+argument.
+
+Seats beat, start no ranks, and leave when they are ordered to. SIGUSR1 ends the second seat, as a dead node would.
+Lines of JSON in `$BENCH_HOME/seats.jsonl`: when the first seat connected, and when the last one was ordered to go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from understudy_agent.launch.protocol import (
+    BEAT,
+    BEAT_SECONDS,
+    SECRET_VARIABLE,
+    Lines,
+    Message,
+    answer,
+    challenge,
+    encode,
+)
+from understudy_controlplane.slurm.hostlist import expand
+
+HOME = Path(os.environ.get("BENCH_HOME", "."))
+CONNECTING_MAX = 200
+"""Slurm starts the tasks of a large step in a tree, not all in the same moment."""
+
+
+def source_address(number: int) -> str:
+    """Each seat comes from an address of its own, as on a cluster."""
+    return f"127.{1 + number // 62_500}.{number // 250 % 250}.{1 + number % 250}"
+
+
+class Seat:
+    def __init__(self, node: str, number: int) -> None:
+        self.node, self.number = node, number
+        self.socket = socket.socket()
+        self.lines = Lines()
+        self.challenge = challenge()
+        self.proven = False
+
+
+class Step:
+    def __init__(self, nodes: Sequence[str], port: int, generation: int) -> None:
+        self.nodes, self.port, self.generation = nodes, port, generation
+        self.secret = os.environ[SECRET_VARIABLE]
+        self.selector = selectors.DefaultSelector()
+        self.open: dict[str, Seat] = {}
+        self.waiting = list(reversed(list(enumerate(nodes))))
+        self.connecting = 0
+        self.gone: dict[int, set[str]] = {}
+        self.first_at = time.time()
+        self.lose = False
+
+    def run(self) -> None:
+        beaten = time.monotonic()
+        while self.open or self.waiting:
+            while self.waiting and self.connecting < CONNECTING_MAX:
+                number, node = self.waiting.pop()
+                self.connect(Seat(node, number))
+            for key, events in self.selector.select(0.02):
+                self.serve(key.data, events)
+            if self.lose:
+                self.lose = False
+                note(event="lost", node=self.nodes[1], at=time.time())
+                self.close(self.open[self.nodes[1]])
+            if time.monotonic() - beaten >= BEAT_SECONDS:
+                beaten = time.monotonic()
+                for seat in [one for one in self.open.values() if one.proven]:
+                    self.write(seat, BEAT)
+
+    def connect(self, seat: Seat) -> None:
+        seat.socket.setblocking(False)
+        seat.socket.bind((source_address(seat.number), 0))
+        status = seat.socket.connect_ex(("127.0.0.1", self.port))
+        assert status in {0, errno.EINPROGRESS}, os.strerror(status)
+        self.open[seat.node] = seat
+        self.connecting += 1
+        self.selector.register(seat.socket, selectors.EVENT_WRITE, seat)
+
+    def serve(self, seat: Seat, events: int) -> None:
+        if seat.node not in self.open:
+            return
+        if events & selectors.EVENT_WRITE:
+            self.selector.modify(seat.socket, selectors.EVENT_READ, seat)
+            self.send(seat, "seat", challenge=seat.challenge)
+            return
+        try:
+            piece = seat.socket.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self.close(seat)
+            return
+        for message in seat.lines.feed(piece):
+            self.take(seat, message)
+
+    def take(self, seat: Seat, message: Message) -> None:
+        match message["type"]:
+            case "welcome":
+                proof = answer(self.secret, "seat", message["challenge"])
+                own = {"node": seat.node, "address": source_address(seat.number), "port": 20_000, "gpus": 8}
+                self.send(seat, "hello", answer=proof, generation=self.generation, step=str(self.generation), **own)
+                seat.proven = True
+                self.connecting -= 1
+            case "go":
+                self.went(seat, message["launch"], message["nodes"])
+                self.send(seat, "started", warm=True, kept=0, at=time.time())
+            case "kill" | "keep":
+                self.send(seat, "gone")
+            case "leave":
+                self.close(seat)
+
+    def went(self, seat: Seat, launch: int, nodes: int) -> None:
+        gone = self.gone.setdefault(launch, set())
+        gone.add(seat.node)
+        if len(gone) == nodes:
+            note(event="go", launch=launch, at=time.time(), first_at=self.first_at)
+
+    def send(self, seat: Seat, kind: str, **fields: object) -> None:
+        self.write(seat, encode(kind, **fields))
+
+    def write(self, seat: Seat, line: bytes) -> None:
+        try:
+            seat.socket.send(line)
+        except OSError:
+            self.close(seat)
+
+    def close(self, seat: Seat) -> None:
+        if self.open.pop(seat.node, None) is not None:
+            self.selector.unregister(seat.socket)
+            seat.socket.close()
+            self.connecting -= not seat.proven
+
+
+def note(**fields: Any) -> None:
+    with (HOME / "seats.jsonl").open("a") as file:
+        file.write(json.dumps(fields) + "\n")
+
+
+def srun(arguments: list[str]) -> int:
+    listed = next(one for one in arguments if one.startswith("--nodelist=")).partition("=")[2]
+    options = dict(one[2:].split("=", 1) for one in arguments if one.startswith("--") and "=" in one)
+    step = Step(expand(listed), int(options["port"]), int(options["generation"]))
+    (HOME / f"step.{step.generation}").write_text(str(os.getpid()))
+
+    def lose(*_: object) -> None:
+        step.lose = True
+
+    signal.signal(signal.SIGUSR1, lose)
+    step.run()
+    return 0
+
+
+def scontrol(arguments: list[str]) -> int:
+    print("\n".join(expand(arguments[2])) if arguments[:2] == ["show", "hostnames"] else "#SBATCH --no-kill")
+    return 0
+
+
+def scancel(arguments: list[str]) -> int:
+    with contextlib.suppress(OSError):
+        os.kill(int((HOME / f"step.{arguments[1].partition('.')[2]}").read_text()), signal.SIGKILL)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit({"srun": srun, "scontrol": scontrol, "scancel": scancel}[sys.argv[1]](sys.argv[2:]))

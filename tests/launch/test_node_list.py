@@ -1,0 +1,39 @@
+"""Names of nodes as Slurm writes a list of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_agent.launch.node_list import fold
+from understudy_controlplane.slurm.hostlist import expand
+
+NAMES = st.builds(
+    lambda prefix, number, width: f"{prefix}{number:0{width}d}" if width else prefix,
+    st.sampled_from(["n", "gpu-a", "r1c2-", "7x"]),
+    st.integers(0, 120),
+    st.integers(0, 4),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ("n1", "n1"),
+        ("n1 n2 n3 n7", "n[1-3,7]"),
+        ("n1 n5 n3 n4", "n[1,5,3-4]"),
+        ("n8 n9 n10 n11", "n[8-11]"),
+        ("c008 c009 c010", "c[008-010]"),
+        ("c098 c099 c100", "c[098-099],c100"),
+        ("login a1 a2 b3", "login,a[1-2],b3"),
+        ("", ""),
+    ],
+)
+def test_consecutive_names_are_folded_and_their_order_stays(names: str, folded: str) -> None:
+    assert fold(names.split()) == folded
+
+
+@given(st.lists(NAMES, max_size=40))
+def test_slurm_reads_the_same_names_in_the_same_order(names: list[str]) -> None:
+    assert list(expand(fold(names))) == names
