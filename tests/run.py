@@ -59,7 +59,7 @@ class Stage:
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
-CLUSTERS = ("-n", "4", "--dist", "loadgroup")
+CLUSTERS = ("-n", "6", "--dist", "loadgroup")
 STAGES = {
     "lint": Stage("format, lint, types, walls between packages", gives_way=True, command=("make", "lint")),
     "unit": Stage(

@@ -32,6 +32,7 @@ from understudy_controlplane.fleet.recovery import (
     RecoveryStatus,
     ReleaseJobPlan,
     RepairAttempt,
+    ReturnPlan,
     StepName,
     job_of,
 )
@@ -757,6 +758,18 @@ def test_a_node_that_comes_back_in_this_round_ends_the_move_off_it_before_its_ne
     ending = course(recovery, seen, [], [back]).ending
     assert ending is not None
     assert (ending.status, ending.why) == (RecoveryStatus.OVERTAKEN, "n2 is back in service")
+
+
+def test_a_node_that_is_taken_out_of_service_in_this_round_is_not_resumed_any_more() -> None:
+    """slurmctld refused to resume it, and a fault was reported meanwhile."""
+    plan = ReturnPlan(nodes=("n2",), steps=(StepName.RESUME_NODE,))
+    recovery = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 1, ())
+    seen = b.snapshot(b.node("n2"), recoveries=(recovery,))
+    out = Decision(10, "n2", Action.QUARANTINE, Because.RULE, "Xid 79", NodeState.QUARANTINED)
+    assert course(recovery, seen, [], []).ending is None
+    ending = course(recovery, seen, [], [out]).ending
+    assert ending is not None
+    assert (ending.status, ending.why) == (RecoveryStatus.OVERTAKEN, "n2 was taken out of service again")
 
 
 def asked_of(name: str, verb: Verb, at: float = b.NOW - 60) -> dict[str, Request]:

@@ -60,8 +60,10 @@ def course(
         for name in recovery.plan.nodes
     )
     lifted = {one.node for one in findings if one.signal in (Signal.DRAIN_LIFTED, Signal.FAULT_GONE)}
-    returned = {one.subject for one in decisions if one.to_state in BACK}
-    return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, lifted | returned), forgotten)
+    decided = tuple(decisions)
+    back = lifted | {one.subject for one in decided if one.to_state in BACK}
+    out = {one.subject for one in decided if one.to_state in OUT_OF_SERVICE}
+    return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, back, out), forgotten)
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
@@ -91,8 +93,8 @@ def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
     return planned_before and any(node is not None and node.has_agent and node.heard_at is None for node in nodes)
 
 
-def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> Ending | None:
-    """`back`: nodes that come back to service in this round."""
+def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> Ending | None:
+    """`back`, `out`: nodes that come back to service in this round, and those that are taken out of it."""
     if recovery.ends_as is not None:
         return None
     cancel = snapshot.cancels.get(recovery.id)
@@ -100,11 +102,11 @@ def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> Ending | 
         return Ending(RecoveryStatus.CANCELLED, f"cancelled by {cancel.by}: {cancel.reason}")
     if recovery.decided_at >= snapshot.now:
         return None  # planned on this very snapshot
-    why = _overtaken(recovery, snapshot, back)
+    why = _overtaken(recovery, snapshot, back, out)
     return Ending(RecoveryStatus.OVERTAKEN, why) if why else None
 
 
-def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:
+def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> str:
     """By what; empty: the plan still fits."""
     match recovery.plan:
         case SwapPlan() if not recovery.is_past_return:
@@ -121,8 +123,8 @@ def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:
             return f"{name} is {node.state.value} by now" if node is not None and left else ""
         case ReturnPlan(nodes=(name,)):
             node = snapshot.nodes.get(name)
-            out = node is not None and node.state in OUT_OF_SERVICE
-            return f"{name} was taken out of service again" if out else ""
+            again = name in out or (node is not None and node.state in OUT_OF_SERVICE)
+            return f"{name} was taken out of service again" if again else ""
     return ""
 
 

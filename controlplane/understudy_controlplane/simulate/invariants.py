@@ -53,6 +53,14 @@ POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
 """More than a gang has in one allocation."""
 
+ABOUT_THE_JOB = frozenset(
+    {
+        StepName.ORDER_RESTART,
+        StepName.AWAIT_PROCESSES,
+        StepName.AWAIT_FIRST_STEP,
+        StepName.CREDIT_TIME,
+    }
+)
 TAKES_NODE = frozenset({Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE})
 DRAINS = (StepName.DRAIN_NODES,)
 CALLS: dict[str, tuple[StepName, ...]] = {
@@ -370,11 +378,11 @@ class Invariants:
         return record.state is NodeState.MANUAL_REPAIR or (left and runs)
 
     def _one_recovery_a_node(self) -> None:
-        """One that ends early undoes what it has begun, and wants no more of its nodes. An operator's hold drains the
-        node, which the move of a gang off it has to do as well.
+        """One that ends early undoes what it has begun, and wants no more of its nodes, nor does one with steps about
+        the job alone. An operator's hold drains the node, which the move of a gang off it has to do as well.
         """
         claimed: dict[str, int] = {}
-        for recovery in (one for one in self._known if one.ends_as is None and not _is_hold(one)):
+        for recovery in (one for one in self._known if one.ends_as is None and _works_on_nodes(one)):
             for name in dict.fromkeys(recovery.plan.nodes):
                 if name in claimed:
                     words = f"recoveries {claimed[name]} and {recovery.id} both work on {name}"
@@ -565,8 +573,11 @@ def _reported(core: Core) -> set[str]:
     return {name for name, request in requests.items() if request.verb is Verb.QUARANTINE}
 
 
-def _is_hold(recovery: Recovery) -> bool:
-    return isinstance(recovery.plan, QuarantinePlan) and recovery.plan.requested
+def _works_on_nodes(recovery: Recovery) -> bool:
+    if isinstance(recovery.plan, QuarantinePlan) and recovery.plan.requested:  # an operator's hold
+        return False
+    waiting = {step.name for step in recovery.steps if step.status in {StepStatus.PLANNED, StepStatus.INTENDED}}
+    return not waiting or not waiting <= ABOUT_THE_JOB
 
 
 def _passes_signal_on(recovery: Recovery) -> bool:
