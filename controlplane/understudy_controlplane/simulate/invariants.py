@@ -511,7 +511,8 @@ class Invariants:
         reservations = {one.name: one.nodes for one in world.slurm.reservations()}
         reserved = {name for names in reservations.values() for name in names}
         in_service = [node for node in nodes if node.usable and records[node.name].state is NodeState.IN_SERVICE]
-        broken = {name for name, machine in world.cluster.machines.items() if machine.broken}
+        machines, now = world.cluster.machines, world.clock.now()
+        broken = {name for name, one in machines.items() if one.broken or one.port_is_down(now)}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
         idle = [name for name in idle if name not in _reported(core)]
         pool = reservations.get(POOL, ())
