@@ -278,5 +278,5 @@ def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(mak
     spares = [one["name"] for one in site.items("/v1/nodes") if one["spare"]]
     wait_for(site, lambda: all(rows_about(site, name) == [263, 227] for name in spares), 120, "both were validated")
     wait_for(site, lambda: set(gang.reservations(site)) == {"understudy_spares"}, 60, "no other reservation is left")
-    assert [site.node(name)["state"] for name in spares] == ["in_service"] * 2
+    wait_for(site, lambda: all(site.node(name)["state"] == "in_service" for name in spares), 60, "both are in service")
     assert len([one for one in site.items("/v1/nodes") if one["spare"]]) == 2
