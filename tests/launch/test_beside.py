@@ -17,6 +17,7 @@ import pytest
 from tests import PYTHON_PATH
 from tests.launch.local import LocalGang
 from tests.testbed.processes import is_running, read_process
+from understudy_agent.launch.hub import STRANGERS_MAX
 from understudy_agent.launch.open_files import needed
 
 pytestmark = pytest.mark.integration
@@ -327,5 +328,5 @@ def test_a_gang_that_needs_more_open_files_gets_them_and_its_ranks_keep_their_li
     gang.start(THREE, files=64)
     gang.wait_for_launch(0, 3)
     rank = int(gang.ranks(0)[0]["pid"])
-    assert resource.prlimit(gang.launcher.pid, resource.RLIMIT_NOFILE)[0] == needed(5)
+    assert resource.prlimit(gang.launcher.pid, resource.RLIMIT_NOFILE)[0] == needed(5) + STRANGERS_MAX
     assert resource.prlimit(rank, resource.RLIMIT_NOFILE)[0] == 64

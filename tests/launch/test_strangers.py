@@ -159,9 +159,13 @@ def test_a_stranger_that_says_nothing_is_disconnected(opened: Hub, monkeypatch: 
 def test_a_large_gang_gets_the_files_that_it_needs_and_its_ranks_keep_their_limit() -> None:
     assert with_files_for(8, (1024, 20_000)) == (1024, ())
     soft, start = with_files_for(2048, (1024, 20_000))
-    assert soft == needed(2048) > 4096
+    assert soft == needed(2048) + hub.STRANGERS_MAX > 4096
     assert start == ("prlimit", "--nofile=1024:20000", "--")
     assert with_files_for(2048, (1024, resource.RLIM_INFINITY))[1] == ("prlimit", "--nofile=1024:unlimited", "--")
+
+
+def test_where_there_are_few_more_than_seats_need_the_gang_starts_all_the_same() -> None:
+    assert with_files_for(400, (1024, 1024)) == (1024, ("prlimit", "--nofile=1024:1024", "--"))
 
 
 def test_the_error_names_how_many_files_a_gang_needs() -> None:

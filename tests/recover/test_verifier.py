@@ -27,9 +27,10 @@ ON = Checkpoints(verify=True)
 class StoodClock:
     def __init__(self) -> None:
         self.at = b.NOW + 10 * MINUTE
+        self.ahead = 0.0
 
     def now(self) -> float:
-        return self.at
+        return self.at + self.ahead
 
     def monotonic(self) -> float:
         return self.at
@@ -81,6 +82,29 @@ def test_one_is_sampled_then_read_whole_and_verified() -> None:
             site.answer(node, outcome)
     assert seen == [("/c/40", whole, OWNER, [f"r{rank}"]) for whole in (False, True) for rank in range(2)]
     assert site.conditions() == {40: Condition.VERIFIED}
+
+
+def test_a_result_of_before_a_restart_says_nothing_of_another_checkpoint() -> None:
+    """The clock was set back, or more tasks were given than seconds passed: numbers by the clock would come again."""
+    site = Site()
+    site.save(20)
+    before = site.verifier.task("n1")
+    assert before is not None
+    site.verifier = Verifier(site.store, lambda: ON, site.clock, site.points.forget)
+    site.verifier.look()
+    task = site.verifier.task("n1")
+    assert task is not None
+    assert task.number != before.number
+    site.verifier.take("n1", ReadBackResult(before.number, ReadBackOutcome.BAD))
+    assert site.conditions() == {20: Condition.AS_WRITTEN}
+
+
+def test_a_clock_that_is_set_forward_gives_no_node_up() -> None:
+    site = Site()
+    site.save(20)
+    site.clock.ahead = OFFERED_SECONDS_MAX + 1
+    site.verifier.look()
+    assert site.verifier.task("n1") is not None
 
 
 def test_the_newest_goes_first() -> None:

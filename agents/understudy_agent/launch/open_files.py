@@ -19,25 +19,28 @@ class NotEnoughFiles(Exception):
 
 
 def needed(nodes: int) -> int:
-    return SOCKETS_PER_NODE * nodes + STRANGERS_MAX + OTHER_FILES
+    """With fewer some seat cannot connect."""
+    return SOCKETS_PER_NODE * nodes + OTHER_FILES
 
 
 def with_files_for(nodes: int, limits: tuple[int, int]) -> tuple[int, tuple[str, ...]]:
-    """From this process's limits, soft and hard: the soft limit that it needs, and what to put before srun.
+    """From this process's limits, soft and hard: the soft limit that it should have, and what to put before srun.
 
-    srun passes its limits on to the ranks, which must keep those of the job. Raises NotEnoughFiles.
+    srun passes its limits on to the ranks, which must keep those of the job. Where the hard limit leaves too few for
+    strangers, those wait (`hub.py`). Raises NotEnoughFiles.
     """
     soft, hard = limits
-    need = needed(nodes)
-    if soft == resource.RLIM_INFINITY or soft >= need:
+    need, wanted = needed(nodes), needed(nodes) + STRANGERS_MAX
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return soft, ()
     if hard != resource.RLIM_INFINITY and hard < need:
         raise NotEnoughFiles(
             f"{nodes} nodes need {need} open files, and this job may open {hard}: ask for a higher hard limit "
             "(LimitNOFILE of slurmd's unit, or `ulimit -Hn` where the job is submitted)"
         )
-    named = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    return need, ("prlimit", f"--nofile={soft}:{named}", "--")
+    if hard == resource.RLIM_INFINITY:
+        return wanted, ("prlimit", f"--nofile={soft}:unlimited", "--")
+    return min(wanted, hard), ("prlimit", f"--nofile={soft}:{hard}", "--")
 
 
 def have_files_for(nodes: int) -> tuple[str, ...]:

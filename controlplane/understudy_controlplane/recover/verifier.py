@@ -6,6 +6,7 @@ was: nothing is known then. What is under way is in memory only, and begins agai
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class _Part:
 
     node: str
     task: ReadBack
-    offered_at: float | None = None
+    offered_at: float | None = None  # by the monotonic clock
     taken: bool = False
 
 
@@ -70,7 +71,7 @@ class Verifier:
         self._works: dict[int, _Work] = {}  # by row of the checkpoint, newest first
         self._offered: dict[str, _Part] = {}  # by node
         self._given_up: dict[int, None] = {}
-        self._last_number = int(clock.now())  # other numbers than those before a restart
+        self._last_number = secrets.randbits(48)  # an agent may still have a result from before a restart
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -110,20 +111,20 @@ class Verifier:
                 self._works.clear()
                 self._offered.clear()
                 return
-            self._drop_unanswered(now)
+            self._drop_unanswered()
             since = now - policy.verify_within_hours * 3600.0
             for one in self._store.unverified(since, now - SETTLED_SECONDS, AT_ONCE + len(self._given_up)):
                 if one.row not in self._works and one.row not in self._given_up and len(self._works) < AT_ONCE:
                     self._works[one.row] = self._work(one, policy, whole=False)
-            self._offer(policy, now)
+            self._offer(policy)
 
-    def _offer(self, policy: Checkpoints, now: float) -> None:
+    def _offer(self, policy: Checkpoints) -> None:
         for work in sorted(self._works.values(), key=lambda one: -one.checkpoint.at):
             for part in work.parts:
                 if len(self._offered) >= policy.verify_nodes_at_once:
                     return
                 if part.task.number not in work.done and part.node not in self._offered:
-                    part.offered_at = now
+                    part.offered_at = self._clock.monotonic()
                     self._offered[part.node] = part
 
     def _work(self, one: WrittenCheckpoint, policy: Checkpoints, whole: bool) -> _Work:
@@ -181,7 +182,8 @@ class Verifier:
             if self._offered.get(part.node) is part:
                 del self._offered[part.node]
 
-    def _drop_unanswered(self, now: float) -> None:
+    def _drop_unanswered(self) -> None:
+        now = self._clock.monotonic()
         for part in list(self._offered.values()):
             seconds_max = ANSWER_SECONDS_MAX if part.taken else OFFERED_SECONDS_MAX
             if part.offered_at is not None and now - part.offered_at > seconds_max:
