@@ -101,7 +101,18 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     if stage.command != PYTEST:
         code = run_program(stage.command, LOGS / f"{name}.log", gives_way=stage.gives_way)
         return Outcome(name, Counter(), (), code != 0, time.monotonic() - began)
-    options = ["-m", stage.marks, "-q", *stage.options, "--durations", "15", "-o", f"cache_dir={cache}", *arguments]
+    options = [
+        "-m",
+        stage.marks,
+        "-q",
+        "-rs",
+        *stage.options,
+        "--durations",
+        "15",
+        "-o",
+        f"cache_dir={cache}",
+        *arguments,
+    ]
     code = run_program([*stage.command, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
     seconds = time.monotonic() - began
     failed = failed_in(cache)

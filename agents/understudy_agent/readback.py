@@ -225,7 +225,9 @@ def _read_zip(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -
     try:
         with zipfile.ZipFile(io.BufferedReader(PacedFile(descriptor, size, pace), BLOCK_BYTES)) as archive:
             broken = archive.testzip() if whole else None
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, zlib.error) as error:
+    except (NotImplementedError, RuntimeError):  # packed or encrypted in a way that this Python does not read
+        return False
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
         raise Finding("bad", f"{place} is no whole zip file: {error}") from None
     if broken is not None:
         raise Finding("bad", f"{place}: the content of {broken} does not have its checksum")

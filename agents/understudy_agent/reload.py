@@ -37,6 +37,6 @@ def settings(config: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, ob
     for field in msgspec.structs.fields(config):
         value = getattr(config, field.name)
         if isinstance(value, msgspec.Struct):
-            yield from settings(value, f"{field.name}.")
+            yield from settings(value, f"{prefix}{field.name}.")
         else:
             yield f"{prefix}{field.name}", value

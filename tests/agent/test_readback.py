@@ -189,6 +189,18 @@ def test_what_was_written_is_what_is_read(saved: Saved) -> None:
     assert saved.read()["outcome"] == "verified", "a zip file has its own"
 
 
+@pytest.mark.parametrize(("flag", "method"), [(0, 93), (1, 0)], ids=["packed by zstd", "encrypted"])
+def test_a_zip_file_that_this_python_does_not_read_is_not_bad(saved: Saved, flag: int, method: int) -> None:
+    saved.announced.clear()
+    content = torch_file(9)
+    for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        header = content.index(signature)
+        fields = flag.to_bytes(2, "little") + method.to_bytes(2, "little")
+        content = content[: header + at] + fields + content[header + at + 4 :]
+    saved.add("other.npz", content, summed=False)
+    assert saved.read()["outcome"] == "read"
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found(saved: Saved, name: str) -> None:
     damage, expected = DAMAGES[name]

@@ -27,14 +27,14 @@ SHARE_MIN = 0.5
 
 def block_faults_joined(snapshot: Snapshot, found: Sequence[Finding]) -> list[Finding]:
     """The findings, with one of each block whose fabric has failed instead of those about its nodes' NVLinks."""
-    blocks = [one for one in snapshot.topology.domains if one.kind is DomainKind.NVLINK_BLOCK]
     since: dict[str, float] = {}
-    for finding in found if blocks else ():
+    for finding in found:
         if _of_the_fabric(finding):
             since[finding.node] = min(finding.at, since.get(finding.node, finding.at))
-    failed = [one for one in blocks if since and _has_failed(snapshot, one, since)] if since else []
-    if not failed:
+    if not since:
         return [*found]
+    blocks = (one for one in snapshot.topology.domains if one.kind is DomainKind.NVLINK_BLOCK)
+    failed = [one for one in blocks if _has_failed(snapshot, one, since)]
     inside = {name for block in failed for name in block.nodes}
     kept = [one for one in found if not (one.node in inside and _of_the_fabric(one)) or _condemns(snapshot, one)]
     return [*kept, *(_fault(block, since) for block in failed)]
