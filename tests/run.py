@@ -37,7 +37,7 @@ RERUNS_MAX = 12
 """More failures than this in one stage have one cause, and it is not the machine's speed."""
 
 LOWEST_PRIORITY = ("nice", "-n", "19")
-giving_way: list[subprocess.Popen[str]] = []
+running: list[subprocess.Popen[str]] = []
 
 PYTEST_RAN = (0, 1, 5)
 """Exit codes of pytest: all passed, some failed, none were selected. Others are errors of pytest or of its user."""
@@ -64,7 +64,7 @@ STAGES = {
     "lint": Stage("format, lint, types, walls between packages", gives_way=True, command=("make", "lint")),
     "unit": Stage(
         "not integration and not timed and not cluster",
-        (*SIDE_BY_SIDE, *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
+        (*SIDE_BY_SIDE, "--timeout", "60", *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
         depends_on_machine=False,
     ),
     "patient": Stage("patient", SIDE_BY_SIDE, gives_way=True),
@@ -143,8 +143,8 @@ def run_program(command: Sequence[str], log: Path, *, gives_way: bool = False) -
             errors="replace",
             start_new_session=gives_way,
         )
+        running.append(program)
         if gives_way:
-            giving_way.append(program)
             give_way(program.pid)
         assert program.stdout is not None
         for line in program.stdout:
@@ -216,13 +216,16 @@ def main() -> int:
 
 @contextlib.contextmanager
 def ended_at_the_end() -> Iterator[None]:
-    """Ctrl-C reaches only this session."""
+    """Ctrl-C reaches only this session, and SIGTERM only this process."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
     finally:
-        for program in giving_way:
+        for program in running:
             if program.poll() is None:
-                os.killpg(program.pid, signal.SIGTERM)
+                program.terminate()
+                with contextlib.suppress(ProcessLookupError):  # it leads no group
+                    os.killpg(program.pid, signal.SIGTERM)
 
 
 def finished(beside: list[Future[Outcome]]) -> list[Outcome]:

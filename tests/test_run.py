@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +127,55 @@ def test_a_stage_that_gives_way_runs_beside_the_next_ones_and_ends_before_times_
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout.splitlines()[-1] == "3 passed, 0 failed", done.stdout
+
+
+HANGS = """
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+NOTES = Path(__file__).parent
+
+@pytest.mark.patient
+def test_gives_way():
+    (NOTES / f"{os.getpid()}.pid").touch()
+    time.sleep(120)
+
+@pytest.mark.cluster
+def test_runs_beside_it():
+    (NOTES / f"{os.getpid()}.pid").touch()
+    time.sleep(120)
+"""
+
+
+def test_all_stages_end_with_it(folder: Path) -> None:
+    (folder / "test_it.py").write_text(HANGS)
+    program = (
+        "import sys, tests.run as run; run.make_slurm_versions = lambda: True;"
+        "sys.argv[1:] = ['patient', 'cluster', '-n0', sys.argv[1]]; sys.exit(run.main())"
+    )
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_BUILD": str(folder / "build")}
+    command = [sys.executable, "-c", program, str(folder / "test_it.py")]
+    whole = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL)
+    while len(tests := list(folder.glob("*.pid"))) < 2:
+        assert whole.poll() is None
+        time.sleep(0.05)
+    whole.terminate()
+    assert whole.wait(60) == 128 + signal.SIGTERM
+    while any(Path(f"/proc/{test.stem}/exe").exists() for test in tests):  # else the time limit of a test fails it
+        time.sleep(0.05)
+
+
+def test_a_test_that_hangs_fails_and_the_others_run(folder: Path) -> None:
+    hangs = """
+@pytest.mark.timeout(1)
+def test_hangs():
+    import threading
+    threading.Event().wait()
+"""
+    status, lines = run(folder, TESTS + hangs)
+    assert status == 1
+    assert [line for line in lines if line.startswith("failed: ") and "test_hangs" in line]
+    assert lines[-1].startswith("2 passed, 1 failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -188,18 +189,18 @@ def test_unknown_fields_of_a_newer_launcher_are_ignored(route: Route) -> None:
 
 
 def test_a_second_poll_for_the_same_job_ends_the_first(route: Route) -> None:
-    answers: list[float] = []
-
-    def wait() -> None:
-        route.post(wait_seconds=10.0)
-        answers.append(time.monotonic())
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    time.sleep(0.3)
-    route.post(wait_seconds=0.1)
-    waiting.join(2.0)
-    assert answers
+    """Whichever comes second: threads start in any order."""
+    answered: queue.SimpleQueue[httpx.Response] = queue.SimpleQueue()
+    polls = [threading.Thread(target=lambda: answered.put(route.post(wait_seconds=20.0))) for _ in range(2)]
+    for poll in polls:
+        poll.start()
+    try:
+        assert answered.get(timeout=15).status_code == 200
+        assert answered.empty(), "the second waits on"
+    finally:
+        route.launchers.end_polls()
+        for poll in polls:
+            poll.join()
 
 
 @pytest.mark.parametrize(
