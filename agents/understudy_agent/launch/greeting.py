@@ -23,6 +23,7 @@ from understudy_agent.launch.protocol import (
 
 CONNECT_SECONDS = 20.0
 RETRY_SECONDS = 0.2
+CLOSED = "the launcher closed the connection"
 
 
 def node_name() -> str:
@@ -54,12 +55,32 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
         time.sleep(RETRY_SECONDS)
 
 
-def greet(link: socket.socket, secret: str, generation: int, port: int) -> Lines:
-    """Returns the lines with what the launcher sent after its welcome. Raises ProtocolError and OSError."""
-    lines = Lines()
+def join(secret: str, generation: int, launcher_port: int, port: int) -> socket.socket:
+    """The connection to the launcher, which knows this seat now. `port` is this seat's own. The launcher may close a
+    connection whose seat it does not know yet, to make room for others: tried again. Raises ProtocolError and OSError.
+    """
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        link = connect(launcher_addresses(), launcher_port)
+        try:
+            greet(link, secret, generation, port)
+        except OSError:
+            link.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+        except ProtocolError:
+            link.close()
+            raise
+        else:
+            return link
+
+
+def greet(link: socket.socket, secret: str, generation: int, port: int) -> None:
+    """Returns once the launcher has taken the seat. Raises ProtocolError and OSError."""
     seat_challenge = challenge()
     link.sendall(encode("seat", challenge=seat_challenge))
-    welcome = _first_message(link, lines)
+    welcome = _welcome(link)
     if not is_answer(welcome.get("answer"), secret, "launcher", seat_challenge):
         raise ProtocolError("the program at the launcher's address does not know this launch's secret")
     hello = encode(
@@ -73,16 +94,18 @@ def greet(link: socket.socket, secret: str, generation: int, port: int) -> Lines
         gpus=_gpu_count(),
     )
     link.sendall(hello)
-    return lines
+    if not link.recv(1, socket.MSG_PEEK):  # it sends a beat at once
+        raise ConnectionAbortedError(CLOSED)
 
 
-def _first_message(link: socket.socket, lines: Lines) -> Message:
-    """The launcher sends no second one before it has read the hello."""
+def _welcome(link: socket.socket) -> Message:
+    """The launcher sends nothing else before it has read the hello."""
+    lines = Lines()
     waiting: list[Message] = []
     while not waiting:
         piece = link.recv(65536)
         if not piece:
-            raise ProtocolError("the launcher closed the connection")
+            raise ConnectionAbortedError(CLOSED)
         waiting = lines.feed(piece)
     return waiting[0]
 

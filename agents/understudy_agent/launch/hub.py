@@ -6,6 +6,7 @@ Belongs here: accepting them, verifying who connects, collecting messages. Must 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import selectors
 import socket
 import time
@@ -163,7 +164,9 @@ class Hub:
                 connection, (address, _port) = self._server.accept()
             except BlockingIOError:
                 return
-            except OSError:  # no files left, or the other side is gone already
+            except ConnectionAbortedError:
+                continue
+            except OSError:  # no files are left
                 self._no_files_until = now + NO_FILES_SECONDS
                 self._accept_no_more()
                 return
@@ -174,7 +177,7 @@ class Hub:
             self._selector.register(connection, selectors.EVENT_READ, link)
             same = [one for one, whence in self._unverified.items() if whence == address]
             if len(same) >= STRANGERS_OF_AN_ADDRESS_MAX:
-                self._forget(same[0])
+                self._forget(secrets.choice(same))  # by age a flood from a seat's own host would always hit the seat
             self._unverified[link] = address
 
     def _accept_no_more(self) -> None:
@@ -238,6 +241,7 @@ class Hub:
         link.node = text(message, "node")
         link.lines.bytes_max = LINE_BYTES_MAX
         self._unverified.pop(link, None)
+        self._send(link, BEAT)
         return True
 
     def _flush(self, link: SeatLink) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from understudy_agent.launch.channel import Channel
-from understudy_agent.launch.greeting import connect, greet, launcher_addresses, node_name
+from understudy_agent.launch.greeting import join, node_name
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
     BEAT,
@@ -56,9 +56,10 @@ ENDING = (Phase.KEEPING, Phase.KILLING)
 
 
 class Seat:
-    def __init__(self, link: socket.socket, options: argparse.Namespace, command: Sequence[str]) -> None:
+    _link: socket.socket
+
+    def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
         """Raises OSError where none of the ports is free: one is kept from other seats until the gang needs it."""
-        self._link = link
         self._lines = Lines()
         self._in_process_seconds: float = options.in_process or 0.0
         self._ports: Sequence[int] = options.port_range
@@ -77,9 +78,9 @@ class Seat:
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
-    def run(self, greeting: Lines) -> None:
+    def run(self, link: socket.socket) -> None:
         """Returns when the launcher does not need this seat any more, or is gone. Then no process of it is left."""
-        self._lines = greeting
+        self._link = link
         wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         # Handlers, not SIG_IGN, which the ranks would inherit. Slurm signals whole steps, and so the seat; but the seat
@@ -217,14 +218,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     try:
-        link = connect(launcher_addresses(), options.port)
-        seat = Seat(link, options, command)
-        greeting = greet(link, os.environ.get(SECRET_VARIABLE, ""), options.generation, seat.port)
+        seat = Seat(options, command)
+        link = join(os.environ.get(SECRET_VARIABLE, ""), options.generation, options.port, seat.port)
     except (OSError, ProtocolError) as error:
         sys.stderr.write(f"understudy: seat on {node_name()}: {error}\n")
         return 1
     link.settimeout(30)
-    seat.run(greeting)
+    seat.run(link)
     return 0
 
 
