@@ -46,7 +46,7 @@ class Checkpoints:
         """The training deletes this checkpoint: it is not restored any more. Call it on one rank, before the files
         go.
         """
-        where = os.path.abspath(path)  # noqa: PTH100
+        where = os.path.abspath(path)
         with self._lock:
             self._written = [one for one in self._written if one != where]
         self._monitor._announce_deleted(step, path)
@@ -93,7 +93,7 @@ class Save:
         if self._over:
             return
         self._over = True
-        self._note(os.path.abspath(self.path))  # noqa: PTH100
+        self._note(os.path.abspath(self.path))
         self._monitor._announce_files(self.step, self.path, self._files or [("", "")])
 
     def abort(self, why: object = "") -> None:

@@ -25,7 +25,7 @@ class SummedFile(io.BufferedIOBase):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = open(path, "wb")  # noqa: PTH123, SIM115 - close() closes it
+        self._file = open(path, "wb")  # noqa: SIM115 - close() closes it
         self._algorithm, self._sum = _new_sum()
         self._summed_bytes = 0
         self._in_order = True

@@ -314,7 +314,7 @@ class Monitor:
         link = self._link
         if link is None:
             return
-        directory, number = os.path.abspath(path), step_number(step)  # noqa: PTH100
+        directory, number = os.path.abspath(path), step_number(step)
         longest = max(len(text) for text in (directory, *(name for name, _ in files)))
         if number is None or longest > TEXT_CHARACTERS_MAX or len(files) > FILES_MAX:
             link.warn_once("checkpoint", "the checkpoint of step %.50r in %.200s is not announced", step, directory)
@@ -337,7 +337,7 @@ class Monitor:
     def _announce_deleted(self, step: SupportsInt, path: str | os.PathLike[str]) -> None:
         link, number = self._link, step_number(step)
         if link is not None and number is not None:
-            directory = os.path.abspath(path)  # noqa: PTH100
+            directory = os.path.abspath(path)
             notice = {"type": "checkpoint_deleted", "step": number, "path": directory[:TEXT_CHARACTERS_MAX]}
             self._outbox.add_notice({**notice, "at": time.time()})
             link.wake()

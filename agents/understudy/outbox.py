@@ -126,7 +126,7 @@ def file_size(path: str, file: str) -> int:
     """Bytes of a shard, as CheckpointShard of agents/understudy_agent/wire.py names it. Raises OSError."""
     if not file:
         return 0
-    with open(path if file == "." else os.path.join(path, file), "rb") as shard:  # noqa: PTH118, PTH123
+    with open(path if file == "." else os.path.join(path, file), "rb") as shard:
         return os.fstat(shard.fileno()).st_size
 
 

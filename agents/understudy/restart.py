@@ -73,9 +73,9 @@ def leave_torch() -> None:
 def _sockets() -> dict[str, int]:
     """This process' sockets, by their number in the kernel, and a descriptor of each."""
     found = {}
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - the fewest imports
+    for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor that listed them
-            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+            target = os.readlink(f"/proc/self/fd/{name}")
             if target.startswith("socket:"):
                 found[target] = int(name)
     return found

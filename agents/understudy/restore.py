@@ -51,7 +51,7 @@ def is_there(path: str) -> bool:
         if os.path.lexists(path):
             return True
         try:
-            os.listdir(os.path.dirname(path))  # noqa: PTH120, PTH208 - NFS reads the directory again
+            os.listdir(os.path.dirname(path))  # NFS reads the directory again
         except OSError:
             continue
     return False

@@ -39,6 +39,6 @@ def _shown(frame: FrameType | None) -> str:
     frames: list[str] = []
     while frame is not None and len(frames) < FRAMES_MAX:
         code = frame.f_code
-        frames.append(f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}")  # noqa: PTH119
+        frames.append(f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return " < ".join(frames)[:STACK_CHARACTERS_MAX]

@@ -21,11 +21,11 @@ def save(
     the file of before. With `file`, `path` is a directory that all ranks share. `options` are those of torch.save.
     """
     with monitor.checkpoints.begin(step, path) as part:
-        place = os.fspath(path) if file == "." else os.path.join(path, file)  # noqa: PTH118
-        os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)  # noqa: PTH100, PTH103, PTH120
+        place = os.fspath(path) if file == "." else os.path.join(path, file)
+        os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)
         partial = f"{place}.partial"
         with SummedFile(partial) as written:
             torch.save(state, cast("IO[bytes]", written), **options)
             written.sync()
-        os.replace(partial, place)  # noqa: PTH105
+        os.replace(partial, place)
         part.shard(file, written.checksum)

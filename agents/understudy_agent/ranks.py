@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
@@ -436,14 +436,9 @@ class RankConnection:
             started_at = time.time()
         self._announce(
             RankStarted(
-                job_id=hello.job_id,
-                restart_count=hello.restart_count,
-                rank=hello.rank,
-                world_size=hello.world_size,
+                **_of_rank(hello, self.user_id),
                 started_at=started_at,
                 pid=self.pid,
-                launch=hello.launch,
-                user_id=self.user_id,
                 run=hello.run,
                 run_folder=hello.run_folder,
             ),
@@ -507,72 +502,38 @@ def _unknown_value(message: Notice) -> str:
     return ""
 
 
+def _of_rank(hello: Hello, user_id: int) -> dict[str, Any]:
+    """The fields that every fact of a rank has."""
+    return {
+        "job_id": hello.job_id,
+        "restart_count": hello.restart_count,
+        "rank": hello.rank,
+        "world_size": hello.world_size,
+        "launch": hello.launch,
+        "user_id": user_id,
+    }
+
+
 def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
-    if isinstance(notice, RestoreNotice):
-        return RestoreReport(
-            job_id=hello.job_id,
-            restart_count=hello.restart_count,
-            rank=hello.rank,
-            world_size=hello.world_size,
-            step=notice.step,
-            path=notice.path,
-            outcome=notice.outcome,
-            at=notice.at,
-            error=notice.error,
-            launch=hello.launch,
-            user_id=user_id,
-        )
-    if isinstance(notice, DeletedNotice):
-        return CheckpointDeleted(
-            job_id=hello.job_id,
-            restart_count=hello.restart_count,
-            rank=hello.rank,
-            world_size=hello.world_size,
-            step=notice.step,
-            path=notice.path,
-            at=notice.at,
-            launch=hello.launch,
-            user_id=user_id,
-        )
-    if isinstance(notice, AnomalyNotice):
-        return Anomaly(
-            job_id=hello.job_id,
-            restart_count=hello.restart_count,
-            rank=hello.rank,
-            world_size=hello.world_size,
-            kind=notice.kind,
-            step=notice.step,
-            at=notice.at,
-            value=notice.value,
-            usual=notice.usual,
-            until=notice.until,
-            launch=hello.launch,
-            user_id=user_id,
-        )
-    if isinstance(notice, FirstStepNotice):
-        return FirstStep(
-            job_id=hello.job_id,
-            restart_count=hello.restart_count,
-            rank=hello.rank,
-            world_size=hello.world_size,
-            step=notice.step,
-            at=notice.at,
-            launch=hello.launch,
-            user_id=user_id,
-        )
+    of_rank = _of_rank(hello, user_id)
+    step, at = notice.step, notice.at
+    match notice:
+        case RestoreNotice(path=path, outcome=outcome, error=error):
+            return RestoreReport(**of_rank, step=step, at=at, path=path, outcome=outcome, error=error)
+        case DeletedNotice(path=path):
+            return CheckpointDeleted(**of_rank, step=step, at=at, path=path)
+        case AnomalyNotice(kind=kind, value=value, usual=usual, until=until):
+            return Anomaly(**of_rank, step=step, at=at, kind=kind, value=value, usual=usual, until=until)
+        case FirstStepNotice():
+            return FirstStep(**of_rank, step=step, at=at)
     return CheckpointShard(
-        job_id=hello.job_id,
-        restart_count=hello.restart_count,
-        rank=hello.rank,
-        world_size=hello.world_size,
-        step=notice.step,
+        **of_rank,
+        step=step,
+        at=at,
         path=notice.path,
         file=notice.file,
         size_bytes=notice.size_bytes,
         checksum=notice.checksum,
-        at=notice.at,
-        launch=hello.launch,
-        user_id=user_id,
         more_files=tuple(ShardFile(one.file, one.size_bytes, one.checksum) for one in notice.more),
     )
 
