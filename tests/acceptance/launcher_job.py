@@ -48,7 +48,8 @@ class LauncherJob:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         path = self.home / name
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def starts(self, attempt: int, launch: int) -> list[dict[str, Any]]:
         """What the ranks of a launch wrote when they began, by rank."""

@@ -41,7 +41,8 @@ class Gang:
 
     def lines(self, name: str) -> list[Any]:
         path = self.home / name
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def ranks(self, launch: int) -> list[dict[str, Any]]:
         """What the ranks of a launch wrote when they started, by rank."""
