@@ -4,4 +4,4 @@ Both pyproject.toml files read it for the build. It belongs to the hook, because
 no metadata of a distribution.
 """
 
-RELEASE = "0.2.0"
+RELEASE = "0.3.0"

@@ -15,6 +15,7 @@ import pytest
 from tests import REPOSITORY
 from tests.packages.machine import Machine, booted
 from tests.run import BUILD
+from understudy.release import RELEASE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.machines]
 
@@ -59,7 +60,7 @@ def newer(packages: list[Path], folder: Path) -> None:
         tree = folder / f"{package.stem}.tree"
         subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
         control = tree / "DEBIAN" / "control"
-        control.write_text(control.read_text().replace("0.2.0-1~", "0.2.0-2~"))
+        control.write_text(control.read_text().replace(f"{RELEASE}-1~", f"{RELEASE}-2~"))
         subprocess.run(["dpkg-deb", "-Zzstd", "-z1", "--build", tree, folder / package.name], check=True, stdout=-1)
 
 
@@ -311,7 +312,7 @@ def replace_packages(machine: Machine, folder: str, release: int) -> None:
     machine.run(f"apt-get install -qq -y --allow-downgrades /shared/{folder}/*.deb")
     version = machine.run("dpkg-query -W -f='${Version} ' understudy-agent understudy-controlplane understudy-hook")
     assert len(set(version.split())) == 1
-    assert version.startswith(f"0.2.0-{release}~")
+    assert version.startswith(f"{RELEASE}-{release}~")
     assert machine.run("systemctl is-active " + " ".join(SERVICES)).split() == ["active", "active"]
     assert not set(before) & set(pids(machine)), "both run from the new packages"
 
