@@ -36,10 +36,10 @@ def failure_rate(failures: int, node_days: float) -> FailureRate:
 
 
 def best_interval(cost: float, mtbf: float) -> float:
-    """The exact optimum, M·(1 + W(−exp(−C/M − 1))). It does not depend on how long a recovery takes."""
+    """The exact optimum, M * (1 + W(-exp(-C/M - 1))). It does not depend on how long a recovery takes."""
     _positive(cost, mtbf)
     ratio = cost / mtbf
-    # With x = τ/M: log(1 − x) + x + C/M = 0, by Newton's method, which keeps its precision for small x.
+    # With x = τ/M: log(1 - x) + x + C/M = 0, by Newton's method, which keeps its precision for small x.
     x = min(0.999, math.sqrt(2 * ratio))
     for _ in range(100):
         step = (_log_gap(x) + ratio) * (1 - x) / x
@@ -51,7 +51,7 @@ def best_interval(cost: float, mtbf: float) -> float:
 
 
 def _log_gap(x: float) -> float:
-    """log(1 − x) + x, also for a small x."""
+    """log(1 - x) + x, also for a small x."""
     if x < 1e-4:
         return -x * x * (1 / 2 + x * (1 / 3 + x / 4))
     return math.log1p(-x) + x
