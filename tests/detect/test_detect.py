@@ -216,6 +216,12 @@ class TestAdministration:
         snapshot = b.snapshot(b.node("n3", slurm=drained), returns_failed={"n3": b.NOW - 60})
         assert signals(snapshot) == {("n3", signal)}
 
+    def test_a_drain_that_was_not_lifted_when_its_return_was_cancelled_is_no_administrators(self) -> None:
+        drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: operator.hold: fan", user="root"))
+        before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100))))
+        snapshot = replace(before, returns_cancelled={"n3": b.NOW - 60})
+        assert signals(snapshot) == {("n3", Signal.RETURN_CANCELLED)}
+
     def test_a_foreign_drain_with_an_old_reason_of_understudy_is_foreign(self) -> None:
         """Some versions of Slurm keep a reason when a node is resumed, and when it is drained again."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.recover.rehearsal import EFFECTS, REPAIR_EFFECTS, Rehearsal
+from tests.recover.rehearsal import EFFECTS, REPAIR_EFFECTS, Rehearsal, refuse
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, StepName
-from understudy_controlplane.slurm.protocol import SlurmUnavailable
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, ReturnPlan, StepName
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -115,6 +115,30 @@ class TestOvertaken:
         assert rehearsal.line.effects["create_reservation understudy_seats_1"] == 0
         assert is_drained(rehearsal, "n3")
 
+    def test_a_drain_that_was_refused_until_the_gang_was_restarted_is_not_taken_for_lifted(
+        self, rehearsal: Rehearsal
+    ) -> None:
+        tried: list[str] = []
+
+        def refused_and_restarted(name: str) -> None:
+            if name == "drain_node" and not tried:
+                tried.append(name)
+                rehearsal.fake.cancel(rehearsal.hungry)
+                rehearsal.fake.requeue_job(rehearsal.gang)
+                rehearsal.fake.advance(2)
+                rehearsal.fake.start_job_now(rehearsal.gang)
+                rehearsal.fake.advance(3)
+                raise SlurmError("Access/permission denied")
+
+        rehearsal.line.before = refused_and_restarted
+        rehearsal.fail("n3")
+        rehearsal.run_until(rehearsal.ended)
+        assert rehearsal.recoveries()[0].status is RecoveryStatus.OVERTAKEN
+        rehearsal.run(60)
+        assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+        assert is_drained(rehearsal, "n3")
+        assert "n3" not in rehearsal.gang_nodes()
+
 
 class TestResumedByAPerson:
     @pytest.mark.parametrize("effect", ["create_reservation", "set_reservation_nodes", "set_job_reservation"])
@@ -133,6 +157,27 @@ class TestResumedByAPerson:
         assert not is_drained(rehearsal, "n3")
         assert rehearsal.line.effects["drain_node n3"] == 1
         assert not seats_are_held(rehearsal)
+
+    def test_a_node_whose_return_is_cancelled_before_slurm_resumed_it_is_held(self, rehearsal: Rehearsal) -> None:
+        """It was drained for good, and by an unknown administrator, as far as the control plane knew."""
+
+        def ask(verb: Verb) -> None:
+            rehearsal.control_plane.stores.repairs.ask(verb, "n6", "fan", "alice", rehearsal.fake.now)
+
+        ask(Verb.HOLD)
+        rehearsal.run(5)
+        rehearsal.line.before = refuse("resume_node")
+        ask(Verb.RELEASE)
+        rehearsal.run(1)
+        assert rehearsal.state_of("n6") is NodeState.IN_SERVICE
+        cancel(rehearsal, next(one for one in all_recoveries(rehearsal) if isinstance(one.plan, ReturnPlan)))
+        rehearsal.run(5)
+        assert rehearsal.state_of("n6") is NodeState.OPERATOR_HOLD
+        rehearsal.line.before = lambda _name: None
+        ask(Verb.RELEASE)
+        rehearsal.run(5)
+        assert rehearsal.state_of("n6") is NodeState.IN_SERVICE
+        assert not is_drained(rehearsal, "n6")
 
     def test_a_drain_that_was_made_when_its_recovery_was_cancelled_has_an_owner(self, rehearsal: Rehearsal) -> None:
         """The recovery has not yet read it back. The node stays drained, until a person resumes it."""

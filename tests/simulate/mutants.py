@@ -59,7 +59,7 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "everything-has-an-owner",
         lambda: _steps_do_nothing(StepName.RELEASE_SEATS, StepName.DELETE_SEATS),
     ),
-    "nodes are never drained": ("everything-comes-to-rest", lambda: _steps_do_nothing(StepName.DRAIN_NODES)),
+    "nodes are never drained": ("everything-has-an-owner", lambda: _steps_do_nothing(StepName.DRAIN_NODES)),
     "half a checkpoint is enough": (
         "restored-only-from-good",
         lambda: patch.object(CheckpointStore, "complete_checkpoints", _half_checkpoints),

@@ -36,6 +36,13 @@ def test_what_is_no_host_list_is_refused(text: str) -> None:
         expand(text)
 
 
+@pytest.mark.parametrize("text", ["(null),(null)", "n1,None", "(null),n[1-2]"])
+def test_what_slurm_prints_for_no_host_names_none_beside_others(text: str) -> None:
+    """It would be a name, and compressed alone it would be none again."""
+    with pytest.raises(HostListError, match="no host"):
+        expand(text)
+
+
 def test_many_ranges_cannot_fill_the_memory() -> None:
     with pytest.raises(HostListError):
         expand("a[0-60000],b[0-60000]")

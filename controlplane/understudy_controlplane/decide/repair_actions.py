@@ -43,7 +43,8 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
     # In mode observe a person's change ends the control plane's claim as well, but nothing is planned that would be
     # carried out later: what is left of a reservation is found when the mode is act.
     plan = None if snapshot.mode is Mode.OBSERVE else _plan(snapshot, config, entered)
-    if plan is not None and (finding.request is not None or _is_a_persons_doing(row, finding)):
+    by_person = finding.request is not None or finding.signal is Signal.RETURN_CANCELLED
+    if plan is not None and (by_person or _is_a_persons_doing(row, finding)):
         plan = msgspec.structs.replace(plan, requested=True)
     return Decision(
         row=row.number,
@@ -81,7 +82,7 @@ def object_to(
             or guards.object_to_test(snapshot, finding.node, config)
             or guards.object_to_requested_test(snapshot, config, already)
         )
-    if finding.request is not None:
+    if finding.request is not None or finding.signal is Signal.RETURN_CANCELLED:
         objection = guards.object_to_operator(snapshot)
         if objection is None and row.action is Action.VALIDATE:
             objection = guards.object_to_released(snapshot, finding.node)

@@ -49,9 +49,14 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
     for node in snapshot.nodes.values():
         if node.name in returning or snapshot.slurm_read_at <= node.record.since:
             continue  # this reading is older than the last change of the record
-        if _is_still_drained(node, snapshot):
-            words = f"Slurm has not resumed it: {node.slurm.reason if node.slurm else ''}"
+        reason = node.slurm.reason if node.slurm else ""
+        if _is_still_drained(node, snapshot.returns_failed.get(node.name)):
+            words = f"Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_refused", node.name, snapshot.now, words)
+            continue
+        if _is_still_drained(node, snapshot.returns_cancelled.get(node.name)):
+            words = f"an operator cancelled its return, and Slurm has not resumed it: {reason}"
+            yield Finding(Signal.RETURN_CANCELLED, "administration.return_cancelled", node.name, snapshot.now, words)
             continue
         if refusal_behind(snapshot, node) is None:  # otherwise Understudy owns the drain, whatever its reason in Slurm
             kept = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
@@ -61,9 +66,9 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, reservation_deleted)
 
 
-def _is_still_drained(node: NodeView, snapshot: Snapshot) -> bool:
-    """By the control plane, as before its return to service, which failed."""
-    slurm, returned_at = node.slurm, snapshot.returns_failed.get(node.name)
+def _is_still_drained(node: NodeView, returned_at: float | None) -> bool:
+    """By the control plane, as before its return to service, which failed or was cancelled."""
+    slurm = node.slurm
     if slurm is None or returned_at is None or node.state in OUT_OF_SERVICE or node.state is NodeState.FOREIGN_DRAIN:
         return False
     return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and slurm.reason_at <= returned_at

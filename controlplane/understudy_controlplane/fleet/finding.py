@@ -39,6 +39,7 @@ class Signal(StrEnum):
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
     RECORDED = "recorded"  # recorded; nothing follows
     DRAINED_BY_OTHERS = "drained_by_others"
+    RETURN_CANCELLED = "return_cancelled"  # by an operator, while Slurm still showed the control plane's drain
     RETURN_REFUSED = "return_refused"  # it is back in service, and Slurm has refused to lift the control plane's drain
     GANG_STRANDED = "gang_stranded"  # a managed gang runs on a node that was taken out of service
     SEAT_LOST = "seat_lost"  # an administrator took a node that a recovery had planned for a managed gang

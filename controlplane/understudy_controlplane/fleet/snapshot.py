@@ -81,6 +81,7 @@ class Snapshot:
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     returns_failed: Mapping[str, float] = field(default_factory=dict)
     """Nodes whose newest return to service has failed → when it was decided, within the last week."""
+    returns_cancelled: Mapping[str, float] = field(default_factory=dict)  # the same, by an operator
     weights_left: Mapping[str, Recovery] = field(default_factory=dict)
     """Nodes whose newest change back to their own weight has failed, and that recovery, within the last week."""
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week

@@ -201,6 +201,7 @@ class Observer:
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
             limits=past.limits_since(week_ago),
             returns_failed=past.returns_failed_since(week_ago),
+            returns_cancelled=past.returns_cancelled_since(week_ago),
             weights_left=past.weights_left_since(week_ago),
             hangs=past.hangs_since(week_ago),
             black_holes=stores.launches.black_holes_since(week_ago),

@@ -110,8 +110,15 @@ class RecoveryHistory:
 
     def returns_failed_since(self, since: float) -> dict[str, float]:
         """Nodes whose newest return to service has failed, and when that was decided."""
+        return self._returns_since(since, RecoveryStatus.FAILED)
+
+    def returns_cancelled_since(self, since: float) -> dict[str, float]:
+        """The same of those that an operator has cancelled."""
+        return self._returns_since(since, RecoveryStatus.CANCELLED)
+
+    def _returns_since(self, since: float, status: RecoveryStatus) -> dict[str, float]:
         newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, ReturnPlan)}
-        return {name: one.decided_at for name, one in newest.items() if one.status is RecoveryStatus.FAILED}
+        return {name: one.decided_at for name, one in newest.items() if one.status is status}
 
     def weights_left_since(self, since: float) -> dict[str, Recovery]:
         """Nodes whose newest change back to their own weight has failed."""

@@ -286,9 +286,12 @@ class Runner:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
             for node in (context.slurm.nodes.get(name) for name in recovery.plan.nodes):
-                if node is not None and (_wrote(recovery, step, node) or step.name is StepName.REBOOT_NODE):
+                rebooted = step.name is StepName.REBOOT_NODE
+                if node is None or not (node.draining or node.down or rebooted):
+                    continue  # its drain was refused: nothing is there that a person could lift
+                if rebooted or _wrote(recovery, step, node):
                     self._stores.fleet.owned(node, now)
-                elif node is not None:
+                else:
                     self._stores.fleet.drained(node, now)
         done = self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
         log.info("step_done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)

@@ -18,10 +18,12 @@ from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
     AllocationSwapPlan,
+    LetGoPlan,
     PagePlan,
     QuarantinePlan,
     Recovery,
     RecoveryStatus,
+    ReturnPlan,
     StepName,
     StepStatus,
     SwapPlan,
@@ -184,6 +186,8 @@ class Invariants:
         self._paused_jobs[job_id] = (newest, until)
 
     def cancelled(self, recovery: Recovery) -> None:
+        if isinstance(recovery.plan, ReturnPlan):  # its node is held then
+            self._asked.update(dict.fromkeys(recovery.plan.nodes, self._world.now))
         job = job_of(recovery.plan)
         self._left_to_person |= {job.job_id} if job is not None else set()
 
@@ -390,16 +394,20 @@ class Invariants:
                 claimed[name] = recovery.id
 
     def _pause(self) -> None:
-        """A request of a person is carried out in a pause as well, and what the site reports is passed on."""
+        """What people want is done in a pause as well, and what the site reports is passed on."""
         if self._newest_before_pause is None:
             return
         for recovery in self._known:
-            plan = recovery.plan
-            asked = any(name in self._asked for name in (plan.about if isinstance(plan, PagePlan) else plan.nodes))
-            asked = asked or self._is_moved_by_person(recovery) or _passes_signal_on(recovery)
-            if recovery.id > self._newest_before_pause and not asked:
+            wanted = self._is_wanted_by_person(recovery) or _passes_signal_on(recovery)
+            if recovery.id > self._newest_before_pause and not wanted:
                 kind = recovery.plan.kind.value
                 raise Violation("a-pause-begins-nothing", f"recovery {recovery.id} ({kind}) began in a pause")
+
+    def _is_wanted_by_person(self, recovery: Recovery) -> bool:
+        """Asked for by an operator, or an administrator has taken in Slurm the node that is let go."""
+        plan = recovery.plan
+        taken = self._drained_by_person | self._vouched_at.keys() if isinstance(plan, LetGoPlan) else self._asked.keys()
+        return plan.requested and (self._is_moved_by_person(recovery) or not taken.isdisjoint(plan.nodes))
 
     def _job_pauses(self) -> None:
         for recovery in self._known:

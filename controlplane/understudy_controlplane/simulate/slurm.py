@@ -260,8 +260,10 @@ class VirtualSlurm:
         return copy.deepcopy((self._nodes, self._jobs, self._reservations, self._reservation_ends))
 
     def crash(self, saved: Any) -> None:
-        """slurmctld dies and is started at once, with the state that it had saved before."""
+        """slurmctld dies and is started at once, with the state that it had saved before, and slurm.conf's weights."""
         self._nodes, self._jobs, self._reservations, self._reservation_ends = copy.deepcopy(saved)
+        for node in self._nodes.values():
+            node.weight = 1
         self._started_at = self.now
 
     def drain_by(self, user: str, name: str, reason: str) -> None:

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator
 HOSTS_MAX = 65_536  # Slurm's own limit for one range (MAX_RANGE)
 NAME_CHARACTERS_MAX = 255
 
+NO_HOSTS = ("", "(null)", "None")
+"""What Slurm prints where there is no host: the whole text, never a part of it."""
+
 _PIECE = re.compile(r"[^\[\],]+|\[[^\[\]]*\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
@@ -25,7 +28,7 @@ class HostListError(ValueError):
 
 def expand(text: str) -> tuple[str, ...]:
     """The names in the order written; none for "" and Slurm's "(null)"."""
-    if text in ("", "(null)", "None"):
+    if text in NO_HOSTS:
         return ()
     names: list[str] = []
     for part in _parts(text):
@@ -73,6 +76,8 @@ def _parts(text: str) -> Iterator[str]:
 def _checked(part: str, text: str) -> str:
     if part.split() != [part]:
         raise HostListError(f"empty name or blank in host list {text[:80]!r}")
+    if part in NO_HOSTS:
+        raise HostListError(f"{part!r}, which names no host, beside others in host list {text[:80]!r}")
     return part
 
 
