@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import get_type_hints
 
 import msgspec
@@ -11,7 +12,7 @@ import understudy.identity
 import understudy.restart
 from tests.agent.test_launchers import ENDED, STARTED, STATE
 from understudy_agent import rank_messages, wire
-from understudy_agent.launch import agent_line, channel, decide, launcher, messages, rank_socket
+from understudy_agent.launch import agent_line, channel, decide, launcher, messages, rank_socket, watch
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
@@ -71,6 +72,29 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     assert line.places == {"n2": "n4"}
     assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
     assert line.restore_point() == (40, "/c")
+
+
+def test_a_gang_is_not_still_for_the_time_in_which_its_steps_could_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("understudy_agent.launch.agent_line.time.monotonic", lambda: now)
+    line = agent_line.AgentLine("/nowhere", 7, 0)
+    line.report({**STATE, "launch": 3})
+    step_50 = rank_messages.encode(wire.LauncherAnswer("v", wire.LauncherOrders(), launch=3, step=50))
+    assert line.stepped() == watch.Stepped(None, None), "it has made no step"
+    line._connection = socket.socket()
+    line._take(step_50)
+    assert line.stepped() == watch.Stepped(100.0, 100.0)
+    now = 200.0
+    line._take(step_50)
+    assert line.stepped() == watch.Stepped(100.0, 100.0), "the same step again"
+    line._take(b'{"type": "silent"}')
+    assert line.stepped() == watch.Stepped(100.0, None), "the control plane does not answer"
+    now = 300.0
+    line._take(step_50)
+    assert line.stepped() == watch.Stepped(100.0, 300.0), "it answers again"
+    line.report({**STATE, "launch": 4})
+    assert line.stepped() == watch.Stepped(None, None), "another launch"
+    line.close()
 
 
 def test_phases_and_causes_are_those_of_the_wire() -> None:

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from understudy_agent.launch.case import Failure
-from understudy_agent.launch.watch import MANY_SILENT_SECONDS, LaunchEnd, RunningSample, judge
+from understudy_agent.launch.watch import (
+    HOOK_STEP_SEEN_SECONDS,
+    MANY_SILENT_SECONDS,
+    LaunchEnd,
+    RunningSample,
+    judge,
+)
 
 SEATS = ("a", "b", "c", "d")
 WELL = RunningSample(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)
@@ -70,14 +76,8 @@ def test_a_silent_node_is_gone() -> None:
 
 @pytest.mark.parametrize(
     ("silent_seconds", "step_age_seconds", "gone"),
-    [(8.0, 0.5, False), (8.0, 3.5, True), (3.2, 2.5, True), (MANY_SILENT_SECONDS + 1, 0.5, True), (8.0, None, True)],
-    ids=[
-        "steps go on",
-        "they have stopped",
-        "the last one came before",
-        "it lasts too long",
-        "steps are not seen at once",
-    ],
+    [(8.0, 0.5, False), (8.0, 3.5, True), (3.2, 2.5, True), (1000.0, 0.5, False), (8.0, None, True)],
+    ids=["steps go on", "they have stopped", "the last one came before", "for long", "no steps are reported"],
 )
 def test_a_silent_node_is_not_gone_while_the_gang_makes_steps(
     silent_seconds: float, step_age_seconds: float | None, gone: bool
@@ -85,6 +85,65 @@ def test_a_silent_node_is_not_gone_while_the_gang_makes_steps(
     """A synchronous gang makes none without it: only the management network is away."""
     sample = replace(WELL, silent_seconds={"b": silent_seconds}, step_age_seconds=step_age_seconds)
     assert (judge(sample, silence_seconds=3) is not None) is gone
+
+
+@pytest.mark.parametrize(
+    ("silent_seconds", "step_age_seconds", "gone"),
+    [(61.0, 20.0, False), (61.0, 40.0, True), (10.0, 1.0, True)],
+    ids=["made since it fell silent", "nothing was heard since", "perhaps made before it fell silent"],
+)
+def test_steps_that_the_hook_reports_are_known_later(
+    silent_seconds: float, step_age_seconds: float, gone: bool
+) -> None:
+    sample = replace(
+        WELL,
+        silent_seconds={"b": silent_seconds},
+        step_age_seconds=step_age_seconds,
+        step_seen_seconds=HOOK_STEP_SEEN_SECONDS,
+    )
+    assert (judge(sample, silence_seconds=3) is not None) is gone
+
+
+@pytest.mark.parametrize(
+    ("silent", "seconds", "replaceable", "gone"),
+    [
+        ("ab", 10.0, 2, True),
+        ("ab", 10.0, 1, False),
+        ("ab", MANY_SILENT_SECONDS + 1, 1, True),
+        ("a", 10.0, 0, False),
+        ("a", MANY_SILENT_SECONDS + 1, 0, True),
+    ],
+)
+def test_silence_alone_does_not_cost_the_allocation_at_once(
+    silent: str, seconds: float, replaceable: int, gone: bool
+) -> None:
+    """32 of 1,024 seats were silent for 3 s, the job had 8 spares: it was requeued, although its ranks went on."""
+    sample = replace(
+        WELL, seats=tuple("abcdefgh"), silent_seconds=dict.fromkeys(silent, seconds), replaceable=replaceable
+    )
+    assert (judge(sample, silence_seconds=3) is not None) is gone
+
+
+RACKS = {"a": ["rack 1", "hall"], "b": ["rack 1", "hall"], "c": ["rack 2", "hall"], "d": ["rack 3", "hall"]}
+
+
+@pytest.mark.parametrize(
+    ("silent", "gone"),
+    [("ab", False), ("a", True), ("ac", True), ("c", True)],
+    ids=["all of a rack", "one of a rack", "of two racks", "the only one of its rack"],
+)
+def test_nodes_of_one_domain_that_fall_silent_together_are_its_network(silent: str, gone: bool) -> None:
+    sample = replace(WELL, silent_seconds=dict.fromkeys(silent, 10.0), replaceable=4, domains=RACKS)
+    assert (judge(sample, silence_seconds=3) is not None) is gone
+    late = replace(sample, silent_seconds=dict.fromkeys(silent, MANY_SILENT_SECONDS + 1))
+    assert judge(late, silence_seconds=3) is not None
+
+
+def test_another_witness_condemns_a_silent_node_at_once() -> None:
+    sample = replace(
+        WELL, silent_seconds=dict.fromkeys("ab", 10.0), replaceable=0, condemned={"a": "Slurm shows it as DOWN"}
+    )
+    assert judge(sample, silence_seconds=3) == LaunchEnd({"a": "Slurm shows it as DOWN"})
 
 
 def test_most_of_the_gang_silent_is_the_network_for_a_while() -> None:

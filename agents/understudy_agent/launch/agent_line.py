@@ -19,6 +19,7 @@ from typing import Any
 
 from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
+from understudy_agent.launch.watch import Stepped
 
 CONNECT_SECONDS = 1.0
 """Pause between two attempts to reach the agent."""
@@ -80,6 +81,9 @@ class AgentLine:
         self._next_id = 0
         self._orders = Orders()
         self._progress: tuple[int, int] = (-1, -1)
+        self._stepped_at = 0.0
+        self._heard_again_at = 0.0
+        """When the control plane last answered after it had not."""
         self._control_plane_answers: bool | None = None
         """None: it has not answered yet."""
         self._checkpoints = NamedCheckpoints()
@@ -117,6 +121,12 @@ class AgentLine:
         if self._state is None or self._progress[0] != self._state["launch"]:
             return None
         return self._progress[1]
+
+    def stepped(self) -> Stepped:
+        """When the present launch's steps were learned."""
+        if self.step() is None:
+            return Stepped()
+        return Stepped(self._stepped_at, None if self.silent else max(self._stepped_at, self._heard_again_at))
 
     @property
     def silent(self) -> bool:
@@ -194,6 +204,7 @@ class AgentLine:
             connection.close()
             return
         self._connection = connection
+        self._heard_again_at = now
         self._received = self._outgoing = b""
         self._state_sent = None
         self._sent_at.clear()
@@ -254,6 +265,8 @@ class AgentLine:
 
     def _take_answer(self, answer: dict[str, Any]) -> None:
         """`wire.LauncherAnswer`, in which fields that have their default are left out."""
+        if not self._control_plane_answers:
+            self._heard_again_at = time.monotonic()
         self._control_plane_answers = True
         self._checkpoints.note(int(answer.get("restore_step", 0)), str(answer.get("restore_path", "")))
         if answer.get("step") is not None:
@@ -269,7 +282,8 @@ class AgentLine:
         self._pause = CONNECT_SECONDS
 
     def _note_step(self, launch: int, step: int) -> None:
-        self._progress = max(self._progress, (launch, step))
+        if (launch, step) > self._progress:
+            self._progress, self._stepped_at = (launch, step), time.monotonic()
 
     def _lose(self, error: OSError) -> None:
         self.refused = self.refused or f"{self._path}: {error}"

@@ -14,7 +14,14 @@ from understudy_agent.launch.case import Ended, Failure
 from understudy_agent.launch.ending import SILENT_SECONDS, EndingSample
 from understudy_agent.launch.hub import silence_of
 from understudy_agent.launch.steps import Step
-from understudy_agent.launch.watch import LaunchEnd, RunningSample, are_many
+from understudy_agent.launch.watch import (
+    HOOK_STEP_SEEN_SECONDS,
+    STEP_SEEN_SECONDS,
+    LaunchEnd,
+    RunningSample,
+    Stepped,
+    are_many,
+)
 
 DISCONNECTED = "its seat disconnected: the node, or Slurm's daemon there, is gone"
 
@@ -51,6 +58,8 @@ class Launch:
     """When most of its nodes were last found to have ranks that outlive SIGKILL."""
     stuck: frozenset[str] = frozenset()
     """Nodes that still report ranks of it."""
+    silent: frozenset[str] = frozenset()
+    """Nodes whose silence was reported, and goes on."""
     end_reported: bool = False
     """Its end was reported to the control plane."""
     _places: Mapping[str, int] = field(default_factory=dict)
@@ -115,8 +124,15 @@ class Launch:
             srun_status=self.step.program.poll(),
         )
 
-    def running_sample(self, now: float, condemned: Mapping[str, str], steps_seen_at_once: bool) -> RunningSample:
+    def running_sample(self, now: float, condemned: Mapping[str, str], reported: Stepped | None) -> RunningSample:
+        """`reported`: the training hook's steps; None: the steps that this launch has noted were read from a file."""
         links = {node: self.step.links[node] for node in self.seats}
+        if reported is None:
+            step_at = quiet_since = self.moved_at
+            delay, unsure = STEP_SEEN_SECONDS, 0.0
+        else:
+            step_at, quiet_since, delay = reported.at, reported.quiet_since, HOOK_STEP_SEEN_SECONDS
+            unsure = delay
         return RunningSample(
             seats=self.seats,
             ranks=self.ranks,
@@ -127,8 +143,9 @@ class Launch:
             silent_seconds={node: silence_of(link, now) for node, link in links.items() if link.open},
             condemned={**condemned, **dict.fromkeys(self.step.lost, DISCONNECTED)},
             progressed=self.progressed,
-            stalled_seconds=0.0 if self.moved_at is None else now - self.moved_at,
-            step_age_seconds=None if self.moved_at is None or not steps_seen_at_once else now - self.moved_at,
+            stalled_seconds=0.0 if quiet_since is None else max(0.0, now - quiet_since - unsure),
+            step_age_seconds=None if step_at is None else now - step_at,
+            step_seen_seconds=delay,
         )
 
     def summary(self, bad: Mapping[str, str], stopping: str, places: Mapping[str, str]) -> Ended:

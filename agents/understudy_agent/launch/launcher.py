@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from understudy_agent.launch import ending, seating, watch
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.budget import Budget
+from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Action, Decision, decide
 from understudy_agent.launch.events import Events
@@ -240,10 +242,15 @@ class Launcher:
         now = time.monotonic()
         launch = self._launch
         self._budget.look(launch, now)
-        # The training hook's steps come through the control plane, with some delay.
-        seen_at_once = self._options.progress_file is not None
-        sample = launch.running_sample(now, self._nodes.condemned(), steps_seen_at_once=seen_at_once)
+        steps = None if self._options.progress_file is not None else self._line.stepped()
+        sample = launch.running_sample(now, self._nodes.condemned(), steps)
+        silent = frozenset(n for n, age in sample.silent_seconds.items() if age > self._options.silence_seconds)
+        if silent:
+            sample = replace(sample, replaceable=self._replaceable(), domains=self._domains())
         over = watch.judge(sample, self._options.silence_seconds, self._options.hang_seconds)
+        if over is None and silent - launch.silent:
+            self._reports.silent(launch, sorted(silent))
+        launch.silent = silent
         if self._signals.ending_for is not None:
             if over is not None or now >= self._until:
                 self._start_leaving()
@@ -253,6 +260,18 @@ class Launcher:
             self._close(LaunchEnd({}, restart_reason=restart.reason, without=restart.without))
         elif sample.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
             self._standbys.start(now)
+
+    def _replaceable(self) -> int:
+        """So many of its nodes can be lost without the loss of the allocation."""
+        rules = self._options.rules
+        may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
+        fewer = len(self._launch.seats) - max(1, rules.nodes_min) if may_shrink else 0
+        return len(self._standbys.spares(self._launch)) + max(0, fewer)
+
+    def _domains(self) -> Mapping[str, Sequence[str]]:
+        """Of each of its nodes, as far as they are known."""
+        known = {} if self._line.layout is None else self._line.layout.domains
+        return {node: known[node] for node in self._launch.seats if node in known}
 
     # -- ending a launch ---------------------------------------------------------------------------------------
 

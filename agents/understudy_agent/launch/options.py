@@ -68,8 +68,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
         raise UsageError(f"--min-nodes {nodes_min}: between 1 and --nodes {given.nodes}")
     if given.launches_without_progress < 1:
         raise UsageError("--launches-without-progress: at least 1")
-    if given.hang_seconds < 0 or (given.hang_seconds and not given.progress_file):
-        raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0, and with --progress-file to see steps by")
+    if given.hang_seconds < 0:
+        raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0")
     if given.in_process and given.torchrun:
         raise UsageError(
             "--in-process with --torchrun: torchrun always starts new worker processes; leave one of the two out"

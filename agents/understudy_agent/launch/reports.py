@@ -19,7 +19,7 @@ from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
-from understudy_agent.launch.watch import MANY_SLOW_SECONDS, LaunchEnd
+from understudy_agent.launch.watch import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
 
 REASON_CHARACTERS_MAX = 2000
 
@@ -156,6 +156,17 @@ class Reports:
         else:
             message = f"launch {launch.number}: all processes started, {seconds:.3f} s after the fault was noticed"
             self._events.report("started", message, launch=launch.number, since_fault_seconds=seconds)
+
+    def silent(self, launch: Launch, nodes: Sequence[str]) -> None:
+        """They are not taken for lost."""
+        message = (
+            f"{len(nodes)} of {len(launch.seats)} nodes are silent ({fold(nodes)}), and the gang goes on: the network"
+        )
+        message += (
+            " between them and the launcher is the likely cause, as steps are still made, or as they are too many to"
+        )
+        message += f" be replaced or share a switch; without steps they count as lost after {MANY_SILENT_SECONDS:g} s"
+        self._events.report("silent", f"launch {launch.number}: {message}", launch=launch.number, nodes=nodes)
 
     # -- a launch ends -----------------------------------------------------------------------------------------
 

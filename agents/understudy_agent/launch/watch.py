@@ -6,7 +6,7 @@ not: clocks (ages are given), or what follows (`decide.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_agent.launch.case import Failure
@@ -17,11 +17,23 @@ SETTLE_EARLY_SECONDS = 2.0
 """The same at the start of a launch, to see whether all ranks fail alike."""
 EARLY_SECONDS = 30.0
 STEP_SEEN_SECONDS = 1.5
-"""A step is seen within this time."""
+"""A step is seen in the progress file within this time."""
+HOOK_STEP_SEEN_SECONDS = 25.0
+"""A step that the training hook reports is known here within this time: of other nodes through the control plane."""
 MANY_SILENT_SECONDS = 60.0
-"""If most of the gang is silent at once, the cause is the network or this host, not the nodes, up to this time."""
+"""Where the network or this host is the cause of silence rather than the nodes, up to this time."""
 MANY_SLOW_SECONDS = 60.0
 """If most of the gang is slow to die, the cause is a stalled file system, or large ranks, up to this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What the training hook's reports say of the running launch, as times of the monotonic clock."""
+
+    at: float | None = None
+    """When its newest step was learned; None: none was."""
+    quiet_since: float | None = None
+    """Since when no step was learned although reports can arrive; None: there is no step yet, or they cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +53,15 @@ class RunningSample:
     """Node → why: a verdict, a seat that disconnected, a node that Slurm shows as down."""
     progressed: bool = False
     stalled_seconds: float = 0.0
-    """Time since its newest step was seen; 0 before its first step."""
+    """For this time it has certainly made no step; 0 before its first step."""
     step_age_seconds: float | None = None
-    """Time since its newest step; None before its first step, and where steps are not seen at once."""
+    """Time since its newest step was seen; None before its first step, and where none are reported."""
+    step_seen_seconds: float = STEP_SEEN_SECONDS
+    """A step is seen at most this long after it was made."""
+    replaceable: int | None = None
+    """So many nodes can be lost without the loss of the allocation; None: not known."""
+    domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Node → what it shares with others, such as its switch; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +85,7 @@ def judge(sample: RunningSample, silence_seconds: float, hang_seconds: float = 0
     """None: it goes on, or further reports are awaited. `hang_seconds` 0: hangs are not looked for."""
     bad = {node: why for node, why in sample.condemned.items() if node in sample.seats}
     silent = {node: age for node, age in sample.silent_seconds.items() if not _goes_on(sample, age, silence_seconds)}
-    bad |= lost_to_silence(silent, len(sample.seats), silence_seconds)
+    bad |= lost_to_silence(silent, len(sample.seats), silence_seconds, sample.replaceable, sample.domains)
     if bad:
         return LaunchEnd(bad)
     running = sample.ranks - sample.ended_well - len(sample.failures)
@@ -81,12 +99,13 @@ def judge(sample: RunningSample, silence_seconds: float, hang_seconds: float = 0
 
 
 def _goes_on(sample: RunningSample, silent_for: float, silence_seconds: float) -> bool:
-    """Whether the gang makes steps although a node is silent. It cannot without that node's ranks: only the network
-    between launcher and seats is away, for a while.
+    """Whether the gang has made steps since a node fell silent. It cannot without that node's ranks: only the network
+    between launcher and seats is away, however long that takes.
     """
     age = sample.step_age_seconds
-    made_since = age is not None and age < silence_seconds and silent_for - age > STEP_SEEN_SECONDS
-    return made_since and silent_for < MANY_SILENT_SECONDS
+    if age is None:
+        return False
+    return age < max(silence_seconds, sample.step_seen_seconds) and silent_for - age > sample.step_seen_seconds
 
 
 def _hung(sample: RunningSample, silence_seconds: float, hang_seconds: float) -> LaunchEnd | None:
@@ -101,12 +120,38 @@ def _verdict_may_follow(sample: RunningSample) -> bool:
     return len({failure.status for failure in sample.failures}) > 1 or sample.ended_well > 0
 
 
-def lost_to_silence(silent_seconds: Mapping[str, float], seats: int, silence_seconds: float) -> dict[str, str]:
-    """Of this number of seats, those that sent no message for too long, and why they count as lost."""
+def lost_to_silence(
+    silent_seconds: Mapping[str, float],
+    seats: int,
+    silence_seconds: float,
+    replaceable: int | None = None,
+    domains: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, str]:
+    """Of this number of seats, those that sent no message for too long, and why they count as lost.
+
+    What would cost the whole allocation, and what fell silent together, waits for another witness: Slurm, the control
+    plane, a connection that is reset.
+    """
     silent = {node: age for node, age in silent_seconds.items() if age > silence_seconds}
-    if are_many(len(silent), seats):
+    too_many = are_many(len(silent), seats) or (replaceable is not None and len(silent) > replaceable)
+    if too_many or share_a_domain(silent, domains or {}):
         silent = {node: age for node, age in silent.items() if age > MANY_SILENT_SECONDS}
     return {node: f"no message from its seat for {age:.1f} s" for node, age in silent.items()}
+
+
+def share_a_domain(nodes: Iterable[str], domains: Mapping[str, Sequence[str]]) -> str:
+    """The domain whose nodes these are, all of them and no others; empty where there is none.
+
+    A domain of one node says nothing, and neither does one that all nodes are in.
+    """
+    wanted = set(nodes)
+    if len(wanted) < 2:
+        return ""
+    for label in domains.get(next(iter(wanted)), ()):
+        members = {node for node, labels in domains.items() if label in labels}
+        if members == wanted and len(members) < len(domains):
+            return label
+    return ""
 
 
 def are_many(nodes: int, seats: int) -> bool:
