@@ -2,7 +2,7 @@
 
 The launcher and its seats are the real ones. What the kernel does here only when disks fail is played: where a file
 `stuck.NODE` is in the home directory, that node's ranks do not die of SIGKILL; where there is a `mute.NODE`, no seat
-that starts there is heard of.
+that starts there is heard of; where there is a `slow.NODE`, a program needs five seconds to be started there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from understudy_agent.launch import seat
+from understudy_agent.launch import rank_process, seat
 from understudy_agent.launch.tree import below, kill_below
 from understudy_controlplane.slurm.hostlist import expand
 
@@ -71,11 +72,18 @@ def scontrol(arguments: list[str]) -> int:
     return 0
 
 
+def start_slowly(*arguments: object, start: Callable[..., int] = rank_process.start_process, **options: object) -> int:
+    time.sleep(5)
+    return start(*arguments, **options)
+
+
 def run_seat(arguments: list[str]) -> int:
     node = os.environ["SLURMD_NODENAME"]
     if (HOME / f"mute.{node}").exists():
         time.sleep(5)
         return 1
+    if (HOME / f"slow.{node}").exists():
+        vars(rank_process)["start_process"] = start_slowly
     vars(seat)["kill_below"] = lambda: [0] if is_stuck(node) else kill_below()
     return seat.main(arguments)
 

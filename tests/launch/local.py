@@ -68,6 +68,10 @@ class LocalGang(Gang):
         """Seats that start there are not heard of."""
         (self.home / f"mute.{node}").touch()
 
+    def slow(self, node: str) -> None:
+        """Programs need five seconds to be started there."""
+        (self.home / f"slow.{node}").touch()
+
     def seat(self, node: str, step: int = 0) -> int:
         """Its process id."""
         return int((self.home / f"step.{step}" / node).read_text())

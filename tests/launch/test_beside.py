@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -330,3 +331,36 @@ def test_a_gang_that_needs_more_open_files_gets_them_and_its_ranks_keep_their_li
     rank = int(gang.ranks(0)[0]["pid"])
     assert resource.prlimit(gang.launcher.pid, resource.RLIMIT_NOFILE)[0] == needed(5) + STRANGERS_MAX
     assert resource.prlimit(rank, resource.RLIMIT_NOFILE)[0] == 64
+
+
+# -- file systems ----------------------------------------------------------------------------------------------------
+
+
+def test_a_launcher_whose_file_system_hangs_watches_its_gang_and_replaces_a_node(gang: LocalGang) -> None:
+    """Its files are FIFOs: reading from one waits, and so does writing, as nobody reads. So does what people read."""
+    for name in ("steps", "bad", "told", "output"):
+        os.mkfifo(gang.home / name)
+    full = [os.open(gang.home / name, os.O_RDWR | os.O_NONBLOCK) for name in ("told", "output")]
+    for one in full:
+        with contextlib.suppress(BlockingIOError):
+            while os.write(one, b"x" * 4096):
+                pass
+    gang.start([*THREE, "--progress-file", "steps", "--verdicts", "bad", "--events", "told"])
+    gang.wait_for_launch(0, 3)
+    os.kill(gang.seat("n2"), signal.SIGKILL)
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    gang.finish()
+    assert gang.exit_code() == 0
+    for one in full:
+        os.close(one)
+
+
+def test_a_node_on_which_programs_start_slowly_is_not_lost(gang: LocalGang) -> None:
+    gang.slow("n2")
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    assert gang.nodes(0) == ["n1", "n2", "n3"]
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.rows() == ["L10"]

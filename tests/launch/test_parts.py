@@ -162,7 +162,7 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
     fake_command(tmp_path, "sinfo", "yes 'n1 allocated' | head -n 20000; echo n2 down; echo n2 down")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     deadline = time.monotonic() + 5
-    with closing(NodeStates(["n1", "n2"], interval_seconds=0.01)) as states:
+    with closing(NodeStates(["n1", "n2"], 0.01, Events(None))) as states:
         while not (down := states.poll()) and time.monotonic() < deadline:
             time.sleep(0.02)
     assert down == {"n2": "Slurm shows it as DOWN"}
@@ -183,7 +183,7 @@ def test_a_failing_sinfo_is_reported_once(
     else:
         monkeypatch.setenv("PATH", str(tmp_path))
     until = time.monotonic() + 0.5
-    with closing(NodeStates(["n1"], interval_seconds=0.01)) as states:
+    with closing(NodeStates(["n1"], 0.01, Events(None))) as states:
         while time.monotonic() < until:
             assert states.poll() == {}
             time.sleep(0.02)
@@ -235,7 +235,7 @@ def test_only_nodes_that_were_away_are_looked_for_again(tmp_path: Path) -> None:
     names = ["dead", "silent", "stuck", "hole", "condemned"]
     verdicts = tmp_path / "verdicts"
     verdicts.write_text("condemned Xid 79\n")
-    nodes = Nodes(names, FileVerdicts(verdicts), NodeStates(names, 0), Events(None))
+    nodes = Nodes(names, FileVerdicts(verdicts), NodeStates(names, 0, Events(None)), Events(None))
     nodes.lose("dead", "its seat disconnected", away=True)
     nodes.blame(
         {"silent": "no message from it", "stuck": "x", "hole": "y", "condemned": "z"}, away={"silent", "condemned"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.events import Events
@@ -34,6 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, NoAllocation, NotEnoughFiles, OSError) as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_USAGE
+    with closing(events):
+        return run(options, allocation, events, before_srun)
+
+
+def run(options: Options, allocation: Allocation, events: Events, before_srun: Sequence[str]) -> int:
     if options.run:
         os.environ["UNDERSTUDY_RUN"] = options.run  # for all steps
     _warn(options, allocation, events)
@@ -50,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.progress_file:
         progress = FileProgress(options.progress_file)
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
-    node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds)
+    node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds, events)
     nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
     launcher = Launcher(
         options, nodes, hub, Steps(hub, allocation, options, secret, before_srun), events, progress, line

@@ -10,31 +10,30 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+
+from understudy_agent.launch.slow_files import LateText
 
 
 class Events:
     def __init__(self, path: Path | None) -> None:
         """Raises OSError where the file cannot be written."""
-        self._path = path
-        self._file = path.open("a", encoding="utf-8") if path else None
+        self._file = LateText(path.open("a", encoding="utf-8")) if path else None
+        self.stderr = LateText(sys.stderr)
 
     def report(self, event: str, message: str, **fields: object) -> None:
-        """Never fails: a full disk is no reason to stop a training job."""
+        """Never waits, and never fails (`slow_files.py`)."""
         now = time.time()
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
-        _write(sys.stderr, f"understudy: {at} {message}\n")
+        self.stderr.write(f"understudy: {at} {message}\n")
         self.note(event, at=now, message=message, **fields)
 
     def note(self, event: str, **fields: object) -> None:
         """Writes only the JSON line."""
         if self._file is not None:
-            _write(self._file, json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
+            self._file.write(json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
 
-
-def _write(file: TextIO, line: str) -> None:
-    try:
-        file.write(line)
-        file.flush()
-    except OSError:
-        pass
+    def close(self) -> None:
+        """Waits a little until all is written."""
+        for one in (self.stderr, self._file):
+            if one is not None:
+                one.close()

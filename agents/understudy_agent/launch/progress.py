@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from understudy_agent.launch.slow_files import SlowRead
+
 _NUMBER = re.compile(r"\d+")
 _TAIL_BYTES = 4096
 
@@ -24,8 +26,12 @@ class FileProgress:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._slow = SlowRead[int | None](self._read, None)
 
     def step(self, _launch_age_seconds: float, /) -> int | None:
+        return self._slow.newest()
+
+    def _read(self) -> int | None:
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, 2)

@@ -14,8 +14,9 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from understudy_agent.launch.channel import Channel
@@ -41,6 +42,8 @@ SILENCE_SECONDS = 120.0
 SILENCE_WHEN_ENDED_SECONDS = 6.0
 """The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
 ENDING_POLL_SECONDS = 0.01
+START_SECONDS_MAX = 120.0
+"""For ranks to be started. A seat that takes longer falls silent: nobody knows when its file system will answer."""
 
 
 class Phase(Enum):
@@ -142,7 +145,8 @@ class Seat:
             case "beat":
                 pass
             case "prepare":
-                self._ranks.prepare(number(message, "processes"), bool(message.get("torchrun")))
+                with self._beating():
+                    self._ranks.prepare(number(message, "processes"), bool(message.get("torchrun")))
             case "go":
                 self._go(read_part(message))
             case "signal":
@@ -172,12 +176,34 @@ class Seat:
         # Messages are small and rare: a send that blocks means that the launcher has stopped reading.
         self._link.sendall(encode(kind, **fields))
 
+    @contextlib.contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Meanwhile another thread beats, for a while: starting a program takes long where its file system is slow, and
+        the node is none the worse for it.
+        """
+        over = threading.Event()
+
+        def beat() -> None:
+            until = time.monotonic() + START_SECONDS_MAX
+            with contextlib.suppress(OSError):  # the launcher is gone: the loop notices it
+                while not over.wait(BEAT_SECONDS) and time.monotonic() < until:
+                    self._link.sendall(BEAT)
+
+        beating = threading.Thread(target=beat, daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beating.join()
+
     # -- ranks -------------------------------------------------------------------------------------------------
 
     def _go(self, part: Part) -> None:
         self._phase = Phase.RUNNING
         self._port_holder.close()
-        start = self._ranks.start(part)
+        with self._beating():
+            start = self._ranks.start(part)
         for one in start.failed:
             self._report(one)
         self._send("started", warm=start.warm, kept=start.kept, at=time.time())

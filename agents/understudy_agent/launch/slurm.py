@@ -11,12 +11,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from understudy_agent.launch.events import Events
 from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.protocol import SECRET_VARIABLE
 
@@ -135,7 +135,8 @@ def kill_step(job_id: str, step: str) -> subprocess.Popen[bytes] | None:
 class NodeStates:
     """Nodes that Slurm shows as down. Asks sinfo at intervals, and never waits for it."""
 
-    def __init__(self, nodes: Sequence[str], interval_seconds: float) -> None:
+    def __init__(self, nodes: Sequence[str], interval_seconds: float, events: Events) -> None:
+        self._events = events
         self._arguments = ["sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N %T"]
         self._interval_seconds = interval_seconds
         self._program: subprocess.Popen[bytes] | None = None
@@ -171,7 +172,7 @@ class NodeStates:
     def _ask(self, now: float) -> None:
         self._asked = now
         try:
-            self._answer = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is read
+            self._answer = os.fdopen(os.memfd_create("sinfo"), "w+b")  # on no disk, which could hang
             self._program = subprocess.Popen(
                 self._arguments, stdout=self._answer, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
             )
@@ -183,7 +184,7 @@ class NodeStates:
         """Reported once. sinfo is asked again, and seats that disconnect show dead nodes as well."""
         if not self._complained:
             self._complained = True
-            sys.stderr.write(f"understudy: cannot learn from sinfo which nodes are down: {why}\n")
+            self._events.report("sinfo_failed", f"cannot learn from sinfo which nodes are down: {why}")
 
     def _forget(self) -> None:
         if self._answer is not None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from understudy_agent.launch.slow_files import SlowRead
+
 
 class Verdicts(Protocol):
     def poll(self) -> Mapping[str, str]:
@@ -45,26 +47,31 @@ class FileVerdicts:
         self._interval_seconds = interval_seconds
         self._looked = float("-inf")
         self._stamp: tuple[int, int, int] | None = None
+        self._read_last: Mapping[str, str] = {}
         self._known: Mapping[str, str] = {}
+        self._slow = SlowRead[Mapping[str, str]](self._look, {})
 
     def poll(self) -> Mapping[str, str]:
         now = time.monotonic()
-        if now - self._looked < self._interval_seconds:
-            return self._known
-        self._looked = now
+        if now - self._looked >= self._interval_seconds:
+            self._looked = now
+            self._known = self._slow.newest()
+        return self._known
+
+    def _look(self) -> Mapping[str, str]:
         try:
             found = self._path.stat()
         except OSError:
-            self._stamp, self._known = None, {}
-            return self._known
+            self._stamp, self._read_last = None, {}
+            return self._read_last
         stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
         if stamp != self._stamp:
             try:
-                self._known = self._read()
+                self._read_last = self._read()
             except OSError:  # being replaced: asked again at once
-                return self._known
+                return self._read_last
             self._stamp = stamp
-        return self._known
+        return self._read_last
 
     def _read(self) -> Mapping[str, str]:
         if self._path.is_dir():
