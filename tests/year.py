@@ -18,6 +18,7 @@ import msgspec
 
 from tests import REPOSITORY
 from tests.new_database import new_database
+from understudy_agent.stages import StageName
 from understudy_controlplane.config import Retention
 from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.store import tables
@@ -123,6 +124,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.incident_finding.name: _findings(shape),
         tables.recovery.name: _recoveries(shape),
         tables.recovery_step.name: _steps(shape),
+        tables.stage_result.name: _stages(shape),
         tables.operator_intent.name: _requests(shape),
         tables.decision.name: _decisions(shape),
         tables.ticket.name: _tickets(shape),
@@ -555,6 +557,24 @@ def _steps(shape: Shape) -> Iterator[Row]:
                 "done_at": at + position + 1,
                 "detail": f"{node}: understudy: xid.79",
             }
+
+
+def _stages(shape: Shape) -> Iterator[Row]:
+    """Of one validation in twelve recoveries."""
+    for number, node, at in shape.each(RECOVERIES_PER_NODE):
+        if number % 12 == 0:
+            for stage in StageName:
+                yield {
+                    "recovery": number,
+                    "node": node,
+                    "stage": stage.value,
+                    "status": "passed",
+                    "value": 153.2,
+                    "pass_mark": 120.0,
+                    "seconds": 10.1,
+                    "why": "",
+                    "at": at + 600,
+                }
 
 
 def _requests(shape: Shape) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from tests import PYTHON_PATH, REPOSITORY
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.testbed.site import Site
+from understudy_agent.stages import StageName
 
 pytestmark = pytest.mark.cluster
 
@@ -25,6 +26,14 @@ SELFCHECK = (
     f"env PYTHONPATH={PYTHON_PATH} {sys.executable} -m understudy_agent.entry selfcheck"
     " --device cpu --seconds 0.1 --memory 0.001"
 )
+
+STAGES_COMMAND = f"env PYTHONPATH={PYTHON_PATH} {sys.executable} -m understudy_agent.entry selfcheck"
+
+
+def stages(*chosen: str) -> dict[str, dict[str, Any]]:
+    """These, as short as they can be, and no others."""
+    off = {name.value: {"enabled": False} for name in StageName}
+    return off | {name: {"seconds": 0} for name in chosen}
 
 
 class Tickets:
@@ -110,6 +119,9 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
             "validation": {
                 "enabled": True,
                 "selfcheck": SELFCHECK,
+                "run_stages": "always",
+                "stages_command": STAGES_COMMAND,
+                "stages": stages("clock", "memory", "disk_write", "disk_read", "pcie"),
                 "command": f'echo "tested on $SLURMD_NODENAME"; test ! -e {tmp_path}/broken.$SLURMD_NODENAME',
                 "output_directory": str(tmp_path),
                 "probation_hours": 0.002,
@@ -133,7 +145,17 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     output = test["steps"][-1]["detail"]
     assert "0 wrong elements" in output, output
     assert "selfcheck: passed\n== passed" in output
-    assert "== 2 checks, 0 failed" in output
+    assert "== 3 checks, 0 failed" in output
+    measured = {one["stage"]: one for one in site.node("n2")["stages"]}
+    assert {name: one["status"] for name, one in measured.items()} == {
+        "clock": measured["clock"]["status"],
+        "memory": "passed",
+        "disk_write": measured["disk_write"]["status"],
+        "disk_read": measured["disk_read"]["status"],
+        "pcie": "not_possible",
+    }, "whether the clock is kept, and the disk is one, depends on this machine"
+    assert measured["memory"]["value"] > 0
+    assert "failed" not in {one["status"] for one in measured.values()}, measured
     site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1000, 60, "jobs get it last")
     wait_for_state(site, "n2", "in_service")
     site.wait_for(lambda: "understudy_node_n2" not in gang.reservations(site), 60, "it is kept no longer")
@@ -273,6 +295,7 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
 
 def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(make_site: MakeSite) -> None:
     validation = {"enabled": True, "selfcheck": "", "command": "true", "dcgm_level": 0, "spare_check_hours": 24}
+    validation |= {"run_stages": "always", "stages_command": STAGES_COMMAND, "stages": stages("memory", "pcie")}
     site = make_site(nodes=3, spares=2, settings={"validation": validation})
     gang.start_site(site)
     spares = [one["name"] for one in site.items("/v1/nodes") if one["spare"]]
@@ -280,3 +303,6 @@ def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(mak
     wait_for(site, lambda: set(gang.reservations(site)) == {"understudy_spares"}, 60, "no other reservation is left")
     wait_for(site, lambda: all(site.node(name)["state"] == "in_service" for name in spares), 60, "both are in service")
     assert len([one for one in site.items("/v1/nodes") if one["spare"]]) == 2
+    for name in spares:
+        found = {one["stage"]: one["status"] for one in site.node(name)["stages"]}
+        assert found == {"memory": "passed", "pcie": "not_possible"}, "it came in the comment of the job"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fastapi.testclient import TestClient
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
 from tests.tokens import add_tokens, bearer
+from understudy_agent.stages import StageName, StageResult, StageStatus, line_of
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.repair_cycle import known_of
@@ -940,6 +942,29 @@ def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_
     wait_for(rehearsal, "n9", NodeState.PROBATION)
     (job,) = [job for job in rehearsal.fake.jobs() if job.user == "root"]
     assert (job.time_limit_minutes or 0) >= 120
+
+
+def stages_comment(*results: StageResult) -> str:
+    return f"output:{base64.b64encode(line_of(results).encode()).decode()}"
+
+
+@pytest.mark.parametrize("ends_as", ["COMPLETED", "FAILED"])
+def test_the_results_of_stages_are_kept_with_the_node_and_told(tmp_path: Path, ends_as: str) -> None:
+    rehearsal = start(tmp_path, **VALIDATION)
+    results = (
+        StageResult(StageName.CPU, StageStatus.PASSED, 153.2, 120.0, 10.0),
+        StageResult(StageName.GPU, StageStatus.NOT_POSSIBLE, None, 0.0, 0.1, "no GPU"),
+    )
+    rehearsal.fake.job_comments["n5"] = stages_comment(*results)
+    rehearsal.fake.job_ends_as["n5"] = ends_as
+    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.PROBATION if ends_as == "COMPLETED" else NodeState.QUARANTINED)
+    kept = rehearsal.control_plane.stores.stages.newest("n5")
+    assert [one.result for one in kept] == list(results)
+    validation = rehearsal.control_plane.stores.recoveries.get(kept[0].recovery)
+    assert validation.steps[-1].detail.endswith(f"{ends_as}: gpu not possible: no GPU")
+    rehearsal.control_plane.stores.stages.record(kept[0].recovery, "n5", results, 0.0)
+    assert len(rehearsal.control_plane.stores.stages.newest()) == 2, "recorded once, however often"
 
 
 def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests import builders as b
 from understudy_agent.sample.gpus import RELEASE_FILE
+from understudy_agent.stages import DEFAULTS, Stage, StageName, StageStatus, read_stages, results_of
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.recover.steps.script import (
     NOTHING_CHECKED,
@@ -262,3 +263,56 @@ def test_the_last_output_of_a_job_come_back_in_its_comment_with_its_exit_code(
 @pytest.mark.parametrize("comment", ["", "a researcher's", "output:", "output:x", "team understudy output:eA=="])
 def test_another_comment_is_no_output(comment: str) -> None:
     assert last_output(comment) == ""
+
+
+# -- stages ------------------------------------------------------------------
+
+
+STAGED: dict[str, Any] = {
+    "stages_command": "understudy-x selfcheck",
+    "selfcheck": "",
+    "stages": {"cpu": {"seconds": 0.5, "pass": 9}},
+}
+
+
+def staged(folder: Path, status: str = "p", code: int = 0) -> None:
+    line = f'understudy-stages [["cpu","{status}",7.0,9.0,0.5,""],["gpu","n",null,0,0,"no GPU"]]'
+    program(folder, "understudy-x", f"cat > {folder}/given; echo \"$*\"; echo '{line}'; exit {code}")
+
+
+def test_a_burn_in_runs_the_stages_with_the_sites_limits_and_their_results_come_last(programs: Path) -> None:
+    staged(programs)
+    code, output = run(programs, gres="gpu:8", hours=1e-9, **STAGED)
+    assert code == 0
+    assert "selfcheck --stages - --gpus 8" in output
+    given = read_stages((programs / "given").read_text())
+    assert given[StageName.CPU] == Stage(seconds=0.5, pass_mark=9.0)
+    assert given[StageName.GPU] == DEFAULTS[StageName.GPU]
+    assert output.splitlines()[-1].startswith("understudy-stages [[")
+    found, rest = results_of(output)
+    assert [(one.stage, one.status) for one in found] == [
+        (StageName.CPU, StageStatus.PASSED),
+        (StageName.GPU, StageStatus.NOT_POSSIBLE),
+    ]
+    assert "understudy-stages" not in rest
+
+
+def test_a_stage_that_failed_fails_the_validation_and_none_that_was_possible_proves_nothing(programs: Path) -> None:
+    staged(programs, "f", 1)
+    assert run(programs, hours=1e-9, **STAGED)[0] == 1
+    staged(programs, "n", 2)
+    assert run(programs, hours=1e-9, **STAGED)[0] == NOTHING_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("when", "hours", "runs"), [("burn_in", 0, False), ("always", 0, True), ("never", 1e-9, False)]
+)
+def test_which_validations_run_the_stages(programs: Path, when: str, hours: float, runs: bool) -> None:
+    staged(programs)
+    _, output = run(programs, hours=hours, run_stages=when, command="true", **STAGED)
+    assert ("--stages" in output) is runs
+
+
+def test_stages_that_do_not_exist_are_refused_by_the_configuration() -> None:
+    with pytest.raises(ValueError, match="there is no stage warp"):
+        b.config(validation={"stages": {"warp": {}}})

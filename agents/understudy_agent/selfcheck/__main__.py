@@ -15,6 +15,8 @@ from pathlib import Path
 import msgspec
 
 from understudy_agent.selfcheck.node import CheckOptions, Device, NodeResult, check_node
+from understudy_agent.selfcheck.stage_runs import Place, run_stages
+from understudy_agent.stages import StagesError, StageStatus, line_of, read_stages
 
 WORKER = (sys.executable, "-m", "understudy_agent.selfcheck.worker")
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -23,6 +25,8 @@ EXIT = {"passed": 0, "failed": 1, "could_not_run": 2}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.stages is not None:
+        return _run_stages(options)
     order = CheckOptions(
         device="cpu" if options.device == "cpu" else "cuda" if options.device == "cuda" or NVIDIA.exists() else "auto",
         seconds=options.seconds,
@@ -37,6 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         sys.stdout.write(render(result))
     return EXIT[result.status]
+
+
+def _run_stages(options: argparse.Namespace) -> int:
+    try:
+        text = sys.stdin.read() if options.stages == "-" else _read(options.stages)
+        stages = read_stages(text)
+    except (OSError, UnicodeDecodeError, StagesError) as error:
+        sys.stderr.write(f"understudy selfcheck: the stages of {options.stages} cannot be read: {error}\n")
+        return EXIT["could_not_run"]
+    results = run_stages(stages, Place(WORKER, dict(os.environ), options.gpus, slow_ratio=options.slow_ratio))
+    for one in results:
+        sys.stdout.write(f"{one.words}; {one.seconds:.1f} s\n")
+    sys.stdout.write(f"{line_of(results)}\n")
+    found = {one.status for one in results}
+    if StageStatus.FAILED in found:
+        return EXIT["failed"]
+    return EXIT["passed" if StageStatus.PASSED in found else "could_not_run"]
+
+
+def _read(path: str) -> str:
+    return "" if path == "default" else Path(path).read_text(encoding="utf-8")
 
 
 def render(result: NodeResult) -> str:
@@ -66,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit code: 0: all passed, 1: one failed, hung or is missing, 2: the check cannot run here.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--stages",
+        metavar="FILE",
+        help="run the stages of a validation as this TOML file has them, instead of the products alone; "
+        '"default": as built in, "-": standard input',
+    )
     parser.add_argument(
         "--device",
         choices=["auto", "cuda", "cpu"],

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from understudy_agent.selfcheck.check import Result
-from understudy_agent.selfcheck.worker import GpuList, WorkerResult
+from understudy_agent.selfcheck.worker import GpuList, LinkResult, WorkerResult
 
 Answer = TypeVar("Answer")
 
@@ -126,6 +126,16 @@ class _Child:
 def _list(worker: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> GpuList:
     """Raises _TimedOut and ValueError."""
     return _answer(_start([*worker, "list"], environment), time.monotonic() + timeout_seconds, GpuList)
+
+
+def measure_links(command: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> LinkResult:
+    """By a child of its own, which is killed when it hangs."""
+    try:
+        return _answer(_start(command, environment), time.monotonic() + timeout_seconds, LinkResult)
+    except _TimedOut:
+        return LinkResult(failure=f"it did not finish within {timeout_seconds:g} s, and was killed")
+    except ValueError as error:
+        return LinkResult(failure=str(error))
 
 
 def _check(children: Sequence[_Child], order: CheckOptions) -> list[Device]:

@@ -1,5 +1,5 @@
-"""The child that uses the device: `python -m understudy_agent.selfcheck.worker list | check …`. One JSON line on
-stdout.
+"""The child that uses the device: `python -m understudy_agent.selfcheck.worker list | DEVICE SECONDS MEMORY_SHARE |
+pcie SECONDS | nvlink SECONDS`. One JSON line on stdout.
 
 A process of its own, because a call into a broken driver may never return.
 """
@@ -37,10 +37,24 @@ class WorkerResult(msgspec.Struct, frozen=True, omit_defaults=True):
     cannot_run: str = ""
 
 
+class LinkResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How fast the slowest link is. `failure` and `cannot_run` as above."""
+
+    gbps: float = 0.0
+    failure: str = ""
+    cannot_run: str = ""
+
+
+LINKS = ("pcie", "nvlink")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = list(sys.argv[1:] if arguments is None else arguments)
     if options == ["list"]:
         _write(list_gpus())
+        return 0
+    if options[0] in LINKS:
+        _write(measure_links(options[0], float(options[1])))
         return 0
     device, seconds, memory_share = options
     _write(run(device, Extent(float(seconds), float(memory_share))))
@@ -78,6 +92,19 @@ def run(device: str, extent: Extent) -> WorkerResult:
     return WorkerResult(backend.name, backend.device_name, backend.uuid, result)
 
 
+def measure_links(kind: str, seconds: float) -> LinkResult:
+    try:
+        from understudy_agent.selfcheck.torch_links import gbps
+    except ImportError as error:
+        return LinkResult(cannot_run=f"torch cannot be imported: {error}")
+    try:
+        return LinkResult(gbps(kind, seconds))
+    except CannotRun as error:
+        return LinkResult(cannot_run=str(error))
+    except RuntimeError as error:
+        return LinkResult(failure=f"{type(error).__name__}: {error}"[:2000])
+
+
 def choose(device: str) -> Backend:
     """Raises CannotRun, and RuntimeError when the device itself is at fault."""
     try:
@@ -96,7 +123,7 @@ def choose(device: str) -> Backend:
     return NumpyBackend(CPU_SIZE, CPU_DEPTH)
 
 
-def _write(answer: GpuList | WorkerResult) -> None:
+def _write(answer: GpuList | WorkerResult | LinkResult) -> None:
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
 

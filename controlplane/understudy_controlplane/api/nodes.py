@@ -12,6 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field, field_validator
 
+from understudy_agent.stages import UNITS
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
@@ -24,6 +25,7 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.store.queries import Record
+from understudy_controlplane.store.stages import KeptResult
 
 HOST_LIST_CHARACTERS_MAX = 8192
 
@@ -201,4 +203,20 @@ def node_record(deps: ReadDependencies, name: str) -> Record | Response:
         "ports_silent_seconds": node.ports_silent_seconds,
         "host_silent_seconds": node.host_silent_seconds,
         "lemon": {"score": round(score, 2), **asdict(signals_of(snapshot, name))},
+        "stages": [stage_record(one) for one in deps.stores.stages.newest(name)],
+    }
+
+
+def stage_record(kept: KeptResult) -> Record:
+    result = kept.result
+    return {
+        "stage": result.stage.value,
+        "status": result.status.value,
+        "value": result.value,
+        "unit": UNITS[result.stage],
+        "pass_mark": result.pass_mark,
+        "seconds": result.seconds,
+        "why": result.why,
+        "recovery": kept.recovery,
+        "at": kept.at,
     }

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from understudy_agent.stages import StageName, StageStatus
 from understudy_agent.wire import Gpu, Host, Port
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.decision import Action, Because
@@ -54,6 +55,20 @@ class LemonScore(msgspec.Struct, frozen=True):
     excluded_by: float
 
 
+class StageRecord(msgspec.Struct, frozen=True):
+    """The last result of a stage of the validations of a node. `value` is in `unit`; null: it was not measured."""
+
+    stage: StageName
+    status: StageStatus
+    value: float | None
+    unit: str
+    pass_mark: float
+    seconds: float
+    why: str
+    recovery: int
+    at: float
+
+
 class NodeRecord(msgspec.Struct, frozen=True):
     """`row` is the row of the table that the node entered last; `slurm` is null where Slurm does not show it."""
 
@@ -76,6 +91,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     ports_silent_seconds: float
     host_silent_seconds: float
     lemon: LemonScore
+    stages: list[StageRecord]
 
 
 class GpuRecord(msgspec.Struct, frozen=True):

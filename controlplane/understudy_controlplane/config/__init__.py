@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from understudy_controlplane.config.access import Access
-from understudy_controlplane.config.action import Guards, Recovery, Repair, Validation
+from understudy_controlplane.config.action import Guards, Recovery, Repair, RunStages, Validation
 from understudy_controlplane.config.checkpoints import Checkpoints
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
@@ -48,6 +48,7 @@ __all__ = [
     "Recovery",
     "Repair",
     "Retention",
+    "RunStages",
     "Server",
     "SignalEffect",
     "SignalKind",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from enum import StrEnum
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from understudy_agent.stages import Stage, StageName, merged
 from understudy_controlplane.config.section import Section
 
 
@@ -227,6 +229,12 @@ class Repair(Section):
     )
 
 
+class RunStages(StrEnum):
+    NEVER = "never"
+    BURN_IN = "burn_in"
+    ALWAYS = "always"
+
+
 class Validation(Section):
     enabled: bool = Field(
         False,
@@ -265,6 +273,21 @@ class Validation(Section):
     )
     dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where it is installed. 0: never run.")
     command: str = Field("", description="The site's own validation, a shell command; any exit code but 0 fails it.")
+    run_stages: RunStages = Field(
+        RunStages.BURN_IN,
+        description="Which validations run the stages (clock, CPU, memory, disk, PCIe, NVLink, GPUs), in addition to "
+        "the self-check: `never`, `burn_in` or `always`.",
+    )
+    stages_command: str = Field(
+        "understudy selfcheck",
+        description="Command that runs the stages, with `--stages -`. Where it is not installed they are left out, "
+        "which the result shows.",
+    )
+    stages: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Times and pass marks of the stages, a table for each: "
+        "`[validation.stages.cpu]` with `seconds`, `pass`, `enabled`, `required`, and `path` for disks.",
+    )
     timeout_seconds: float = Field(
         3600.0, ge=60, description="Time for the whole validation; after that it has failed."
     )
@@ -275,7 +298,7 @@ class Validation(Section):
         "job leaves in its Slurm comment.",
     )
     burn_in_hours: float = Field(
-        24.0, ge=0, le=120, description="Time for which `understudy node burn-in` repeats the validation of a node."
+        48.0, ge=0, le=120, description="Time for which `understudy node burn-in` repeats the validation of a node."
     )
     burn_in_new_nodes: bool = Field(
         False, description="Burn in each node that is new in Slurm, as soon as its agent reports and no job uses it."
@@ -311,3 +334,14 @@ class Validation(Section):
         description="Weight in Slurm of a node on probation that is no spare. One above the weights of all other "
         "nodes makes jobs get it last. 0: weights are not changed.",
     )
+
+    @field_validator("stages")
+    @classmethod
+    def _are_stages(cls, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        merged(tables)
+        return tables
+
+    @property
+    def all_stages(self) -> dict[StageName, Stage]:
+        """With the defaults of what the site leaves out."""
+        return merged(self.stages)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
+from understudy_agent.stages import StageResult
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.course import (
@@ -190,7 +191,8 @@ class Runner:
         match observation:
             case Done():
                 return self._done(recovery, step, observation, context)
-            case Failed(why, never_began):
+            case Failed(why, never_began, results):
+                self._record_stages(recovery, results)
                 return self._fail(recovery, step, why, never_began=never_began)
             case Todo() if not course.may_act:
                 return None
@@ -293,9 +295,15 @@ class Runner:
                     self._stores.fleet.owned(node, now)
                 else:
                     self._stores.fleet.drained(node, now)
+        self._record_stages(recovery, outcome.results)
         done = self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
         log.info("step_done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
         return recovery.with_step(done)
+
+    def _record_stages(self, recovery: Recovery, results: Sequence[StageResult]) -> None:
+        """Before the step's end: once that is written, nobody looks at the job again."""
+        if results:
+            self._stores.stages.record(recovery.id, recovery.plan.nodes[0], results, self._clock.now())
 
     def _fail(self, recovery: Recovery, step: RecoveryStep, why: str, *, never_began: bool = False) -> Recovery:
         never_began = never_began or _comes_before_its_job(recovery, step)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from understudy_agent.stages import StageResult
 from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.gang import Gang
@@ -172,6 +173,7 @@ class StepContext:
 class Done:
     detail: str = ""
     at: float | None = None  # when it came about, where that is known better than "now"
+    results: tuple[StageResult, ...] = ()  # of the stages of a validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class Failed:
 
     why: str
     never_began: bool = False  # the control plane's job on the node never started, or was cancelled
+    results: tuple[StageResult, ...] = ()  # of the stages of a validation
 
 
 Observation = Done | Todo | Wait | Failed

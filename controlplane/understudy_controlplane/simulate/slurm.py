@@ -125,6 +125,7 @@ class VirtualSlurm:
         """How long a job is COMPLETING after its processes have ended."""
         self.job_seconds = 5.0
         self.job_ends_as: dict[str, str] = {}
+        self.job_comments: dict[str, str] = {}  # node → what the control plane's jobs there leave in their comment
         """Of jobs that the control plane submits: how long they run, and how they end on a node; else COMPLETED."""
 
     # -- what users, machines and time do --------------------------------------------------------------------------
@@ -388,6 +389,7 @@ class VirtualSlurm:
             raise SlurmError(f"Access denied to requested reservation {request.reservation}")
         job = self._job(self.submit(request.user, 1, request.name, requeue=False))
         job.reservation, job.time_limit_minutes = request.reservation, request.time_limit_minutes
+        job.comment = self.job_comments.get(request.node, "")
         job.runs_seconds, job.ends_as = self.job_seconds, self.job_ends_as.get(request.node, "COMPLETED")
 
     def cancel_job(self, job_id: int) -> None:

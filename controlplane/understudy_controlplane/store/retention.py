@@ -136,7 +136,7 @@ def _rules() -> Iterator[Rule]:
             _RECOVERY.c.ended_at < incidents,
             ~exists().where(_DECISION.c.recovery == _RECOVERY.c.id),
         ),
-        (tables.recovery_step.c.recovery,),
+        (tables.recovery_step.c.recovery, tables.stage_result.c.recovery),
     )
     yield Rule(
         _INCIDENT,

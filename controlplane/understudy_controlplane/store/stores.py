@@ -20,6 +20,7 @@ from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.site_maintenance import MaintenanceStore
 from understudy_controlplane.store.site_signals import SiteSignalStore
+from understudy_controlplane.store.stages import StageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Stores:
     repairs: RepairStore
     signals: SiteSignalStore
     maintenance: MaintenanceStore
+    stages: StageStore
 
     @classmethod
     def of(cls, engine: Engine) -> Stores:
@@ -52,6 +54,7 @@ class Stores:
             repairs=RepairStore(engine),
             signals=SiteSignalStore(engine),
             maintenance=MaintenanceStore(engine),
+            stages=StageStore(engine),
         )
 
     def seconds_ahead(self, now: float) -> float:

@@ -453,6 +453,24 @@ recovery_step = Table(
     Index("ix_recovery_step_done_at", "done_at"),
 )
 
+stage_result = Table(
+    "stage_result",
+    metadata,
+    # Of a validation's stages: agents' `stages.StageResult`.
+    Column("id", Number, primary_key=True),
+    Column("recovery", ForeignKey("recovery.id"), nullable=False),
+    Column("node", String(255), nullable=False),
+    Column("stage", String(16), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("value", Double),  # in the stage's unit; NULL: it was not measured
+    Column("pass_mark", Double, nullable=False),
+    Column("seconds", Double, nullable=False),  # that it took
+    Column("why", Text, nullable=False),  # where it has not passed
+    Column("at", Double, nullable=False),
+    UniqueConstraint("recovery", "node", "stage"),
+    Index("ix_stage_result_node", "node", "stage", "id"),
+)
+
 decision = Table(
     "decision",
     metadata,

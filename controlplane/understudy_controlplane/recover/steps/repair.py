@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from understudy_agent.stages import StageStatus, results_of
 from understudy_controlplane.fleet.node import REASON_PREFIX
 from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan, RepairPlan, StepName, ValidationPlan
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
@@ -141,10 +142,14 @@ def _observe_job(context: StepContext, name: str) -> Observation:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")
     kept = context.config.validation.output_directory
     end = context.tickets.read_end(_output(context, name)) if kept else last_output(job.comment)
+    found, end = results_of(end)
+    told = [one.words for one in found if one.status is not StageStatus.PASSED]
+    end = "\n".join([end, *told]).strip()
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     if job.state == "CANCELLED":  # by a person, which says as little about the node as a job that never started
         return Failed(words, never_began=True)
-    return Done(words) if job.state == "COMPLETED" else Failed(words)
+    results = tuple(found)
+    return Done(words, results=results) if job.state == "COMPLETED" else Failed(words, results=results)
 
 
 def _submit(context: StepContext, slurm: Slurm, name: str, script: str, timeout_seconds: float) -> None:

@@ -11,7 +11,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from understudy_controlplane.config import Repair, Validation
+from understudy_agent.stages import toml_of
+from understudy_controlplane.config import Repair, RunStages, Validation
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 
 NOTHING_CHECKED = 3
@@ -80,6 +81,8 @@ def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect
         command = shlex.quote(_selfcheck(policy, gpus, suspect))
         # Exit code 2: it could not run, as on a node without PyTorch. That is no pass and no failure.
         parts.append(f"if has {program}; then part {command} 2\nelse absent {program}; fi\n")
+    if policy.run_stages is RunStages.ALWAYS or (policy.run_stages is RunStages.BURN_IN and hours):
+        parts.append(_stages(policy, gpus, suspect))
     if gpus:
         bandwidth = policy.all_reduce_gbps_min if gpus > 1 else 0  # one GPU alone sends nothing
         parts.append(
@@ -113,13 +116,34 @@ def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
     return " ".join(words)
 
 
-_HEAD = r"""checked=0 failed=0 wrong=
+def _stages(policy: Validation, gpus: int, suspect: bool) -> str:
+    """Their results are the last line of the output, of the last round."""
+    program = shlex.quote(shlex.split(policy.stages_command)[0])
+    words = [policy.stages_command, "--stages -"]
+    words += [f"--gpus {gpus}"] if gpus else []
+    words += [f"--slow-ratio {policy.slow_ratio:g}"] if suspect and policy.slow_ratio else []
+    text = shlex.quote(toml_of(policy.all_stages))
+    return f"if has {program}; then stages {shlex.quote(' '.join(words))} {text}\nelse absent {program}; fi\n"
+
+
+_HEAD = r"""checked=0 failed=0 wrong= results=
 has() { command -v "$1" >/dev/null 2>&1; }
 absent() { echo "== $1: not installed here, skipped"; }
 part() { # command, exit code that means "could not run"
   echo "== $1"
   bash -c "$1" </dev/null 2>&1
   code=$?
+  verdict "$1" "$2"
+}
+stages() { # command, its standard input
+  echo "== $1"
+  output=$(bash -c "$1" <<<"$2" 2>&1)
+  code=$?
+  grep -v '^understudy-stages ' <<<"$output"
+  results=$(grep '^understudy-stages ' <<<"$output" | tail -n 1)
+  verdict "$1" 2
+}
+verdict() { # command, exit code that means "could not run"
   if [ -n "$2" ] && [ "$code" -eq "$2" ]; then echo "== could not run: skipped"; return; fi
   checked=$((checked + 1))
   if [ "$code" -eq 0 ]; then echo "== passed"; return; fi
@@ -164,6 +188,7 @@ export -f gpus nvlinks all_reduce ports
 _ROUND = '[ "$failed" -eq 0 ] || break\n[ "$checked" -gt 0 ] || break\n'
 
 _TAIL = f"""echo "== $checked checks, $failed failed${{wrong:+: ${{wrong#; }}}}"
+[ -z "$results" ] || echo "$results"
 [ "$failed" -eq 0 ] || exit 1
 [ "$checked" -gt 0 ] || {{ echo "== nothing was checked that could prove it well"; exit {NOTHING_CHECKED}; }}
 """

@@ -1,0 +1,64 @@
+"""Results of the stages of validations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, func, select
+
+from understudy_agent.stages import StageName, StageResult, StageStatus
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import insert_new, reading
+
+_STAGE = tables.stage_result
+_NEWEST = select(func.max(_STAGE.c.id)).group_by(_STAGE.c.node, _STAGE.c.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    node: str
+    recovery: int
+    at: float
+    result: StageResult
+
+
+class StageStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def record(self, recovery: int, node: str, results: Sequence[StageResult], now: float) -> None:
+        """Once, however often."""
+        rows = [
+            {
+                "recovery": recovery,
+                "node": node,
+                "stage": one.stage.value,
+                "status": one.status.value,
+                "value": one.value,
+                "pass_mark": one.pass_mark,
+                "seconds": one.seconds,
+                "why": one.why,
+                "at": now,
+            }
+            for one in results
+        ]
+        with self._engine.begin() as connection:
+            insert_new(connection, _STAGE, rows)
+
+    def newest(self, node: str | None = None) -> list[KeptResult]:
+        """The last result of each stage, of one node or of all."""
+        newest = _NEWEST if node is None else _NEWEST.where(_STAGE.c.node == node)
+        query = select(_STAGE).where(_STAGE.c.id.in_(newest)).order_by(_STAGE.c.node, _STAGE.c.id)
+        with reading(self._engine) as connection:
+            return [
+                KeptResult(
+                    row.node,
+                    row.recovery,
+                    row.at,
+                    StageResult(
+                        StageName(row.stage), StageStatus(row.status), row.value, row.pass_mark, row.seconds, row.why
+                    ),
+                )
+                for row in connection.execute(query)
+            ]
