@@ -25,7 +25,6 @@ class StageName(StrEnum):
     PCIE = "pcie"
     NVLINK = "nvlink"
     GPU = "gpu"
-    NETWORK = "network"
 
 
 class StageStatus(StrEnum):
@@ -43,7 +42,6 @@ UNITS: Mapping[StageName, str] = {
     StageName.PCIE: "GB/s",
     StageName.NVLINK: "GB/s",
     StageName.GPU: "Tflop/s",
-    StageName.NETWORK: "of the median",
 }
 
 LOWER_IS_BETTER = frozenset({StageName.CLOCK})
@@ -85,7 +83,6 @@ DEFAULTS: Mapping[StageName, Stage] = {
     StageName.PCIE: Stage(seconds=5.0),
     StageName.NVLINK: Stage(seconds=5.0),
     StageName.GPU: Stage(seconds=60.0),
-    StageName.NETWORK: Stage(seconds=2.0, pass_mark=0.95),
 }
 
 

@@ -50,6 +50,12 @@ FINDS_TORCH = "import sys, importlib.util; sys.exit(importlib.util.find_spec('to
 """Does not import it: that takes seconds."""
 
 
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())}}}"
+    return json.dumps(value)
+
+
 def write_secret(path: Path, text: str) -> None:
     path.touch(mode=0o600)
     path.write_text(text)
@@ -401,7 +407,7 @@ class Site:
                     *(
                         line
                         for section, values in self._settings.items()
-                        for line in (f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+                        for line in (f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()))
                     ),
                     "",
                 )
