@@ -99,8 +99,8 @@ class StageResult(msgspec.Struct, frozen=True):
         measured = f"{self.value:g} {UNITS[self.stage]}" if self.value is not None else ""
         bound = "at most" if self.stage in LOWER_IS_BETTER else "at least"
         mark = f"{bound} {self.pass_mark:g}" if self.pass_mark and measured else ""
-        told = "; ".join(part for part in (measured, mark, self.why) if part)
-        return f"{self.stage.value} {self.status.value.replace('_', ' ')}{f': {told}' if told else ''}"
+        known = "; ".join(part for part in (measured, mark, self.why) if part)
+        return f"{self.stage.value} {self.status.value.replace('_', ' ')}{f': {known}' if known else ''}"
 
 
 def read_stages(text: str) -> dict[StageName, Stage]:

@@ -949,7 +949,9 @@ def stages_comment(*results: StageResult) -> str:
 
 
 @pytest.mark.parametrize("ends_as", ["COMPLETED", "FAILED"])
-def test_the_results_of_stages_are_kept_with_the_node_and_told(tmp_path: Path, ends_as: str) -> None:
+def test_the_results_of_stages_are_kept_with_the_node_and_in_the_words_of_the_step(
+    tmp_path: Path, ends_as: str
+) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     results = (
         StageResult(StageName.CPU, StageStatus.PASSED, 153.2, 120.0, 10.0),

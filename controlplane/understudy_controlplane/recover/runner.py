@@ -301,7 +301,7 @@ class Runner:
         return recovery.with_step(done)
 
     def _record_stages(self, recovery: Recovery, results: Sequence[StageResult]) -> None:
-        """Before the step's end: once that is written, nobody looks at the job again."""
+        """Before the step's end: once that is written, the job is not looked at again."""
         if results:
             self._stores.stages.record(recovery.id, recovery.plan.nodes[0], results, self._clock.now())
 

@@ -143,8 +143,8 @@ def _observe_job(context: StepContext, name: str) -> Observation:
     kept = context.config.validation.output_directory
     end = context.tickets.read_end(_output(context, name)) if kept else last_output(job.comment)
     found, end = results_of(end)
-    told = [one.words for one in found if one.status is not StageStatus.PASSED]
-    end = "\n".join([end, *told]).strip()
+    open_ones = [one.words for one in found if one.status is not StageStatus.PASSED]
+    end = "\n".join([end, *open_ones]).strip()
     words = f"job {job.job_id} {job.state}{f': {end}' if end else ''}"
     if job.state == "CANCELLED":  # by a person, which says as little about the node as a job that never started
         return Failed(words, never_began=True)
