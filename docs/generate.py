@@ -31,6 +31,7 @@ from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.state_words import STATES
 from understudy_controlplane.live.meters import Meter, Meters
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.plan.slurm_rules import RULES
@@ -375,27 +376,6 @@ SEVERITIES = {
     Severity.UNKNOWN: "this Slurm does not print it, or its value cannot be read: check it by hand",
     Severity.GOOD: "nothing to do",
 }
-
-STATES = {
-    NodeState.IN_SERVICE: ("nothing is known against it", "all jobs"),
-    NodeState.SUSPECT: ("something looks wrong; it stays in service", "all jobs"),
-    NodeState.UNKNOWN: ("its agent is silent; nothing else is known", "all jobs"),
-    NodeState.QUARANTINED: ("out of service by a decision of the control plane, drained", "no job"),
-    NodeState.REPAIRING: ("a rung of the repair ladder is being tried; drained, or reserved", "the control plane"),
-    NodeState.VALIDATING: ("it is being validated, reserved", "the control plane"),
-    NodeState.PROBATION: (
-        "it passed its validation; it is taken last as a spare and, where configured, by jobs",
-        "all jobs",
-    ),
-    NodeState.MANUAL_REPAIR: ("a person has a ticket for it; drained", "no job"),
-    NodeState.OPERATOR_HOLD: ("out of service by an operator's request, drained", "no job"),
-    NodeState.RETIRED: ("out of service for good, drained", "no job"),
-    NodeState.FOREIGN_DRAIN: (
-        "an administrator, or another program, took it out of service in Slurm; Understudy changes nothing",
-        "no job",
-    ),
-}
-"""State → what it guarantees, and who may use the node meanwhile."""
 
 
 def node_states() -> str:

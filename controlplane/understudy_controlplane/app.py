@@ -54,6 +54,8 @@ from understudy_controlplane.audit_writer import AuditSyslog, AuditWriter, send_
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
 from understudy_controlplane.config.current import ConfigFile, CurrentConfig
+from understudy_controlplane.dashboard.live import LiveViews
+from understudy_controlplane.dashboard.routes import dashboard_router
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse, refuse_denied
@@ -141,6 +143,7 @@ class ControlPlane:
     reads: ReadDependencies
     admission: Admission
     events: EventFeed
+    live_views: LiveViews
     audit: AuditWriter
 
     @property
@@ -152,6 +155,7 @@ class ControlPlane:
         """The control plane stops: clients that wait for news get their answers now, and ask its successor."""
         self.launchers.end_polls()
         self.events.stop()
+        self.live_views.stop()
 
     def close(self) -> None:
         """Closes the database, where the routes were not served: a server does it when it ends."""
@@ -241,6 +245,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     audit = AuditWriter(AuditStore(engine), notes, clock)
     to_syslog = [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
+    live_views = LiveViews(loop.pulse, config.limits)
 
     cluster, limits = config.cluster, config.limits  # the routes keep no section that can be reloaded
 
@@ -301,13 +306,23 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
             trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock))
         )
 
-        sessions = Sessions(known, tokens, clock, current)
-        app.include_router(sessions_router(SessionDependencies(admission, sessions, clock)))
-        add_pages(app, admission)
+        of_browsers = SessionDependencies(admission, Sessions(known, tokens, clock, current), clock)
+        _add_pages_of_browsers(app, of_browsers, reads, live_views)
         return app
 
     return ControlPlane(
-        make_app, current, loop, core.telemetry, stores, core.launchers, engine, reads, admission, events, audit
+        make_app,
+        current,
+        loop,
+        core.telemetry,
+        stores,
+        core.launchers,
+        engine,
+        reads,
+        admission,
+        events,
+        live_views,
+        audit,
     )
 
 
@@ -320,6 +335,14 @@ def _add_operators(app: FastAPI, stores: Stores, deps: OperatorDependencies) -> 
     app.include_router(site_signals_router(of_senders))
     app.include_router(end_signals_router(deps, stores.signals))
     app.include_router(maintenance_requests_router(deps, stores.maintenance))
+
+
+def _add_pages_of_browsers(
+    app: FastAPI, deps: SessionDependencies, reads: ReadDependencies, live_views: LiveViews
+) -> None:
+    app.include_router(sessions_router(deps))
+    add_pages(app, deps.admission)
+    app.include_router(dashboard_router(reads, live_views, deps.admission))
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:

@@ -86,7 +86,7 @@ def new_token(plane: ControlPlane, name: str, seconds: float = FOREVER) -> str:
 def test_a_person_logs_in_reads_and_logs_out(plane: ControlPlane) -> None:
     stranger = browser(plane)
     sent_on = stranger.get("/docs")
-    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "login")
+    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "login#docs")
     assert stranger.get("/login").status_code == 200
     client = logged_in(plane)
     assert client.get("/v1/session").json() == {"label": "viewer", "role": "viewer"}

@@ -40,7 +40,7 @@ def add_pages(app: FastAPI, admission: Admission) -> None:
         except Denied as denied:
             if denied.status != 401:
                 raise
-            return RedirectResponse("login", 303)  # also where a proxy has it below a path
+            return RedirectResponse("login#docs", 303)  # also where a proxy has it below a path
         return show_reference()
 
 

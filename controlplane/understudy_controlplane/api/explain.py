@@ -99,22 +99,22 @@ def explain_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/nodes/{node}")
     async def node(node: NodeName) -> Response:
         """A node, with its open incidents and the newest recoveries, requests and decisions about it."""
-        return await deps.readers.read(lambda: _of_node(deps, node))
+        return await deps.readers.read(lambda: explain_node(deps, node))
 
     @router.get("/jobs/{job_id}")
     async def job(job_id: JobId, reader: Reader) -> Response:
         """The newest job of this id, with the same."""
-        return await deps.readers.read(lambda: _of_job(deps, job_id, reader))
+        return await deps.readers.read(lambda: explain_job(deps, job_id, reader))
 
     @router.get("/checkpoints/{job_id}")
     async def checkpoints(job_id: JobId, reader: Reader) -> Response:
         """Where an attempt of the job would continue now, and what speaks against the checkpoints of its run."""
-        return await deps.readers.read(lambda: _of_checkpoints(deps, job_id, reader))
+        return await deps.readers.read(lambda: explain_checkpoints(deps, job_id, reader))
 
     return router
 
 
-def _of_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -> CheckpointExplanation | Response:
+def explain_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -> CheckpointExplanation | Response:
     known = deps.directory.find(job_id)
     if known is None or not reader.sees_jobs_of(known.user_id):
         return job_unknown(job_id)
@@ -135,7 +135,7 @@ def _of_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -> Ch
     )
 
 
-def _of_node(deps: ReadDependencies, name: str) -> Explanation | Response:
+def explain_node(deps: ReadDependencies, name: str) -> Explanation | Response:
     record = node_record(deps, name)
     if isinstance(record, Response):
         return record
@@ -154,7 +154,7 @@ def _of_node(deps: ReadDependencies, name: str) -> Explanation | Response:
     )
 
 
-def _of_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explanation | Response:
+def explain_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explanation | Response:
     record = job_record(deps, JobFilter(job_id=job_id, user_id=reader.user_id))
     if isinstance(record, Response):
         return record

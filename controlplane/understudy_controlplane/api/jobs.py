@@ -99,7 +99,7 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
     return router
 
 
-def _jobs(deps: ReadDependencies, limit: int, before: int, only: JobFilter) -> list[Record]:
+def job_records(deps: ReadDependencies, limit: int, before: int, only: JobFilter) -> list[Record]:
     records = deps.queries.jobs(limit, before, only)
     progress = deps.queries.progress([record["id"] for record in records])
     pauses = deps.stores.repairs.job_pauses(deps.clock.now())
@@ -130,13 +130,13 @@ def _key(record: Record) -> JobKey:
 
 
 def _page(deps: ReadDependencies, query: JobsQuery, only: JobFilter) -> Response:
-    records = _jobs(deps, query.limit, query.before, only)
+    records = job_records(deps, query.limit, query.before, only)
     numbers = [record.pop("id") for record in records]
     return page(records, numbers[-1] if len(records) == query.limit else None)
 
 
 def job_record(deps: ReadDependencies, only: JobFilter) -> Record | Response:
-    found = _jobs(deps, 1, ID_MAX, only)
+    found = job_records(deps, 1, ID_MAX, only)
     if not found:
         return job_unknown(only.job_id)
     return {key: value for key, value in found[0].items() if key != "id"}
@@ -151,7 +151,7 @@ def _ranks(deps: ReadDependencies, job_id: int, query: RanksQuery, reader: Ident
     attempt, ranks = found if found else (None, [])
     which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
     following = ranks[-1].rank + 1 if len(ranks) == query.limit else None
-    return page([_rank(one) for one in ranks], following, job_id=job_id, **which)
+    return page([rank_record(one) for one in ranks], following, job_id=job_id, **which)
 
 
 def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery, reader: Identity) -> Response:
@@ -160,7 +160,7 @@ def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery, reader: Identi
     return timed_page(records, "at", "number", query.limit)
 
 
-def _rank(now: RankNow) -> Record:
+def rank_record(now: RankNow) -> Record:
     entered = now.collective
     return {
         "rank": now.rank,

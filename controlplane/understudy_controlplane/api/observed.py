@@ -31,12 +31,12 @@ def observed_router(deps: ReadDependencies) -> APIRouter:
     async def observed(since: Since = None) -> Response:
         """Each rule: what it would have done, and whether people agreed: operators, approvals, drains in Slurm."""
         begin = deps.clock.now() - DAYS * DAY_SECONDS if since is None else since
-        return await deps.readers.read(lambda: _observed(deps, begin))
+        return await deps.readers.read(lambda: observed_rules(deps, begin))
 
     return router
 
 
-def _observed(deps: ReadDependencies, since: float) -> Observed:
+def observed_rules(deps: ReadDependencies, since: float) -> Observed:
     queries = deps.queries
     rules = records(queries.held_decisions(since), queries.verdicts(since), queries.administrators_drains(since))
     return Observed(since, rules, [one.rule for one in rules if one.ready])

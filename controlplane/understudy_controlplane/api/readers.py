@@ -50,8 +50,12 @@ class Readers:
 
     async def read(self, content: Callable[[], object]) -> Response:
         """`content()` as JSON, or its own Response. It is encoded on the reader's thread as well."""
+        return await self.attempt(lambda: _encoded(content()))
+
+    async def attempt(self, content: Callable[[], T]) -> T | Response:
+        """`content()`, or the refusal where it cannot be read now."""
         try:
-            return await self.run(lambda: _encoded(content()))
+            return await self.run(content)
         except TooManyReads as error:
             return refuse(503, str(error), "repeat the request after a second")
         except StoreError as error:

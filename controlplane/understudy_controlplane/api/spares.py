@@ -93,7 +93,7 @@ def spares_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/v1/spares")
     async def spares() -> Response:
         """The spare pool, and who holds which reservation of the control plane."""
-        return await deps.readers.read(lambda: _spares(deps))
+        return await deps.readers.read(lambda: spare_pool(deps))
 
     @router.get("/v1/spares/explain/{job_id}")
     async def explain(
@@ -125,7 +125,7 @@ def _explain(deps: ReadDependencies, job_id: int, node: str | None) -> SpareExpl
     )
 
 
-def _spares(deps: ReadDependencies) -> Spares | Response:
+def spare_pool(deps: ReadDependencies) -> Spares | Response:
     snapshot, policy = deps.pulse.snapshot, deps.current.config.spares
     if snapshot is None:
         return not_ready()

@@ -18,6 +18,7 @@ from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, job_of
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import StoreError
 
@@ -97,7 +98,7 @@ def status_router(deps: ReadDependencies) -> APIRouter:
         what operators wrote, and without problems.
         """
         of_user = reader.user_id is not None
-        return await deps.readers.read(lambda: _for_user(_summary(deps)) if of_user else _summary(deps))
+        return await deps.readers.read(lambda: _for_user(summary(deps)) if of_user else summary(deps))
 
     return router
 
@@ -137,7 +138,7 @@ def _health(deps: ReadDependencies) -> Response:
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
-def _summary(deps: ReadDependencies) -> Status:
+def summary(deps: ReadDependencies) -> Status:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
     pause = deps.stores.fleet.pause(deps.clock.now())
@@ -158,7 +159,7 @@ def _summary(deps: ReadDependencies) -> Status:
         spares=SparePool(sum(node.is_spare for node in nodes), _spares_wanted(deps)),
         incidents_open=len(deps.stores.incidents.open_incidents()),
         recoveries_running=len(deps.stores.recoveries.running()),
-        problems=[str(problem) for problem in _problems(deps)] + _warnings(deps),
+        problems=[*own_problems(deps), *_waiting_for_people(snapshot)],
     )
 
 
@@ -202,10 +203,25 @@ def _problems(deps: ReadDependencies) -> list[Problem]:
     return problems
 
 
-def _warnings(deps: ReadDependencies) -> list[str]:
-    """What an operator should know although the control plane itself works."""
+def own_problems(deps: ReadDependencies) -> list[str]:
+    """What an operator should know, also where the control plane itself works; without what has records of its own."""
     ends = ending_soon(deps.pulse.token_ends, deps.clock.now())
-    return [*deps.pulse.config_problems, *_warnings_of_fleet(deps), *ends]
+    return [*map(str, _problems(deps)), *deps.pulse.config_problems, *_warnings_of_fleet(deps), *ends]
+
+
+def _waiting_for_people(snapshot: Snapshot | None) -> list[str]:
+    """Recoveries that await approval, and nodes in manual repair."""
+    if snapshot is None:
+        return []
+    warnings: list[str] = []
+    waiting = [_words(one) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
+    if waiting:
+        warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER`): {_named(waiting)}")
+    views = snapshot.nodes.values()
+    with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
+    if with_people:
+        warnings.append(f"manual repair is needed on {_named(with_people)}: `understudy ticket list`")
+    return warnings
 
 
 def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
@@ -215,12 +231,6 @@ def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
     limit = deps.current.config.silence.silent_after_seconds
     views = list(snapshot.nodes.values())
     warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
-    waiting = [_words(one) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
-    if waiting:
-        warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER`): {_named(waiting)}")
-    with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
-    if with_people:
-        warnings.append(f"manual repair is needed on {_named(with_people)}: `understudy ticket list`")
     drilled = [f"{name} until {_hour(snapshot.drills[name].until)}" for name in sorted(snapshot.drills, key=natural)]
     if drilled:
         warnings.append(f"a drill goes on: {_named(drilled)}: `understudy inject NODE end REASON` ends it")

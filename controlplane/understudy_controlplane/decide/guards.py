@@ -72,7 +72,23 @@ def _quarantine_ceiling(snapshot: Snapshot, config: Config) -> int:
 def _waiting(snapshot: Snapshot, config: Config) -> int:
     """Quarantined nodes for which the control plane can do nothing, as far as their own budget goes."""
     waiting = snapshot.manual if config.repair.enabled else snapshot.left
-    return min(waiting, scaled(config.guards.waiting_share, len(snapshot.nodes), config.guards.waiting_nodes_min))
+    return min(waiting, waiting_limit(snapshot, config))
+
+
+def waiting_limit(snapshot: Snapshot, config: Config) -> int:
+    """How many nodes may wait for a person without counting as quarantined."""
+    return scaled(config.guards.waiting_share, len(snapshot.nodes), config.guards.waiting_nodes_min)
+
+
+def hourly_limit(snapshot: Snapshot, config: Config) -> int:
+    """How many nodes may be quarantined within an hour."""
+    policy = config.guards
+    return scaled(
+        policy.quarantines_per_hour_share,
+        len(snapshot.nodes),
+        policy.quarantines_per_hour_min,
+        policy.quarantines_per_hour_max,
+    )
 
 
 def still_gathering(snapshot: Snapshot) -> bool:
@@ -272,13 +288,7 @@ def object_to_quarantine(
         )
         return Objection(Because.FLEET_BUDGET, words)
     recent = _within_the_hour(snapshot, already, finding.node)
-    policy = config.guards
-    per_hour = scaled(
-        policy.quarantines_per_hour_share,
-        len(snapshot.nodes),
-        policy.quarantines_per_hour_min,
-        policy.quarantines_per_hour_max,
-    )
+    per_hour = hourly_limit(snapshot, config)
     if recent >= per_hour:
         words = f"{recent} nodes were quarantined within the hour, where {per_hour} are the limit"
         return Objection(Because.HOURLY_BUDGET, words)

@@ -1,0 +1,321 @@
+"""What each page shows: reads as the routes of the API do, and fills the page's templates."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Response
+
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
+from understudy_controlplane.api.jobs import job_records
+from understudy_controlplane.api.observed import DAYS, observed_rules
+from understudy_controlplane.api.recoveries import recovery_record
+from understudy_controlplane.api.spares import spare_pool
+from understudy_controlplane.api.status import Status, own_problems, summary
+from understudy_controlplane.dashboard import attention, budgets, fleet_map, heat, steps_to_act, story, timeline
+from understudy_controlplane.dashboard.page import Page, parts_of
+from understudy_controlplane.decide.observed import DAY_SECONDS
+from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
+from understudy_controlplane.fleet.identity import Identity, Permission
+from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.state_words import STATES
+from understudy_controlplane.fleet.topology import Topology
+from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.store.database import ID_MAX
+from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record
+from understudy_controlplane.store.recoveries import RecoveryFilter
+
+LISTED = 100
+ILL_LISTED = 200
+FAILED_LOOKED_AT = 10
+TICKETS_LISTED = 50
+GPUS_LISTED = 64
+STORY_LISTED = 60
+DECISIONS_LOOKED_AT = 200
+WOULD_HAVE_LISTED = 30
+CHECKPOINTS_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks. `root` leads from their page to what all addresses are relative to."""
+
+    label: str
+    role: str
+    root: str
+    may_operate: bool
+    may_administer: bool
+
+    @classmethod
+    def of(cls, identity: Identity, page: str) -> Viewer:
+        operate, administer = identity.may(Permission.OPERATE), identity.may(Permission.ADMINISTER)
+        return cls(identity.label, identity.role.value, root_of(page), operate, administer)
+
+
+def root_of(page: str) -> str:
+    return "../" * (page.count("/") + 1) if page else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What every page needs."""
+
+    deps: ReadDependencies
+    viewer: Viewer
+    identity: Identity
+    snapshot: Snapshot
+    status: Status
+    needs: list[attention.Item]
+
+    def page(
+        self, name: str, title: str, *, layout: str = "1", more: Mapping[str, Any] | None = None, **shown: Any
+    ) -> Page:
+        """`more`: parts beside those of the page's own template."""
+        context = {"v": self.viewer, "status": self.status, "needs": self.needs, "now": self.snapshot.now, **shown}
+        parts = parts_of("status.parts.html", **context) | parts_of(f"{name}.parts.html", **context)
+        return Page(f"{name}.html", title, self.snapshot.now, parts | dict(more or {}), layout, context)
+
+
+class Pages:
+    def __init__(self, deps: ReadDependencies) -> None:
+        self._deps = deps
+        self._layouts: dict[str, tuple[Topology, frozenset[str], fleet_map.Layout]] = {}
+
+    def read(self, identity: Identity, page: str, by: str) -> Page | Response:
+        """The page of this path below the dashboard's. `by`: how the fleet is grouped; empty: as its topology is.
+        Raises StoreError.
+        """
+        deps, snapshot, viewer = self._deps, self._deps.pulse.snapshot, Viewer.of(identity, page)
+        if snapshot is None:
+            return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
+        reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot))
+        if not page:
+            return self._fleet(reading, by)
+        kind, _, name = page.partition("/")
+        if name and kind in ONE:
+            return ONE[kind](reading, name)
+        if not name and kind in ALL:
+            return ALL[kind](reading)
+        return missing(f"page {page:.200}")
+
+    def _fleet(self, reading: Reading, by: str) -> Page:
+        snapshot = reading.snapshot
+        layout = self._layout(snapshot, by)
+        codes = fleet_map.codes(snapshot)
+        groups = {
+            f"g-{number}": fleet_map.drawn(group.name, fleet_map.tiles_of(group, codes), layout.columns, layout.scale)
+            for number, group in enumerate(layout.groups)
+        }
+        ill = fleet_map.not_in_service([*snapshot.nodes], codes)
+        shown = [snapshot.nodes[name] for name in ill[:ILL_LISTED]]
+        return reading.page(
+            "fleet",
+            "Fleet",
+            layout=_digest(layout),
+            more=groups,
+            map=layout,
+            groups=groups,
+            shares=fleet_map.shares(codes),
+            ill=[(node, fleet_map.sample_of(node, busy=False), reason_of(node)) for node in shown],
+            ill_count=len(ill),
+            total=len(snapshot.nodes),
+            running=[recovery_record(reading.deps, one) for one in snapshot.recoveries[:LISTED]],
+        )
+
+    def _layout(self, snapshot: Snapshot, by: str) -> fleet_map.Layout:
+        """It is made again when the topology or the names of nodes have changed."""
+        by = by if by in fleet_map.GROUPINGS else ""
+        names = frozenset(snapshot.nodes)
+        known = self._layouts.get(by)
+        if known is not None and known[0] is snapshot.topology and known[1] == names:
+            return known[2]
+        made = fleet_map.layout(snapshot.topology, names, by)
+        self._layouts[by] = (snapshot.topology, names, made)
+        return made
+
+
+def missing(what: str) -> Response:
+    return refuse(404, f"there is no {what}", "begin at the map of the fleet")
+
+
+def _digest(layout: fleet_map.Layout) -> str:
+    return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
+
+
+def _needs(deps: ReadDependencies, snapshot: Snapshot) -> list[attention.Item]:
+    failed = deps.stores.recoveries.newest(FAILED_LOOKED_AT, only=RecoveryFilter(RecoveryStatus.FAILED))
+    tickets = deps.stores.repairs.tickets(TICKETS_LISTED, is_open=True)
+    in_repair = [node for node in snapshot.nodes.values() if node.state is NodeState.MANUAL_REPAIR][:TICKETS_LISTED]
+    return attention.items(own_problems(deps), snapshot.proposals, failed, tickets, in_repair, snapshot.now)
+
+
+def reason_of(node: NodeView) -> str:
+    if node.record.suspicions:
+        return f"suspected: {', '.join(one.cause.value.replace('_', ' ') for one in node.record.suspicions)}"
+    return node.slurm.reason if node.slurm else "Slurm does not show it"
+
+
+def _node(reading: Reading, name: str) -> Page | Response:
+    found = explain_node(reading.deps, name)
+    if isinstance(found, Response):
+        return found
+    view = reading.snapshot.nodes[name]
+    domains = [one.label.replace("_", " ") for one in reading.snapshot.topology.of_node.get(name, ())]
+    return reading.page(
+        "node",
+        name,
+        node=found.record,
+        sample=fleet_map.sample_of(view, busy=bool(found.record["jobs"])),
+        state_words=STATES[view.state],
+        reason=reason_of(view),
+        domains=domains,
+        incidents=found.incidents,
+        story=_story(found),
+        seen=reading.deps.stores.repairs.gpus(GPUS_LISTED, node=name),
+        actions=node_actions(view.state),
+    )
+
+
+def node_actions(state: NodeState) -> list[tuple[str, str]]:
+    """Requests that fit the state, and what they are called."""
+    out = {NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.MANUAL_REPAIR, NodeState.OPERATOR_HOLD}
+    found = []
+    if state in out | {NodeState.RETIRED}:
+        found.append(("release", "Release"))
+    if state not in {NodeState.OPERATOR_HOLD, NodeState.RETIRED}:
+        found.append(("hold", "Hold"))
+    if state in {NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION}:
+        found.append(("quarantine", "Quarantine"))
+    if state in {NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION}:
+        found.append(("validate", "Validate"))
+    return found
+
+
+def _story(found: Explanation) -> list[story.Entry]:
+    return story.entries(found.incidents, found.recoveries, found.requests, found.decisions)[:STORY_LISTED]
+
+
+def _jobs(reading: Reading) -> Page:
+    found = job_records(reading.deps, LISTED, ID_MAX, JobFilter())
+    order = {"RUNNING": 0, "PENDING": 1}
+    return reading.page("jobs", "Jobs", jobs=sorted(found, key=lambda one: order.get(one["state"], 2)))
+
+
+def _job(reading: Reading, name: str) -> Page | Response:
+    if not name.isdecimal() or int(name) > ID_MAX:
+        return missing(f"job {name:.40}")
+    found = explain_job(reading.deps, int(name), reading.identity)
+    if isinstance(found, Response):
+        return found
+    table = next((one for key, one in reading.snapshot.tables.items() if key.job_id == int(name)), None)
+    shown = heat.heat(table) if table is not None else None
+    restore = explain_checkpoints(reading.deps, int(name), reading.identity)
+    return reading.page(
+        "job",
+        f"Job {name}",
+        job=found.record,
+        is_now=found.is_now,
+        incidents=found.incidents,
+        story=_story(found),
+        heat=shown,
+        heat_drawing=heat.drawn(shown) if shown is not None else None,
+        heat_levels=heat.LEVEL_WORDS,
+        restore=None if isinstance(restore, Response) else restore,
+        checkpoints_listed=CHECKPOINTS_LISTED,
+    )
+
+
+def _recoveries(reading: Reading) -> Page:
+    newest = reading.deps.stores.recoveries.newest(LISTED, ID_MAX)
+    return reading.page("recoveries", "Recoveries", recoveries=[recovery_record(reading.deps, one) for one in newest])
+
+
+def _recovery(reading: Reading, name: str) -> Page | Response:
+    found = _number(name) and reading.deps.stores.recoveries.newest(1, only=RecoveryFilter(id=_number(name)))
+    if not found:
+        return missing(f"recovery {name:.40}")
+    record = recovery_record(reading.deps, found[0])
+    # While it runs, the drawing grows by whole seconds: it is sent again only when it has changed.
+    shown = timeline.bars(record, float(int(reading.snapshot.now)))
+    decisions = reading.deps.queries.decisions(LISTED, only=DecisionFilter(recoveries=(record["id"],)))
+    return reading.page(
+        "recovery",
+        f"Recovery {name}",
+        recovery=record,
+        bars=shown,
+        drawing=timeline.drawn(shown),
+        total_ms=max((bar.end_ms for bar in shown), default=0.0),
+        decisions=decisions,
+    )
+
+
+def _incidents(reading: Reading) -> Page:
+    found = reading.deps.queries.incidents(LISTED, ID_MAX)
+    return reading.page("incidents", "Incidents", incidents=found)
+
+
+def _incident(reading: Reading, name: str) -> Page | Response:
+    found = _number(name) and reading.deps.queries.incidents(1, only=IncidentFilter(id=_number(name)))
+    if not found:
+        return missing(f"incident {name:.40}")
+    record = found[0]
+    decisions = reading.deps.queries.decisions(
+        DECISIONS_LOOKED_AT, only=DecisionFilter(subject=record["subject"], since=record["fault_at"])
+    )
+    return reading.page("incident", f"Incident {name}", incident=record, decisions=decisions[:LISTED])
+
+
+def _number(name: str) -> int | None:
+    return int(name) if name.isdecimal() and 0 < int(name) <= ID_MAX else None
+
+
+def _guards(reading: Reading) -> Page | Response:
+    deps, snapshot, status = reading.deps, reading.snapshot, reading.status
+    pool = spare_pool(deps)
+    if isinstance(pool, Response):
+        return pool
+    observed = observed_rules(deps, deps.clock.now() - DAYS * DAY_SECONDS)
+    held = {one.value for one in HELD_FOR_PEOPLE}
+    newest = deps.queries.decisions(DECISIONS_LOOKED_AT, only=DecisionFilter(action="nothing"))
+    config = deps.current.config
+    return reading.page(
+        "guards",
+        "Spares and guards",
+        pool=pool,
+        budgets=budgets.budgets(snapshot, config),
+        observed=observed,
+        would_have=[one for one in newest if one["because"] in held][:WOULD_HAVE_LISTED],
+        to_do=steps_to_act.to_do(snapshot, status, config, observed.ready),
+        days=DAYS,
+    )
+
+
+ALL: Mapping[str, Callable[[Reading], Page | Response]] = {
+    "jobs": _jobs,
+    "recoveries": _recoveries,
+    "incidents": _incidents,
+    "guards": _guards,
+}
+ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {
+    "nodes": _node,
+    "jobs": _job,
+    "recoveries": _recovery,
+    "incidents": _incident,
+}
+
+
+def found_page(deps: ReadDependencies, text: str) -> str | None:
+    """The page of the node or job of this name."""
+    snapshot = deps.pulse.snapshot
+    if snapshot is not None and text in snapshot.nodes:
+        return f"nodes/{text}"
+    if text.isdecimal() and int(text) <= ID_MAX:
+        known: list[Record] = deps.queries.jobs(1, only=JobFilter(job_id=int(text)))
+        return f"jobs/{text}" if known else None
+    return None

@@ -1,0 +1,121 @@
+"""The routes of the dashboard. Reading needs what reading by the API needs; a browser without a session is sent to
+`/login`. There is no route that acts: the script of the pages sends what an operator asks for to the API's own.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from understudy_controlplane.access.admission import Admission, Denied
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.pages import NAME_CHARACTERS_MAX
+from understudy_controlplane.dashboard.live import LiveResponse, LiveViews
+from understudy_controlplane.dashboard.page import HEADERS, RELEASE, STATIC, Page, template
+from understudy_controlplane.dashboard.pages import Pages, found_page, missing, root_of
+from understudy_controlplane.fleet.identity import Identity, Permission
+from understudy_controlplane.ingest.answers import refuse
+
+PAGE_CHARACTERS_MAX = 300
+YEAR_SECONDS = 365 * 86_400
+
+PagePath = Annotated[str, Query(max_length=PAGE_CHARACTERS_MAX)]
+Text = Annotated[str, Query(max_length=NAME_CHARACTERS_MAX)]
+
+
+def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admission) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    pages = Pages(deps)
+
+    @router.get("/")
+    async def begin() -> Response:
+        return RedirectResponse("dashboard", 303)
+
+    @router.get("/dashboard/static/{release}/{name}")
+    async def static(release: str, name: str) -> Response:
+        return _static(release, name)
+
+    @router.get("/dashboard/find")
+    async def find(request: Request, q: Text = "") -> Response:
+        """The page of a node or job."""
+        identity = await _identity(admission, request, "find")
+        if isinstance(identity, Response):
+            return identity
+        found = await deps.readers.attempt(lambda: found_page(deps, q.strip()))
+        if isinstance(found, str):
+            return RedirectResponse(quote(found), 303)
+        return _problem(found or missing(f"node or job {q.strip():.100}"), "find")
+
+    @router.get("/dashboard/live")
+    async def live(
+        request: Request, page: PagePath = "", by: Text = "", layout: Text = "", seen: float = 0.0
+    ) -> Response:
+        """The parts of a page that have changed since the snapshot of the time `seen`, as they change."""
+        identity = await admission.admit(request, Permission.READ)
+        who = f"token {identity.token}" if identity.token else identity.label or identity.address
+        refusal = views.enter(who)
+        if refusal is not None:
+            return refusal
+        key = f"{identity.role.value} {by} {page}"
+        stream = views.stream(
+            key,
+            lambda: deps.readers.attempt(lambda: pages.read(identity, page, by)),
+            (seen, layout),
+            lambda: admission.admit(request, Permission.READ),
+        )
+        return LiveResponse(views, who, stream)
+
+    @router.get("/dashboard/{page:path}")
+    @router.get("/dashboard")
+    async def show(request: Request, page: str = "", by: Text = "") -> Response:
+        if request.url.path.endswith("/"):
+            return RedirectResponse("../dashboard" if not page else f"../{page.rstrip('/').rpartition('/')[2]}", 303)
+        identity = await _identity(admission, request, page)
+        if isinstance(identity, Response):
+            return identity
+        made = await deps.readers.attempt(lambda: _rendered(pages.read(identity, page, by), page, by))
+        return made if made.media_type == "text/html" else _problem(made, page)
+
+    return router
+
+
+async def _identity(admission: Admission, request: Request, page: str) -> Identity | Response:
+    """Or where the browser is sent on to, or why it may not read."""
+    try:
+        return await admission.admit(request, Permission.READ)
+    except Denied as denied:
+        if denied.status != 401:
+            return _problem(refuse(denied.status, denied.error, denied.hint), page)
+        wanted = f"dashboard/{page}" if page else "dashboard"
+        return RedirectResponse(f"{root_of(page)}login#{quote(wanted)}", 303)
+
+
+def _rendered(page: Page | Response, path: str, by: str) -> Response:
+    if isinstance(page, Response):
+        return page
+    text = template(page.template).render(
+        page.context, page=page, parts=page.parts, path=path, by=by, release=RELEASE, root=root_of(path)
+    )
+    return Response(text, media_type="text/html", headers=HEADERS)
+
+
+def _problem(refusal: Response, path: str) -> Response:
+    """The same refusal, for a person."""
+    problem = msgspec.json.decode(refusal.body)
+    text = template("problem.html").render(problem=problem, release=RELEASE, root=root_of(path), path=path)
+    headers = HEADERS | {name: refusal.headers[name] for name in ("Retry-After",) if name in refusal.headers}
+    return Response(text, refusal.status_code, media_type="text/html", headers=headers)
+
+
+def _static(release: str, name: str) -> Response:
+    if name not in STATIC:
+        return refuse(404, "there is no such file", "load the page again")
+    kept = f"public, max-age={YEAR_SECONDS}, immutable" if release == RELEASE else "no-store"
+    headers = {"Cache-Control": kept, "X-Content-Type-Options": "nosniff"}
+    kind = mimetypes.guess_type(name)[0]
+    return Response(STATIC[name], media_type=kind, headers=headers)

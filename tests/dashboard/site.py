@@ -1,0 +1,95 @@
+"""A control plane whose pages are looked at: a fleet in racks with nodes in every state, and a recovery that has been
+carried out on a virtual cluster. Its loop does not run: a test sets what the fleet looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+
+from tests import builders as b
+from tests.api.test_routes import play, record, shard
+from tests.recover.rehearsal import Rehearsal
+from tests.tokens import add_tokens, secret
+from understudy_controlplane.app import ControlPlane
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
+
+RACK_NODES = 16
+COOKIE = "understudy_session"
+HOSTILE = '<img src=x onerror="document.title=1">&\'"'
+EXTRAORDINARY = (
+    *(NodeState.SUSPECT, NodeState.SUSPECT, NodeState.QUARANTINED, NodeState.UNKNOWN, NodeState.MANUAL_REPAIR),
+    *(NodeState.REPAIRING, NodeState.VALIDATING, NodeState.PROBATION, NodeState.FOREIGN_DRAIN),
+    *(NodeState.OPERATOR_HOLD, NodeState.RETIRED, NodeState.PROBATION),
+)
+
+
+def played(directory: Path) -> Rehearsal:
+    """A gang with the hook: checkpoint at step 20, lost at step 29, back on a spare; then a node waits for a person."""
+    rehearsal = Rehearsal(directory)
+    add_tokens(rehearsal.control_plane.engine, ["n1"])
+    play(rehearsal, attempt=0, first=0, last=29)
+    record(rehearsal, *(shard(rank, 20) for rank in range(4)), *(shard(rank, 24) for rank in range(2)))
+    rehearsal.run(3)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    rehearsal.run(1)
+    play(rehearsal, attempt=1, first=20, last=60)
+    rehearsal.run_until(rehearsal.ended)
+    return rehearsal
+
+
+def enlarge(plane: ControlPlane, racks: int, states: Mapping[str, NodeState] | None = None) -> None:
+    """The fleet of the snapshot, with further racks of nodes."""
+    snapshot = plane.loop.pulse.snapshot
+    assert snapshot is not None
+    now = snapshot.now
+    names = [f"r{rack:02}n{seat:02}" for rack in range(1, racks + 1) for seat in range(1, RACK_NODES + 1)]
+    chosen = dict(zip(names[7::11], EXTRAORDINARY, strict=False)) if states is None else states
+    more = {name: a_node(name, chosen.get(name, NodeState.IN_SERVICE), now) for name in names}
+    jobs = {}
+    for number, first in enumerate(range(0, int(len(names) * 0.75), 64)):
+        busy = [name for name in names[first : first + 64] if more[name].state is NodeState.IN_SERVICE]
+        job = b.job(job_id=100 + number, nodes=busy)
+        jobs[job.key] = job
+    domains = [
+        Domain(DomainKind.RACK, f"r{rack:02}", tuple(names[(rack - 1) * RACK_NODES : rack * RACK_NODES]))
+        for rack in range(1, racks + 1)
+    ]
+    everyone = [*snapshot.topology.domains, *domains]
+    plane.loop.pulse.snapshot = replace(
+        snapshot, nodes={**snapshot.nodes, **more}, jobs={**snapshot.jobs, **jobs}, topology=Topology(tuple(everyone))
+    )
+
+
+def a_node(name: str, state: NodeState, now: float) -> NodeView:
+    reason = "" if state is NodeState.IN_SERVICE else f"understudy: {state.value} for this test {HOSTILE}"
+    slurm = b.slurm_node(name, reason=reason)
+    return b.node(name, state, slurm, now - 0.5, record=b.record(name, state, since=now - 7000.0))
+
+
+def set_state(plane: ControlPlane, name: str, state: NodeState) -> None:
+    """As a round of the loop would show it."""
+    snapshot = plane.loop.pulse.snapshot
+    assert snapshot is not None
+    nodes = {**snapshot.nodes, name: a_node(name, state, snapshot.now)}
+    plane.loop.pulse.snapshot = replace(snapshot, nodes=nodes, now=snapshot.now + 1.0)
+
+
+def session(url: str, role: Role = Role.OPERATOR) -> dict[str, str]:
+    """The cookie of a browser that has logged in."""
+    body, own_page = {"token": secret(role)}, {"Sec-Fetch-Site": "same-origin"}
+    answer = httpx.post(f"{url}/v1/session", json=body, headers=own_page, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    value = answer.cookies.get(COOKIE)
+    assert value is not None
+    return {COOKIE: value}
+
+
+def nodes_of(names: Sequence[str], state: NodeState, now: float = b.NOW) -> dict[str, NodeView]:
+    return {name: a_node(name, state, now) for name in names}

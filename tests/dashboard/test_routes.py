@@ -1,0 +1,311 @@
+"""Who may see the pages, what the pages may load and do, and what they show of a real recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.dashboard.site import HOSTILE, enlarge, played, set_state
+from tests.recover.rehearsal import Rehearsal
+from tests.tokens import as_user, bearer, secret
+from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.config import Limits
+from understudy_controlplane.dashboard.live import LiveViews
+from understudy_controlplane.dashboard.page import RELEASE, STATIC, Page
+from understudy_controlplane.dashboard.pages import Pages
+from understudy_controlplane.fleet.identity import Identity, Role
+from understudy_controlplane.fleet.node import NodeState
+
+pytestmark = pytest.mark.integration
+
+HERE = "https://understudy.example"
+OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
+PAGES = (
+    *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries"),
+    *("/incidents", "/incidents/1", "/guards"),
+    *("?by=switch", "?by=nonsense"),
+)
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    made = played(tmp_path_factory.mktemp("dashboard"))
+    enlarge(made.control_plane, racks=10)
+    yield made
+    made.control_plane.close()
+
+
+def browser(rehearsal: Rehearsal, role: Role | None = None) -> TestClient:
+    client = TestClient(rehearsal.control_plane.app, base_url=HERE, follow_redirects=False)
+    if role is not None:
+        answer = client.post("/v1/session", json={"token": secret(role)}, headers=OWN_PAGE)
+        assert answer.status_code == 200, answer.text
+    return client
+
+
+@pytest.fixture(scope="module")
+def viewer(rehearsal: Rehearsal) -> TestClient:
+    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER), follow_redirects=False)
+
+
+@pytest.fixture(scope="module")
+def operator(rehearsal: Rehearsal) -> TestClient:
+    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.OPERATOR), follow_redirects=False)
+
+
+def swap_of(rehearsal: Rehearsal) -> int:
+    return rehearsal.recoveries()[-1].id
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_loads_and_runs_its_own_files_alone(viewer: TestClient, path: str) -> None:
+    page = viewer.get(f"/dashboard{path}")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "'unsafe" not in policy
+    assert "://" not in re.sub(r'<svg class="b\d"', "", page.text)
+    assert not re.search(r"<[^>]* (on\w+|style)=", page.text.replace(HOSTILE, "")), "the policy would refuse it"
+
+
+def test_a_browser_without_a_session_logs_in_and_comes_back(rehearsal: Rehearsal) -> None:
+    stranger = browser(rehearsal)
+    found = {path: stranger.get(path) for path in ("/", "/dashboard", "/dashboard/nodes/n3", "/dashboard/find?q=n3")}
+    assert {path: (one.status_code, one.headers["location"]) for path, one in found.items()} == {
+        "/": (303, "dashboard"),
+        "/dashboard": (303, "login#dashboard"),
+        "/dashboard/nodes/n3": (303, "../../login#dashboard/nodes/n3"),
+        "/dashboard/find?q=n3": (303, "../login#dashboard/find"),
+    }
+    assert stranger.get("/dashboard/live").status_code == 401
+    assert browser(rehearsal, Role.VIEWER).get("/dashboard/nodes/n3").status_code == 200
+
+
+def test_no_page_is_shown_to_those_who_may_not_read(rehearsal: Rehearsal) -> None:
+    plane = rehearsal.control_plane
+    for headers in (bearer(Role.METRICS), bearer(Role.NODE, "n1"), as_user(plane.admission, 1000)):
+        client = TestClient(plane.app, headers=headers, follow_redirects=False)
+        for path in ("/dashboard", "/dashboard/jobs/1", "/dashboard/live", "/dashboard/find?q=1"):
+            answer = client.get(path)
+            assert answer.status_code == 403, path
+            assert "n3" not in answer.text
+
+
+def test_a_viewer_sees_no_actions_and_an_operator_sees_those_that_fit(viewer: TestClient, operator: TestClient) -> None:
+    assert "data-act" not in viewer.get("/dashboard/nodes/n3").text
+    shown = re.findall(r'data-act="v1/nodes/n3/([^"]+)"', operator.get("/dashboard/nodes/n3").text)
+    assert shown == ["release", "hold"]
+    shown = re.findall(r'data-act="v1/nodes/n1/([^"]+)"', operator.get("/dashboard/nodes/n1").text)
+    assert shown == ["hold", "quarantine", "validate"]
+
+
+def test_every_action_of_a_page_is_a_route_of_the_api(rehearsal: Rehearsal, operator: TestClient) -> None:
+    """It answers a dry run; so the role, the reason and the page that sends it are checked there."""
+    pages = (*(one for one in PAGES if "r01" not in one), f"/recoveries/{swap_of(rehearsal)}")
+    found = {
+        path for page in pages for path in re.findall(r'data-act="([^"]+)"', operator.get(f"/dashboard{page}").text)
+    }
+    assert len(found) > 5, found
+    for path in found:
+        answer = operator.post(f"/{path}", json={"reason": "a dry run", "dry_run": True})
+        assert answer.status_code in (200, 409), (path, answer.text)
+
+
+def test_no_page_of_another_site_acts_by_a_session(rehearsal: Rehearsal) -> None:
+    client, body = browser(rehearsal, Role.ADMIN), {"reason": "x", "dry_run": True}
+    for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+        assert client.post("/v1/nodes/n3/hold", json=body, headers=headers).status_code == 403
+    assert client.post("/v1/nodes/n3/hold", json=body, headers=OWN_PAGE).status_code == 200
+
+
+def test_the_dashboard_has_no_route_that_changes_anything(operator: TestClient) -> None:
+    for path in (*PAGES, "/live", "/find", "/static/x/dashboard.js"):
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert operator.request(method, f"/dashboard{path}", json={"reason": "x"}).status_code == 405
+
+
+def test_names_and_reasons_of_others_are_shown_as_text(viewer: TestClient) -> None:
+    for path in ("", "/nodes/r02n14", f"/find?q={HOSTILE}", f"/nodes/{HOSTILE}"):
+        page = viewer.get(f"/dashboard{path}")
+        assert "<img" not in page.text
+        assert "&lt;img" in page.text, path
+
+
+def test_the_map_names_every_node_and_the_table_those_not_in_service(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    page = viewer.get("/dashboard").text
+    names = " ".join(re.findall(r'data-nodes="([^"]*)"', page)).split()
+    snapshot = rehearsal.control_plane.loop.pulse.snapshot
+    assert snapshot is not None
+    assert sorted(names) == sorted(snapshot.nodes)
+    ill = [name for name, node in snapshot.nodes.items() if node.state is not NodeState.IN_SERVICE]
+    assert {*ill} == {*re.findall(r'<tr><td><a href="dashboard/nodes/([^"]+)"', page)}
+
+
+def test_a_recovery_is_drawn_in_milliseconds(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    page = viewer.get(f"/dashboard/recoveries/{swap_of(rehearsal)}").text
+    assert 'class="timeline"' in page
+    assert "Fault to first step" in page
+    for step in ("drain nodes", "hold seats", "requeue job", "await first step"):
+        assert step in page
+
+
+def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient) -> None:
+    page = viewer.get("/dashboard/jobs/1").text
+    assert 'class="heat"' in page
+    assert "from step <b>20</b>" in page
+    assert "ETTR" in page
+
+
+def test_the_pages_lead_to_each_other(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    """No link of any page is dead."""
+    seen, waiting = set[str](), ["/dashboard"]
+    while waiting and len(seen) < 80:
+        here = waiting.pop()
+        seen.add(here)
+        page = viewer.get(here)
+        assert page.status_code == 200, here
+        if not page.headers["content-type"].startswith("text/html"):
+            continue
+        for link in re.findall(r'(?:href|src)="([^"#]+)', page.text):
+            target = str(page.url.join(link)).removeprefix(str(viewer.base_url))
+            if target not in seen and target not in waiting and not re.search(r"/nodes/r\d", target):
+                waiting.append(target)
+    assert f"/dashboard/recoveries/{swap_of(rehearsal)}" in seen
+    assert "/v1/explain/nodes/n3" in seen
+
+
+@pytest.mark.parametrize(
+    "path", ["/nodes/none", "/jobs/99", "/jobs/x", "/jobs/²", "/recoveries/0", "/incidents/99999", "/what"]
+)
+def test_what_is_not_there_is_answered_by_a_page(viewer: TestClient, path: str) -> None:
+    page = viewer.get(f"/dashboard{path}")
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+
+
+def test_a_name_leads_to_its_node_and_a_number_to_its_job(viewer: TestClient) -> None:
+    found = [viewer.get(f"/dashboard/find?q={text}") for text in ("n3", "1", " 1 ", "none")]
+    assert [(one.status_code, one.headers.get("location")) for one in found] == [
+        *((303, "nodes/n3"), (303, "jobs/1"), (303, "jobs/1"), (404, None))
+    ]
+
+
+def test_static_files_are_kept_until_they_change(viewer: TestClient) -> None:
+    for name in STATIC:
+        kept = viewer.get(f"/dashboard/static/{RELEASE}/{name}")
+        assert (kept.status_code, "immutable" in kept.headers["cache-control"]) == (200, True)
+        assert viewer.get(f"/dashboard/static/older/{name}").headers["cache-control"] == "no-store"
+    assert viewer.get(f"/dashboard/static/{RELEASE}/..%2F__init__.py").status_code == 404
+
+
+def test_until_the_first_round_the_page_says_that_it_starts(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    pulse = rehearsal.control_plane.loop.pulse
+    kept, pulse.snapshot = pulse.snapshot, None
+    try:
+        assert "control plane starts" in viewer.get("/dashboard").text
+    finally:
+        pulse.snapshot = kept
+
+
+# -- live updates ---------------------------------------------------------------------------------------------------
+
+
+def of_viewer() -> Identity:
+    return Identity(Role.VIEWER, "viewer", "", "127.0.0.1", 1)
+
+
+def parts_in(event: str) -> dict[str, str]:
+    kind, _, data = event.strip().partition("\ndata: ")
+    return dict(msgspec.json.decode(data)["parts"]) if kind == "event: parts" else {}
+
+
+def test_a_viewer_gets_the_parts_that_changed_and_no_others(rehearsal: Rehearsal) -> None:
+    plane = rehearsal.control_plane
+    pages = Pages(plane.reads)
+
+    async def admit() -> None:
+        """They may go on."""
+
+    async def watch() -> list[dict[str, str]]:
+        views = LiveViews(plane.loop.pulse, Limits())
+        reads = 0
+
+        async def read() -> Page:
+            nonlocal reads
+            reads += 1
+            page = await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))
+            assert isinstance(page, Page)
+            return page
+
+        begun = await read()
+        streams = [views.stream("fleet", read, (begun.at, begun.layout), admit) for _ in range(3)]
+        for stream in streams:
+            while "event: parts" not in await anext(stream):
+                """It has not read the page yet."""
+        found = []
+        for state in (NodeState.QUARANTINED, NodeState.IN_SERVICE):
+            set_state(plane, "r03n05", state)
+            for stream in streams:
+                async for event in stream:
+                    parts = parts_in(event)
+                    if any(name.startswith("g-") for name in parts):
+                        found.append(parts)
+                        break
+        assert reads < 8, "all viewers share one reading"
+        return found
+
+    found = asyncio.run(asyncio.wait_for(watch(), 30))
+    changed = [sorted(name for name in parts if name.startswith("g-")) for parts in found]
+    assert changed == [["g-2"]] * 6
+    assert all("t-q" in parts["g-2"] for parts in found[:3])
+
+
+def test_a_page_whose_layout_has_changed_is_loaded_again(rehearsal: Rehearsal) -> None:
+    plane = rehearsal.control_plane
+
+    async def watch() -> list[str]:
+        views, pages = LiveViews(plane.loop.pulse, Limits()), Pages(plane.reads)
+
+        async def admit() -> None:
+            """They may go on."""
+
+        stream = views.stream(
+            "fleet",
+            lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", "")),
+            (0.0, "another"),
+            admit,
+        )
+        return [event async for event in stream if "beat" not in event]
+
+    assert asyncio.run(asyncio.wait_for(watch(), 30))[-1] == "event: reload\ndata: {}\n\n"
+
+
+def test_a_viewer_who_may_read_no_longer_is_cut_off(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = rehearsal.control_plane
+    monkeypatch.setattr("understudy_controlplane.dashboard.live.ADMIT_SECONDS", 0.0)
+
+    async def watch() -> int:
+        views, pages = LiveViews(plane.loop.pulse, Limits()), Pages(plane.reads)
+
+        async def admit() -> None:
+            raise Denied(401, "the session has ended", "log in")
+
+        read = lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))  # noqa: E731
+        return len([event async for event in views.stream("fleet", read, (0.0, ""), admit)])
+
+    assert asyncio.run(asyncio.wait_for(watch(), 30)) <= 3
+
+
+def test_streams_are_bounded_for_each_token_and_in_all() -> None:
+    async def enter() -> list[int]:
+        views = LiveViews(None, Limits(event_streams_max=3, event_streams_per_token_max=2))  # type: ignore[arg-type]
+        refusals = [views.enter(who) for who in ("a", "a", "a", "b", "c")]
+        views.leave("a")
+        return [0 if one is None else one.status_code for one in (*refusals, views.enter("c"))]
+
+    assert asyncio.run(enter()) == [0, 0, 429, 0, 503, 0]

@@ -1,0 +1,213 @@
+"""What the pages show, from records alone: what needs a person, the timeline of a recovery, step times, the story."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.api.requests import RequestState
+from understudy_controlplane.dashboard import attention, heat, page, story, timeline
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import RequestStatus, Verb
+from understudy_controlplane.fleet.recovery import (
+    QuarantinePlan,
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+    StepStatus,
+)
+from understudy_controlplane.fleet.steps import StepTable
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+def recovery(number: int, status: RecoveryStatus, ended_at: float | None = None, outcome: str = "") -> Recovery:
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n3",), drain_reason="x")
+    return Recovery(number, plan, status, b.NOW - 10, (), ended_at=ended_at, outcome=outcome)
+
+
+def ticket(**values: Any) -> dict[str, Any]:
+    return {"id": 4, "node": "n7", "acknowledged_by": "", "opened_at": b.NOW - 60} | values
+
+
+# -- what needs a person --------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_person_comes_before_what_is_dealt_with() -> None:
+    found = attention.items(
+        ["Slurm cannot be read"],
+        [recovery(3, RecoveryStatus.AWAITS_APPROVAL), recovery(2, RecoveryStatus.APPROVED)],
+        [recovery(1, RecoveryStatus.FAILED, b.NOW - 60, "no spare")],
+        [ticket(acknowledged_by="ada"), ticket(id=5, node="n8")],
+        [],
+        b.NOW,
+    )
+    assert [one.title for one in found] == [
+        *("Slurm cannot be read", "recovery 3 awaits approval", "manual repair of n8"),
+        *("manual repair of n7", "recovery 1 failed"),
+    ]
+    assert [one.page for one in found[1:]] == ["recoveries/3", "nodes/n8", "nodes/n7", "recoveries/1"]
+
+
+def test_a_failure_of_yesterday_needs_no_one_any_more() -> None:
+    assert attention.items([], [], [recovery(1, RecoveryStatus.FAILED, b.NOW - 90_000)], [], [], b.NOW) == []
+
+
+def test_a_node_in_manual_repair_is_named_also_where_its_ticket_is_closed() -> None:
+    repaired = [b.node(name, NodeState.MANUAL_REPAIR) for name in ("n7", "n8")]
+    found = attention.items([], [], [], [ticket()], repaired, b.NOW)
+    assert [one.title for one in found] == ["manual repair of n7", "manual repair of n8"]
+
+
+# -- a recovery as a timeline ---------------------------------------------------------------------------------------
+
+
+def swap(*steps: RecoveryStep, **values: Any) -> dict[str, Any]:
+    times = {"fault_at": 100.0, "detected_at": 100.3, "decided_at": 100.4, "ended_at": None}
+    return {**times, "steps": steps, **values}
+
+
+def test_bars_are_milliseconds_since_the_fault() -> None:
+    drain = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.DONE, 1, 100.5, 100.75)
+    requeue = RecoveryStep(1, StepName.REQUEUE_JOB, StepStatus.INTENDED, 2, 100.8)
+    start = RecoveryStep(2, StepName.START_JOB)
+    found = timeline.bars(swap(drain, requeue, start), now=102.0)
+    assert [(one.name, round(one.begin_ms), round(one.end_ms), one.kind) for one in found] == [
+        ("detect", 0, 300, "detect"),
+        ("decide", 300, 400, "decide"),
+        ("drain nodes", 500, 750, "done"),
+        ("requeue job", 800, 2000, "running"),
+        ("start job", 2000, 2000, "planned"),
+    ]
+    assert [one.words for one in found[2:]] == ["250 ms", "1200 ms so far, attempt 2", "not begun"]
+
+
+def test_a_step_whose_effect_was_there_already_begins_when_the_one_before_ended() -> None:
+    drain = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.DONE, 1, 100.5, 100.75)
+    seen = RecoveryStep(1, StepName.REQUEUE_JOB, StepStatus.DONE, 0, None, 100.9)
+    last = timeline.bars(swap(drain, seen), now=101.0)[-1]
+    assert (round(last.begin_ms), round(last.end_ms)) == (750, 900)
+
+
+def test_a_failed_step_ends_with_its_recovery() -> None:
+    failed = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.FAILED, 3, 100.5)
+    last = timeline.bars(swap(failed, ended_at=103.0), now=999.0)[-1]
+    assert (round(last.end_ms), last.kind, last.words) == (3000, "failed", "2500 ms, failed, attempt 3")
+
+
+def test_a_clock_that_was_set_draws_nothing_before_the_fault() -> None:
+    early = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.DONE, 1, 99.0, 99.5)
+    assert all(0 <= one.begin_ms <= one.end_ms for one in timeline.bars(swap(early, detected_at=98.0), now=101.0))
+
+
+def test_the_drawing_says_in_words_what_it_shows() -> None:
+    drain = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.DONE, 1, 100.5, 100.75)
+    assert "drain nodes 250 ms" in timeline.drawn(timeline.bars(swap(drain), now=101.0))
+
+
+@pytest.mark.parametrize("total", [0.5, 7.0, 90.0, 4211.0, 61_000.0, 9e6])
+def test_ticks_are_few_and_round(total: float) -> None:
+    found = timeline.ticks_of(total)
+    assert 1 <= len(found) <= 8
+    assert found[0] == 0
+    assert found[-1] <= total
+
+
+# -- step times -----------------------------------------------------------------------------------------------------
+
+
+def table(times: Any, nodes: tuple[str, ...] | None = None) -> StepTable:
+    seconds = np.array(times, np.float32)
+    ranks = len(seconds)
+    names = nodes or tuple(f"n{rank // 8 + 1}" for rank in range(ranks))
+    return StepTable(
+        b.job().key, Attempt(0), 40, seconds, np.full(ranks, 0), names, ("",) * ranks, (None,) * ranks, b.NOW
+    )
+
+
+def test_a_rank_that_is_slower_than_the_others_is_named() -> None:
+    times = np.full((4, 10), 0.1)
+    times[2] = 0.18
+    found = heat.heat(table(times))
+    assert found is not None
+    assert [(one.name, one.node, round(one.ratio, 2)) for one in found.slow] == [("rank 2", "n1", 1.8)]
+    assert (found.levels[2] == 5).all()
+    assert (found.levels[0] == 1).all()
+    assert "rank 2" in heat.drawn(found)
+
+
+def test_a_large_gang_is_shown_by_node_with_its_slowest_rank() -> None:
+    times = np.full((80, 10), 0.1)
+    times[43] = 0.125
+    found = heat.heat(table(times))
+    assert found is not None
+    assert (found.rows, [one.name for one in found.slow]) == (tuple(f"n{number}" for number in range(1, 11)), ["n6"])
+
+
+def test_steps_that_no_rank_has_reported_leave_a_gap_and_no_warning() -> None:
+    times = np.full((2, 5), 0.1)
+    times[:, :2] = np.nan
+    times[1, 3] = np.nan
+    found = heat.heat(table(times))
+    assert found is not None
+    assert (found.first_step, found.levels.tolist()) == (42, [[1, 1, 1], [1, -1, 1]])
+
+
+def test_without_step_times_there_is_no_drawing() -> None:
+    assert heat.heat(table(np.full((2, 3), np.nan))) is None
+    assert heat.heat(table(np.empty((0, 0)))) is None
+
+
+# -- the story ------------------------------------------------------------------------------------------------------
+
+
+def test_the_story_is_one_list_newest_first_with_pages_behind_it() -> None:
+    incident = {"id": 1, "opened_at": 10.0, "closed_at": 50.0, "summary": "Xid 79", "outcome": "back in service"}
+    moved = {"id": 9, "kind": "pool", "nodes": ["n3"], "decided_at": 11.0, "ended_at": 15.0, "status": "succeeded"}
+    decided = {"at": 10.5, "recovery": 9, "incident": 1, "because": "rule", "action": "quarantine", "reason": "Xid 79"}
+    asked = RequestState(2, Verb.HOLD, "n3", "ada", "cables", 40.0, None, RequestStatus.DONE, "", None, None)
+    found = story.entries([incident], [moved | {"outcome": ""}], [asked], [decided])
+    assert [(one.at, one.kind, one.page) for one in found] == [
+        (50.0, "incident", "incidents/1"),
+        (40.0, "request", ""),
+        (15.0, "recovery", "recoveries/9"),
+        (11.0, "recovery", "recoveries/9"),
+        (10.5, "decision", "recoveries/9"),
+        (10.0, "incident", "incidents/1"),
+    ]
+
+
+# -- escaping -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shown", [page.with_code(HOSTILE), page.with_code(f"`{HOSTILE}`"), page.with_code(f"a ` {HOSTILE}")]
+)
+def test_text_with_commands_is_escaped(shown: str) -> None:
+    assert "<script" not in shown
+
+
+def test_every_template_escapes() -> None:
+    made = page.environment()
+    for name in made.list_templates():
+        assert made.autoescape is True
+        assert "| safe" not in (page.FOLDER / "templates" / name).read_text(), name
+
+
+def test_drawings_escape_the_names_of_nodes() -> None:
+    times = np.full((2, 5), 0.1)
+    times[1] = 0.2
+    found = heat.heat(table(times, nodes=(HOSTILE, HOSTILE)))
+    assert found is not None
+    assert "<script" not in heat.drawn(found)
+
+
+def test_evidence_is_shown_as_text() -> None:
+    shown = page.environment().get_template("ui.html").module.evidence({"line": HOSTILE})  # type: ignore[attr-defined]
+    assert "<script" not in shown
+    assert "script" in shown
