@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
 import time
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -58,6 +60,30 @@ def test_a_seat_that_knows_the_secret_is_accepted_and_lost_when_it_disconnects(
         link.sendall(encode("gone"))
         assert received(hub) == [("n4", {"type": "gone"})]
     assert received(hub) == [("n4", {"type": "lost"})]
+
+
+def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message puts its seat to the end of the order in which they are looked at. A stranger is no seat."""
+    with contextlib.ExitStack() as connections:
+        links = {node: connections.enter_context(connect(hub)) for node in ("n1", "n2", "n3", "a stranger")}
+        for node in ("n1", "n2", "n3"):
+            monkeypatch.setenv("SLURMD_NODENAME", node)
+            thread = threading.Thread(target=greet, args=(links[node], "the secret", []))
+            thread.start()
+            assert received(hub) == [(node, {"type": "hello"})]
+            thread.join()
+        now = time.monotonic()
+        monkeypatch.setattr("understudy_agent.launch.hub.time", types.SimpleNamespace(monotonic=lambda: now))
+        for _ in range(10):  # the launcher runs all the time: otherwise nobody would have been silent
+            now += 0.5
+            assert list(hub.wait(0.0)) == []
+        assert [link.node for link in hub.silent(3.0)] == ["n1", "n2", "n3"]
+        links["n1"].sendall(encode("beat"))
+        while len(list(hub.silent(3.0))) == 3:
+            for _ in hub.wait(0.0):
+                pass
+        assert [link.node for link in hub.silent(3.0)] == ["n2", "n3"]
+        assert list(hub.silent(4.5)) == []
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ class Hub:
         """Raises OSError where none of the ports is free; 0 is any."""
         self._secret = secret
         self._selector = selectors.DefaultSelector()
-        self._links: set[SeatLink] = set()
+        self._links: dict[SeatLink, None] = {}
+        """The one whose last message is the oldest comes first."""
         self._unverified: dict[SeatLink, str] = {}
         """Oldest first, each with the address it comes from."""
         self._accepts = True
@@ -89,6 +90,15 @@ class Hub:
     def strangers(self) -> int:
         """Connections whose other side has not been verified yet."""
         return len(self._unverified)
+
+    def silent(self, seconds: float) -> Iterator[SeatLink]:
+        """Verified seats that have been silent for longer. Takes no time where there are none."""
+        now = time.monotonic()
+        for link in self._links:
+            if silence_of(link, now) <= seconds:
+                return
+            if link.node:
+                yield link
 
     def watch(self, wakeup: socket.socket) -> None:
         """`wait` returns for this socket too."""
@@ -173,7 +183,7 @@ class Hub:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = SeatLink(connection, now, challenge(), Lines(STRANGER_BYTES_MAX), last_message_at=now)
-            self._links.add(link)
+            self._links[link] = None
             self._selector.register(connection, selectors.EVENT_READ, link)
             same = [one for one, whence in self._unverified.items() if whence == address]
             if len(same) >= STRANGERS_OF_AN_ADDRESS_MAX:
@@ -208,6 +218,7 @@ class Hub:
         except (OSError, ProtocolError):
             piece, messages = b"", []
         link.last_message_at = now
+        self._links[link] = self._links.pop(link)
         for message in messages:
             if link.node:
                 if message["type"] != "beat":
@@ -262,7 +273,7 @@ class Hub:
             link.open = False
             self._selector.unregister(link.socket)
             link.socket.close()
-            self._links.discard(link)
+            self._links.pop(link, None)
             self._unverified.pop(link, None)
 
 

@@ -124,9 +124,10 @@ class Launch:
             srun_status=self.step.program.poll(),
         )
 
-    def running_sample(self, now: float, condemned: Mapping[str, str], reported: Stepped | None) -> RunningSample:
+    def running_sample(
+        self, now: float, condemned: Mapping[str, str], reported: Stepped | None, silent_seconds: Mapping[str, float]
+    ) -> RunningSample:
         """`reported`: the training hook's steps; None: the steps that this launch has noted were read from a file."""
-        links = {node: self.step.links[node] for node in self.seats}
         if reported is None:
             step_at = quiet_since = self.moved_at
             delay, unsure = STEP_SEEN_SECONDS, 0.0
@@ -140,7 +141,7 @@ class Launch:
             failures=tuple(self.failures),
             age_seconds=self.age(now),
             first_failure_age_seconds=now - self.first_failure_at if self.failures else 0.0,
-            silent_seconds={node: silence_of(link, now) for node, link in links.items() if link.open},
+            silent_seconds={node: age for node, age in silent_seconds.items() if node in self.places},
             condemned={**condemned, **dict.fromkeys(self.step.lost, DISCONNECTED)},
             progressed=self.progressed,
             stalled_seconds=0.0 if quiet_since is None else max(0.0, now - quiet_since - unsure),

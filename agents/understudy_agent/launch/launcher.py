@@ -243,8 +243,9 @@ class Launcher:
         launch = self._launch
         self._budget.look(launch, now)
         steps = None if self._options.progress_file is not None else self._line.stepped()
-        sample = launch.running_sample(now, self._nodes.condemned(), steps)
-        silent = frozenset(n for n, age in sample.silent_seconds.items() if age > self._options.silence_seconds)
+        silences = self._steps.silent(launch.step, self._options.silence_seconds)
+        sample = launch.running_sample(now, self._nodes.condemned(), steps, silences)
+        silent = frozenset(sample.silent_seconds)
         if silent:
             sample = replace(sample, replaceable=self._replaceable(), domains=self._domains())
         over = watch.judge(sample, self._options.silence_seconds, self._options.hang_seconds)

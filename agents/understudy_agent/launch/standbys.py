@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 
 from understudy_agent.launch import watch
-from understudy_agent.launch.hub import silence_of
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options
@@ -94,8 +93,9 @@ class Standbys:
             ended = watch.are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
             for node in spares & step.disconnected if not ended else ():
                 self._nodes.lose(node, "its seat disconnected", away=True)
-            silent = {node: silence_of(link, now) for node, link in step.links.items() if link.open}
-            for node, why in watch.lost_to_silence(silent, len(silent), self._options.silence_seconds).items():
+            seconds = self._options.silence_seconds
+            silent = self._steps.silent(step, seconds)
+            for node, why in watch.lost_to_silence(silent, len(step.links) - len(step.lost), seconds).items():
                 if node in spares:
                     self._nodes.lose(node, why, away=True)
         self._nodes.report_changes(launch.seats)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from understudy_agent.launch.hub import Hub, SeatLink
+from understudy_agent.launch.hub import Hub, SeatLink, silence_of
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
 
@@ -116,6 +116,13 @@ class Steps:
 
     def of(self, link: SeatLink) -> Step | None:
         return self._steps.get(link.generation)
+
+    def silent(self, step: Step, seconds: float) -> dict[str, float]:
+        """Its nodes whose seats have been silent for longer, and for how long."""
+        now = time.monotonic()
+        return {
+            link.node: silence_of(link, now) for link in self._hub.silent(seconds) if step.links.get(link.node) is link
+        }
 
     def leave(self, step: Step, node: str) -> None:
         link = step.link(node)

@@ -48,7 +48,7 @@ class RunningSample:
     first_failure_age_seconds: float = 0.0
     """Time since the first failure was reported."""
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Node → time since its seat last sent a message."""
+    """Node → time since its seat last sent a message, of those where it is long."""
     condemned: Mapping[str, str] = field(default_factory=dict)
     """Node → why: a verdict, a seat that disconnected, a node that Slurm shows as down."""
     progressed: bool = False
