@@ -32,9 +32,9 @@ def trained(buffer: StepBuffer, first: int, seconds: float, blocks: int) -> int:
 def test_it_is_found_after_three_hundred_slow_steps(slower: float, blocks: int, found: bool) -> None:
     buffer = StepBuffer(Attempt(0), 2)
     begin = trained(buffer, 0, 1.0, 4)
-    assert slow_gang(buffer.table(b.job().key)) is None
+    assert slow_gang(buffer.table(b.job().key), b.snapshot()) is None
     trained(buffer, begin, slower, blocks)
-    one = slow_gang(buffer.table(b.job().key))
+    one = slow_gang(buffer.table(b.job().key), b.snapshot())
     assert (one is not None) is found
     if one is not None:
         assert one.at == b.NOW + begin
@@ -49,7 +49,7 @@ def test_a_restarted_gang_is_compared_with_what_it_did_before() -> None:
     trained(before, 0, 1.0, 3)
     after = StepBuffer(Attempt(1), 2, before.durations)
     trained(after, 0, 1.4, BLOCKS_KEPT)
-    one = slow_gang(after.table(b.job().key))
+    one = slow_gang(after.table(b.job().key), b.snapshot())
     assert one is not None
     assert one.evidence.shown()["restart_count"] == 1
 
@@ -63,7 +63,7 @@ def test_it_is_recorded_and_nothing_is_done() -> None:
     config = b.config()
     [decision] = [one for one in decide(snapshot, detect(snapshot, config), config) if one.row == 108]
     assert (decision.action, decision.plan) == (Action.NOTHING, None)
-    assert slow_gang(replace(table, durations=Durations())) is None, "nothing is known of it"
+    assert slow_gang(replace(table, durations=Durations()), snapshot) is None, "nothing is known of it"
 
 
 def test_real_steps_whose_work_varies_are_no_slow_gang() -> None:

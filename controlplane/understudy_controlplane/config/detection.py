@@ -89,6 +89,12 @@ class Straggler(Section):
     ratio_gross: float = Field(
         1.3, gt=1, description="Ratio above which, in both halves of one window, a node is suspect at once."
     )
+    move_when_it_pays: bool = Field(
+        False,
+        description="Move a gang off a slow node not at once, but when the slowness has cost as much as the move: the "
+        "gang's start, and the steps since its last complete checkpoint. So it mostly moves right after a checkpoint. "
+        "Until then the node is a suspect.",
+    )
     pace_ratio: float = Field(
         1.035, gt=1, description="As `ratio`, where the work of each step is known and its times are judged without it."
     )

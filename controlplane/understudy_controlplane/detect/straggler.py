@@ -17,6 +17,7 @@ from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
 from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judge_waiting, judged_ranks
+from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
@@ -38,7 +39,7 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
     tables = list(snapshot.tables.values())
     slow = _on_nodes(snapshot, tables, judge_all(tables, policy))
     starved = _on_nodes(snapshot, tables, judge_waiting(tables, _for_waiting(policy)))
-    yield from _slow_findings(snapshot, [one for one in slow if not one.doubt])
+    yield from _slow_findings(snapshot, [one for one in slow if not one.doubt], policy)
     yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
     slow_nodes = {one.node for one in (*slow, *starved)}  # a rank in doubt does not accuse its node, nor clear it
     for name, node in snapshot.nodes.items():
@@ -86,11 +87,11 @@ def _on_nodes(snapshot: Snapshot, tables: Sequence[StepTable], judged: Sequence[
     return found
 
 
-def _slow_findings(snapshot: Snapshot, slow: Sequence[_SlowNode]) -> Iterator[Finding]:
+def _slow_findings(snapshot: Snapshot, slow: Sequence[_SlowNode], policy: Straggler) -> Iterator[Finding]:
     """Nodes that are most of a domain are slow for one cause, which is named instead of each of them."""
     together = {one.node for one in slow}
     if len(together) < TOGETHER_MIN:
-        yield from (_finding(snapshot, one) for one in slow)
+        yield from (_finding(snapshot, one, policy) for one in slow)
         return
     running = {node for table in snapshot.tables.values() for node in table.nodes if node}
     domains = {label: running.intersection(members) for label, members in snapshot.domains.items()}
@@ -101,7 +102,7 @@ def _slow_findings(snapshot: Snapshot, slow: Sequence[_SlowNode]) -> Iterator[Fi
             together -= alike
     for one in slow:
         if one.node in together:
-            yield _finding(snapshot, one)
+            yield _finding(snapshot, one, policy)
 
 
 def _domain_finding(snapshot: Snapshot, label: str, slow: Sequence[_SlowNode]) -> Finding:
@@ -200,7 +201,7 @@ def _is_judged(table: StepTable, node: NodeView, suspicion: Suspicion, policy: S
     return any(table.nodes[rank] == node.name for rank in ranks)
 
 
-def _finding(snapshot: Snapshot, one: _SlowNode) -> Finding:
+def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     node, slow = snapshot.nodes[one.node], one.worst
     index = one.table.gpus[slow.rank]
     gpu = next((gpu for gpu in node.gpus if gpu.index == index), None)
@@ -217,11 +218,17 @@ def _finding(snapshot: Snapshot, one: _SlowNode) -> Finding:
         "second_signal": confirming[1] if confirming else "",
         "signals": [f"{cause.value}: {words}" for cause, words in reasons],
     }
+    cost = _cost(snapshot, node, one)
+    evidence |= cost.evidence()
+    # Its checkpoints are known from the round after it became a suspect.
+    known = node.record.suspected_of(SuspicionCause.SLOW)
+    waits = policy.move_when_it_pays and confirming is not None and not (known and cost.pays)
     reason = f"cause {cause}: {words}" if words else f"cause {cause}: no second signal"
     count = len(one.ranks)
     which = f"rank {slow.rank} takes" if count == 1 else f"{count} ranks, such as {slow.rank}, take"
+    reason = f"{reason}; {cost.words}" + (", so it stays until its move pays" if waits else "")
     return Finding(
-        signal=Signal.STRAGGLER_CONFIRMED if confirming else Signal.STRAGGLER_SUSPECTED,
+        signal=Signal.STRAGGLER_CONFIRMED if confirming and not waits else Signal.STRAGGLER_SUSPECTED,
         rule="straggler.self_time",
         node=node.name,
         at=snapshot.now,
@@ -230,3 +237,11 @@ def _finding(snapshot: Snapshot, one: _SlowNode) -> Finding:
         detail=HardwareDetail(gpu=str(index) if index is not None else ""),
         job=one.table.job,
     )
+
+
+def _cost(snapshot: Snapshot, node: NodeView, one: _SlowNode) -> SlownessCost:
+    slow, table = one.worst, one.table
+    seen_since = snapshot.now - slow_seconds_seen(table, slow.first_step, slow.last_step)
+    suspect_since = [known.since for known in node.record.suspicions if known.cause is SuspicionCause.SLOW]
+    since = min([seen_since, *suspect_since])
+    return slowness_cost(table, slow.rank, slow.ratio, since, snapshot.now, snapshot.checkpointed_at.get(table.job))

@@ -78,6 +78,8 @@ class Snapshot:
     """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
     was started.
     """
+    checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
+    """Jobs with a slow suspect → when their newest complete checkpoint was announced. Others are not looked up."""
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     returns_failed: Mapping[str, float] = field(default_factory=dict)
     """Nodes whose newest return to service has failed → when it was decided, within the last week."""

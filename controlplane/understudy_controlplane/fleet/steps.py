@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from understudy_agent.wire import Training
-from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 
 BLOCK_STEPS = 100
 BLOCKS_KEPT = 3
@@ -25,6 +25,10 @@ class Block:
 
     begun_at: float  # when the first of them was reported
     seconds: float  # of the median step
+    self_seconds: float = 0.0  # of the median step of the rank that they are of; 0: not known
+    data_seconds: float = 0.0  # the mean time that this rank waited for data
+    nodes: tuple[str, ...] = ()  # of the gang, by rank
+    attempt: Attempt = FIRST_ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +39,11 @@ class Durations:
     pause: float = 0.0  # between two steps, without sections
     sections: Mapping[str, float] = field(default_factory=dict)  # by name
     blocks: tuple[Block, ...] = ()  # the newest, oldest first
-    best_block: float = 0.0  # the fastest that was seen
+    best: Block | None = None  # the fastest that was seen
 
     def with_block(self, block: Block) -> Durations:
-        best = min(block.seconds, self.best_block or block.seconds)
-        return replace(self, blocks=(*self.blocks, block)[-BLOCKS_KEPT:], best_block=best)
+        best = self.best if self.best is not None and self.best.seconds <= block.seconds else block
+        return replace(self, blocks=(*self.blocks, block)[-BLOCKS_KEPT:], best=best)
 
     def with_startup(self, seconds: float) -> Durations:
         return replace(self, startup=max(self.startup, seconds))

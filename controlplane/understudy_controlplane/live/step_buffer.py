@@ -54,6 +54,8 @@ class StepBuffer:
         """Rank → what it last reported of its training."""
         self._leader: int | None = None
         self._block: list[float] = []
+        self._block_self: list[float] = []
+        self._block_data = 0.0
         self._block_begun_at = 0.0
         self._wall = np.full(world_size, np.nan, dtype=np.float32)
         """Per rank: duration of a step, the mean of its last report."""
@@ -93,7 +95,7 @@ class StepBuffer:
         if last >= 0 and first > last + 1:
             self._forget(rank, last + 1, first)
         times = times[-STEPS_KEPT:]
-        self._note_duration(rank, window.wall_seconds, now)
+        self._note_duration(rank, window, now)
         end = window.first_step + len(window.self_seconds)
         _write(self._ring[rank], end, times)
         if window.data_seconds and self._data is None:
@@ -118,10 +120,11 @@ class StepBuffer:
         if self.first_step is None or first < self.first_step:
             self.first_step = first
 
-    def _note_duration(self, rank: int, wall_seconds: Sequence[float], now: float) -> None:
+    def _note_duration(self, rank: int, window: RankWindow, now: float) -> None:
         """Of a step, as the rank's process reports it: what cannot be is left out. A step takes all ranks the same
         time, so blocks are those of the first rank that reports.
         """
+        wall_seconds = window.wall_seconds
         mean = sum(wall_seconds) / max(len(wall_seconds), 1)
         if not 0 < mean < STEP_SECONDS_MAX:
             return
@@ -131,9 +134,21 @@ class StepBuffer:
         if rank == self._leader:
             self._block_begun_at = self._block_begun_at if self._block else now
             self._block += wall_seconds
+            self._block_self += window.self_seconds
+            self._block_data += sum(window.data_seconds)
             if len(self._block) >= BLOCK_STEPS:
-                self.durations = self.durations.with_block(Block(self._block_begun_at, median(self._block)))
-                self._block = []
+                self.durations = self.durations.with_block(self._whole_block())
+                self._block, self._block_self, self._block_data = [], [], 0.0
+
+    def _whole_block(self) -> Block:
+        return Block(
+            self._block_begun_at,
+            median(self._block),
+            median(self._block_self) if self._block_self else 0.0,
+            self._block_data / len(self._block),
+            tuple(self.nodes),
+            self.attempt,
+        )
 
     def _note_place(self, rank: int, window: RankWindow, now: float) -> None:
         if window.collective is not None:

@@ -21,6 +21,7 @@ from understudy_controlplane.fleet.node import (
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Topology
 from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.live.telemetry import Heard
@@ -198,6 +199,7 @@ class Observer:
             maintenances=stores.maintenance.open_ones(),
             moved_gpus=self._inventory.moved,
             gangs=self._gangs(running),
+            checkpointed_at=self._checkpointed_at(running, nodes),
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
             limits=past.limits_since(week_ago),
             returns_failed=past.returns_failed_since(week_ago),
@@ -239,6 +241,18 @@ class Observer:
                 complete = checkpoints.complete_checkpoints(key) if request.at_checkpoint else ()
                 newest = max((one.completed_at for one in complete), default=None)
                 found[key] = replace(request, checkpoint_at=newest)
+        return found
+
+    def _checkpointed_at(self, jobs: Sequence[Job], nodes: Mapping[str, NodeView]) -> dict[JobKey, float]:
+        """Read only for jobs on a node that is suspected to be slow."""
+        slow = {name for name, node in nodes.items() if node.record.suspected_of(SuspicionCause.SLOW)}
+        found: dict[JobKey, float] = {}
+        for job in jobs if slow else ():
+            if job.managed and slow.intersection(job.slurm.nodes):
+                complete = self._sources.stores.checkpoints.complete_checkpoints(job.key)
+                times = [one.completed_at for one in complete if not one.condition.is_gone]
+                if times:
+                    found[job.key] = max(times)
         return found
 
     def _domains(self, topology: Topology) -> dict[str, tuple[str, ...]]:

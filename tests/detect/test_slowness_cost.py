@@ -1,0 +1,101 @@
+"""What a slow rank costs, and when moving its gang pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
+from understudy_controlplane.detect.straggler import straggler
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import Durations, StepTable
+from understudy_controlplane.fleet.suspicion import SuspicionCause
+
+HOUR = 3600.0
+SLOW = b.suspected(SuspicionCause.SLOW, since=b.NOW - HOUR)
+
+
+def cost(
+    ratio: float = 1.25, slow_for: float = HOUR, checkpoint: float | None = None, start: float = 300
+) -> SlownessCost:
+    table = replace(b.step_table([[1.0] * 100] * 8), durations=Durations(startup=start))
+    at = None if checkpoint is None else b.NOW - checkpoint
+    return slowness_cost(table, 3, ratio, b.NOW - slow_for, b.NOW, at)
+
+
+def test_what_is_paid_grows_with_time_and_the_price_with_the_last_checkpoint() -> None:
+    one = cost(checkpoint=900.0)
+    assert one.share_lost == pytest.approx(0.2)
+    assert one.paid_seconds == pytest.approx(720.0)
+    assert one.price_seconds == 1200.0
+    assert not one.pays
+    assert cost(checkpoint=10.0).pays, "right after a checkpoint a move costs little more than the start"
+    assert cost(slow_for=2 * HOUR, checkpoint=900.0).pays, "the rent has reached the price"
+
+
+def test_what_is_not_known_costs_nothing() -> None:
+    assert cost(slow_for=1.0, start=0.0).pays
+    assert "no checkpoint is known" in cost().words
+    assert "a start of unknown length" in cost(start=0.0).words
+
+
+@pytest.mark.parametrize("ends_after", [60, 600, 1499, 1501, 3000, 50_000])
+def test_who_moves_when_it_pays_never_pays_more_than_twice_what_was_best(ends_after: int) -> None:
+    """Whenever the slowness ends, which is not known before. It is looked at every ten seconds."""
+    looks = (cost(slow_for=float(at)) for at in range(0, ends_after, 10))
+    moved = next((one for one in looks if one.pays), None)
+    stayed = cost(slow_for=float(ends_after)).paid_seconds
+    spent = stayed if moved is None else moved.paid_seconds + moved.price_seconds
+    assert spent <= 2 * min(stayed, cost().price_seconds) + 0.2 * 10
+
+
+def test_the_gang_loses_only_the_part_of_a_step_that_a_rank_computes() -> None:
+    table = b.step_table([[1.0] * 100] * 8)
+    half = replace(table, wall_seconds=np.full(8, 2.0, np.float32))
+    assert slowness_cost(half, 3, 1.25, b.NOW - HOUR, b.NOW, None).share_lost == pytest.approx(0.1)
+    assert slow_seconds_seen(half, 10, 19) == pytest.approx(20.0)
+    assert slow_seconds_seen(table, 10, 19) == pytest.approx(10.0)
+
+
+def slow_table(start: float = 300.0) -> StepTable:
+    times = np.random.default_rng(1).normal(1.0, 0.005, (16, 100))
+    times[2] *= 1.25
+    nodes = [f"n{rank // 2 + 1}" for rank in range(16)]
+    return replace(b.step_table(times.tolist(), nodes=nodes), durations=Durations(startup=start))
+
+
+def found(suspect: bool, checkpointed_at: float | None, *, wait: bool = True) -> Finding:
+    state = NodeState.SUSPECT if suspect else NodeState.IN_SERVICE
+    record = b.record("n2", state, suspicions=SLOW if suspect else ())
+    node = b.node("n2", record=record, gpus=(b.gpu(0, clock_event_reasons=0x48),))
+    job = b.job(nodes=[f"n{number}" for number in range(1, 9)])
+    times = {} if checkpointed_at is None else {job.key: checkpointed_at}
+    snapshot: Snapshot = b.snapshot(node, jobs=[job], tables={job.key: slow_table()}, checkpointed_at=times)
+    policy = Straggler(move_when_it_pays=wait)
+    (one,) = (one for one in straggler(snapshot, policy, probed=False) if one.signal is not Signal.CLEAN)
+    return one
+
+
+def test_a_gang_waits_for_its_next_checkpoint_where_that_is_wanted() -> None:
+    first = found(suspect=False, checkpointed_at=None)
+    assert first.signal is Signal.STRAGGLER_SUSPECTED, "its checkpoints are looked up as soon as it is a suspect"
+    waiting = found(suspect=True, checkpointed_at=b.NOW - 1700)
+    assert waiting.signal is Signal.STRAGGLER_SUSPECTED
+    assert "it stays until its move pays" in waiting.summary
+    assert found(suspect=True, checkpointed_at=b.NOW - 5).signal is Signal.STRAGGLER_CONFIRMED
+
+
+def test_by_default_it_moves_at_once_and_says_what_both_cost() -> None:
+    one = found(suspect=False, checkpointed_at=None, wait=False)
+    assert one.signal is Signal.STRAGGLER_CONFIRMED
+    assert "it costs 3.19 rank hours an hour" in one.summary
+    assert "a move costs 300 s for the start" in one.summary
+    shown = one.evidence.shown()
+    assert shown["rank_hours_lost_per_hour"] == pytest.approx(3.2, abs=0.1)
+    assert shown["move_pays"] is False
