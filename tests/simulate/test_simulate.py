@@ -13,8 +13,10 @@ import pytest
 from tests import REPOSITORY
 from tests.simulate.domains import Fault, simulated, wrong
 from tests.simulate.mutants import MUTANTS
+from understudy_controlplane.config import NoSpare
+from understudy_controlplane.simulate.coverage import Coverage
 from understudy_controlplane.simulate.run import shrink, simulate
-from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, draw
+from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, Settings, draw
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -59,6 +61,22 @@ def test_a_cooling_loop_of_two_racks_is_one_failure() -> None:
     """32 of 128 nodes in eight racks, for good. `make long` tries other domains, with 1,024 nodes in 64 racks."""
     fault = Fault("cdu", 2, 0.0)
     assert wrong(fault, simulated(fault, 128)) == []
+
+
+WITHOUT_SPARES = Settings(spares=0, no_spare=NoSpare.WAIT)
+
+
+@pytest.mark.parametrize(
+    ("row", "events", "settings"),
+    [
+        (22, (Event(100.0, Kind.RANK_HANGS, "0"), Event(215.0, Kind.SEAT_SLOW, "0", 120.0)), WITHOUT_SPARES),
+        (108, (Event(40.0, Kind.GANG_QUICK, "0", 120.0),), Settings()),
+    ],
+)
+def test_rare_rows_can_be_entered(row: int, events: tuple[Event, ...], settings: Settings) -> None:
+    coverage = Coverage()
+    coverage.add(simulate(Scenario(0, events, settings)).world)
+    assert coverage.rows[row]
 
 
 def test_what_was_found_once_is_fixed() -> None:

@@ -172,6 +172,8 @@ class Gang:
     first_step: int = 0
     stopped_at: float = math.inf
     hung_on: str = ""
+    quick_since: float = 0.0  # its steps take half as long
+    quick_until: float = 0.0
     stays_until: float = 0.0  # the ranks of the last node ignore a launch before that
     left_behind: Attempt | None = None  # that they still belong to
     first_step_sent: bool = False
@@ -181,7 +183,12 @@ class Gang:
 
     def step(self, now: float) -> int:
         """The next step to be finished."""
-        return self.first_step + max(0, int((min(now, self.stopped_at) - self.since) // STEP_SECONDS))
+        until = min(now, self.stopped_at)
+        quick = max(0.0, min(until, self.quick_until) - max(self.since, self.quick_since))
+        return self.first_step + max(0, int((until - self.since + quick) // STEP_SECONDS))
+
+    def step_seconds(self, now: float) -> float:
+        return STEP_SECONDS / 2 if self.quick_since <= now < self.quick_until else STEP_SECONDS
 
     @property
     def computes(self) -> bool:
@@ -199,7 +206,9 @@ class Gang:
 
     def go_on(self, now: float) -> None:
         """With the step in which it stopped."""
-        self.since += now - self.stopped_at
+        away = now - self.stopped_at
+        self.since += away
+        self.quick_since, self.quick_until = self.quick_since + away, self.quick_until + away
         self.stopped_at, self.hung_on = math.inf, ""
 
     def end(self) -> None:
@@ -481,7 +490,8 @@ class Cluster:
         behind = gang.hung_on == machine.name
         waits = bool(gang.hung_on) and not behind
         attempt = (behind and gang.left_behind) or gang.attempt
-        self_seconds = SLOW_SELF_SECONDS if now < machine.slow_until else SELF_SECONDS
+        seconds = gang.step_seconds(now)
+        busy = (SLOW_SELF_SECONDS if now < machine.slow_until else SELF_SECONDS) / STEP_SECONDS
         return RankWindow(
             gang.job_id,
             attempt.restart_count,
@@ -491,8 +501,8 @@ class Cluster:
             self._user_id(gang),
             "",
             begin,
-            [self_seconds] * (step - begin),
-            [STEP_SECONDS] * (step - begin),
+            [busy * seconds] * (step - begin),
+            [seconds] * (step - begin),
             attempt.launch,
             Collective("all_reduce", step + 1 + waits, now, step, waits),
         )

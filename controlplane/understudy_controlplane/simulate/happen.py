@@ -214,6 +214,16 @@ def _rank_hangs(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None
         gang.stop(world.now)
 
 
+def _seat_slow(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.attempt is not None:
+        _slow(world, event, world.cluster.machines[gang.seats[-1]])
+
+
+def _gang_quick(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.quick_until <= gang.since:  # once an attempt
+        gang.quick_since, gang.quick_until = world.now, _until(world, event)
+
+
 def _ranks_stay(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     gang.stays_until = _until(world, event)
 
@@ -250,6 +260,8 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.CRASHES: _ends("failed"),
     Kind.REQUEUES: _requeues,
     Kind.RANK_HANGS: _rank_hangs,
+    Kind.SEAT_SLOW: _seat_slow,
+    Kind.GANG_QUICK: _gang_quick,
     Kind.RANKS_STAY: _ranks_stay,
     Kind.LOSS_NAN: _loss_nan,
     Kind.COMPUTES_WRONG: _computes_wrong,

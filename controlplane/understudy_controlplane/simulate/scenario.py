@@ -68,6 +68,8 @@ class Kind(StrEnum):
     ALL_AGENTS_SILENT = "all agents are silent"
     MESSAGES_DISTURBED = "messages of the node are lost, late, twice and out of order"
     RANK_HANGS = "a rank does not enter the collective"
+    SEAT_SLOW = "GPU of the gang's last node is slow"
+    GANG_QUICK = "steps of the gang are short"  # and later as long as before: the gang is slow then, as a whole
     FABRIC_STOPS = "fabric stops all gangs"  # they go on after `seconds`
     RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
     LOSS_NAN = "loss is NaN"
@@ -180,6 +182,8 @@ KINDS: tuple[tuple[int, Kind, To], ...] = (
     (2, Kind.PROLOG_REFUSES, To.NODE),
     (3, Kind.MESSAGES_DISTURBED, To.NODE),
     (3, Kind.RANK_HANGS, To.GANG),
+    (1, Kind.SEAT_SLOW, To.GANG),
+    (2, Kind.GANG_QUICK, To.GANG),
     (1, Kind.FABRIC_STOPS, To.ALL),
     (1, Kind.RANKS_STAY, To.LAUNCHER),
     (3, Kind.LOSS_NAN, To.GANG),
@@ -239,6 +243,7 @@ COMPANIONS: dict[Kind, tuple[tuple[float, float, float, Kind], ...]] = {
         (0.3, 1, 8, Kind.CANCELS_TEST),
         (0.15, 6, 14, Kind.SLURM_CRASHES),  # which brings a reservation back that was deleted
     ),
+    Kind.RANK_HANGS: ((0.5, 110, 200, Kind.SEAT_SLOW),),  # a suspect by then, where there was no spare
     Kind.VALIDATION_FAILS: ((0.3, 1, 10, Kind.TESTS),),
     Kind.LOSS_NAN: ((0.5, 65, 140, Kind.REQUEUES),),  # its user has seen it
     Kind.COMPUTES_WRONG: ((0.6, 65, 140, Kind.REQUEUES),),
@@ -319,6 +324,8 @@ def _make(random: Random, at: float, kind: Kind, subject: str, nodes: int) -> li
     if kind is Kind.USERS_BLAME and random.random() < 0.5:  # which looks odd by then
         idle = random.choice(node_names(nodes)[-3:])
         return [Event(at, kind), Event(round(at + random.uniform(1, 25), 2), Kind.NVLINK_DOWN, idle, _short(random))]
+    if kind is Kind.GANG_QUICK:  # what follows takes the rest of the simulation
+        return [Event(round(random.uniform(FAULTS_BEGIN, 2 * FAULTS_BEGIN), 2), kind, subject, SECONDS[kind](random))]
     if kind is Kind.RACK_DIES and random.random() < 0.5:
         first = random.randrange(nodes // RACK) * RACK
         return [Event(at, kind, node_names(nodes)[first], SECONDS[kind](random), RACK)]
@@ -341,6 +348,8 @@ SECONDS: dict[Kind, Callable[[Random], float]] = {
     Kind.RACK_DIES: _seconds(20, 200),
     Kind.FABRIC_STOPS: _seconds(1, 150),
     Kind.SLOW: _seconds(60, 200),
+    Kind.SEAT_SLOW: _seconds(60, 200),
+    Kind.GANG_QUICK: _seconds(100, 140),
     Kind.PORT_DOWN: _or_for_good(_short),
     Kind.SLURM_REFUSES: lambda random: round(random.choice((random.uniform(5, 55), random.uniform(65, 130))), 1),
     Kind.CLOCK_SET: _or_for_good(_short),
@@ -379,6 +388,8 @@ LASTING = frozenset(
         Kind.AGENT_SILENT,
         Kind.MANAGEMENT_CUT,
         Kind.SLOW,
+        Kind.SEAT_SLOW,
+        Kind.GANG_QUICK,
         Kind.PORT_DOWN,
         Kind.RANKS_STAY,
         Kind.PAUSES_JOB,
