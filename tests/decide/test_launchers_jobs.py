@@ -28,6 +28,7 @@ from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     Plan,
     PoolSwapPlan,
+    QuarantinePlan,
     Recovery,
     RecoveryKind,
     RecoveryStatus,
@@ -198,6 +199,16 @@ def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_runn
     plan = pool(snapshot, finding)
     assert plan.nodes == ("n1",)
     assert sorted(plan.seats) == ["n2", "n3", "n4", "n7"]
+
+
+@pytest.mark.parametrize(("status", "found"), [(StepStatus.INTENDED, 0), (StepStatus.DONE, 1), (StepStatus.FAILED, 1)])
+def test_a_gang_leaves_its_node_once_the_drain_that_was_decided_before_is_over(status: StepStatus, found: int) -> None:
+    """slurmctld refuses the drain, and the gang's move begins with a drain as well."""
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: x")
+    drain = RecoveryStep(0, StepName.DRAIN_NODES, status, attempts=1)
+    drains = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, (drain,))
+    snapshot = b.snapshot(b.node("n1", NodeState.QUARANTINED), jobs=[b.job()], recoveries=(drains,))
+    assert len([*stranded(snapshot, frozenset())]) == found
 
 
 def test_the_guards_apply_here_too() -> None:
