@@ -216,6 +216,24 @@ class TestAdministration:
         snapshot = b.snapshot(b.node("n3", slurm=drained), returns_failed={"n3": b.NOW - 60})
         assert signals(snapshot) == {("n3", signal)}
 
+    @pytest.mark.parametrize(
+        ("lifted", "started", "set_at", "signal"),
+        [
+            (12, 5, 100, Signal.RETURN_REFUSED),
+            (12, 5, 8, Signal.DRAINED_BY_OTHERS),  # by a person since
+            (30, 5, 100, Signal.DRAINED_BY_OTHERS),  # slurmctld had saved that it was resumed
+            (92, 85, 100, Signal.DRAINED_BY_OTHERS),  # a person drained it since, and Slurm kept the reason
+        ],
+    )
+    def test_a_drain_that_comes_back_with_a_crash_of_slurmctld_is_understudys(
+        self, lifted: int, started: int, set_at: int, signal: Signal
+    ) -> None:
+        """Seconds ago: the drain was lifted, slurmctld was started, and the reason was set."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
+        before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - set_at))))
+        crashed = replace(before, drains_lifted={"n3": b.NOW - lifted}, slurmctld_started_at=b.NOW - started)
+        assert signals(crashed) == {("n3", signal)}
+
     def test_a_drain_that_was_not_lifted_when_its_return_was_cancelled_is_no_administrators(self) -> None:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: operator.hold: fan", user="root"))
         before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100))))

@@ -158,6 +158,22 @@ class TestResumedByAPerson:
         assert rehearsal.line.effects["drain_node n3"] == 1
         assert not seats_are_held(rehearsal)
 
+    def test_a_node_that_returned_right_before_slurmctld_crashed_is_resumed_again(self, rehearsal: Rehearsal) -> None:
+        def ask(verb: Verb) -> None:
+            rehearsal.control_plane.stores.repairs.ask(verb, "n6", "fan", "alice", rehearsal.fake.now)
+
+        ask(Verb.HOLD)
+        rehearsal.run(20)
+        saved = rehearsal.fake.saved_state()
+        ask(Verb.RELEASE)
+        rehearsal.run(3)
+        assert not is_drained(rehearsal, "n6")
+        rehearsal.fake.crash(saved)
+        assert is_drained(rehearsal, "n6")
+        rehearsal.run(5)
+        assert rehearsal.state_of("n6") is NodeState.IN_SERVICE
+        assert not is_drained(rehearsal, "n6")
+
     def test_a_node_whose_return_is_cancelled_before_slurm_resumed_it_is_held(self, rehearsal: Rehearsal) -> None:
         """It was drained for good, and by an unknown administrator, as far as the control plane knew."""
 

@@ -210,7 +210,7 @@ TABLE: tuple[Row, ...] = (
         (Signal.WEIGHT_LEFT,), None, Action.RESTORE_WEIGHT,
         "its probation is over: jobs may use it like any other node once it is in service"),
     Row(232, TRUSTED, (Signal.RETURN_REFUSED,), None, Action.RETURN,
-        "it is in service, and Slurm refused to lift the drain: it is asked again"),
+        "it is in service, and Slurm refused to lift the drain, or lost that in a crash: it is asked again"),
     Row(233, TRUSTED, (Signal.RETURN_CANCELLED,), OPERATOR_HOLD, Action.HOLD,
         "an operator wants it to stay out of service, and releases it later"),
     Row(240, (REPAIRING, VALIDATING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),

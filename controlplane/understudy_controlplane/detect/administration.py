@@ -8,9 +8,11 @@ from understudy_controlplane.detect.prolog import refusal_behind
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
 from understudy_controlplane.fleet.node import (
+    CLOCKS_APART_SECONDS,
     IN_REPAIR,
     OUT_OF_SERVICE,
     REASON_PREFIX,
+    SLURM_SAVES_SECONDS,
     NodeState,
     NodeView,
 )
@@ -31,6 +33,9 @@ CALL_SECONDS_MAX = 10.0
 """After this time a call to Slurm by a control plane that has ended has its effect, or never will."""
 
 HEARD_LATELY_SECONDS = 10.0
+
+CRASH_NOTICED_SECONDS = 60.0
+"""Within this time after the start of slurmctld its first reading is expected."""
 
 ANSWERS_FOR_SECONDS = 60.0
 """A person who resumed a node answers for what was known by then. Where readings of Slurm are further apart than this,
@@ -54,6 +59,10 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             words = f"Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_refused", node.name, snapshot.now, words)
             continue
+        if _is_drained_again_by_a_crash(node, snapshot):
+            words = f"slurmctld lost in a crash that it was resumed: {reason}"
+            yield Finding(Signal.RETURN_REFUSED, "administration.return_lost", node.name, snapshot.now, words)
+            continue
         if _is_still_drained(node, snapshot.returns_cancelled.get(node.name)):
             words = f"an operator cancelled its return, and Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_CANCELLED, "administration.return_cancelled", node.name, snapshot.now, words)
@@ -72,6 +81,15 @@ def _is_still_drained(node: NodeView, returned_at: float | None) -> bool:
     if slurm is None or returned_at is None or node.state in OUT_OF_SERVICE or node.state is NodeState.FOREIGN_DRAIN:
         return False
     return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and slurm.reason_at <= returned_at
+
+
+def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:
+    """Only right after the crash: later an administrator may have drained it, and Slurm have kept the old reason."""
+    lifted_at, started_at = snapshot.drains_lifted.get(node.name), snapshot.slurmctld_started_at
+    if lifted_at is None or started_at is None or snapshot.now - started_at > CRASH_NOTICED_SECONDS:
+        return False
+    lost = -CLOCKS_APART_SECONDS < started_at - lifted_at < SLURM_SAVES_SECONDS
+    return lost and _is_still_drained(node, lifted_at)
 
 
 def _judge(

@@ -84,6 +84,8 @@ class Snapshot:
     returns_failed: Mapping[str, float] = field(default_factory=dict)
     """Nodes whose newest return to service has failed → when it was decided, within the last week."""
     returns_cancelled: Mapping[str, float] = field(default_factory=dict)  # the same, by an operator
+    drains_lifted: Mapping[str, float] = field(default_factory=dict)
+    """Nodes whose drain the control plane has lifted within the last hour, and when."""
     weights_left: Mapping[str, Recovery] = field(default_factory=dict)
     """Nodes whose newest change back to their own weight has failed, and that recovery, within the last week."""
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week

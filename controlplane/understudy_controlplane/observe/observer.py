@@ -204,6 +204,7 @@ class Observer:
             limits=past.limits_since(week_ago),
             returns_failed=past.returns_failed_since(week_ago),
             returns_cancelled=past.returns_cancelled_since(week_ago),
+            drains_lifted=past.drains_lifted_since(hour_ago),
             weights_left=past.weights_left_since(week_ago),
             hangs=past.hangs_since(week_ago),
             black_holes=stores.launches.black_holes_since(week_ago),

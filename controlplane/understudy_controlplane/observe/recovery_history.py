@@ -21,9 +21,12 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     Rung,
     StepName,
+    StepStatus,
     ValidationPlan,
 )
 from understudy_controlplane.observe.sources import RecoveryReads
+
+LIFTS = (StepName.RESUME_NODE, StepName.LIFT_DRAIN)
 
 
 class RecoveryHistory:
@@ -119,6 +122,17 @@ class RecoveryHistory:
     def _returns_since(self, since: float, status: RecoveryStatus) -> dict[str, float]:
         newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, ReturnPlan)}
         return {name: one.decided_at for name, one in newest.items() if one.status is status}
+
+    def drains_lifted_since(self, since: float) -> dict[str, float]:
+        """Nodes that a recovery has resumed in Slurm, and when that was seen."""
+        lifted = (
+            (name, step.done_at)
+            for one in self._since(since)
+            for step in one.steps
+            if step.name in LIFTS and step.status is StepStatus.DONE and step.attempts
+            for name in one.plan.nodes
+        )
+        return {name: at for name, at in lifted if at is not None}
 
     def weights_left_since(self, since: float) -> dict[str, Recovery]:
         """Nodes whose newest change back to their own weight has failed."""
