@@ -93,10 +93,10 @@ def _clock(stage: Stage, place: Place) -> float:  # noqa: ARG001
     return clock_offset_ms(found.status, found.offset, found.esterror)
 
 
-def clock_offset_ms(status: int, offset: int, error_us: int) -> float:
+def clock_offset_ms(status: int, offset: int, error_microseconds: int) -> float:
     if status & STA_UNSYNC:
         raise NotPossible("no time service keeps the clock")
-    return abs(offset) / (1e6 if status & STA_NANO else 1e3) + error_us / 1e3
+    return abs(offset) / (1e6 if status & STA_NANO else 1e3) + error_microseconds / 1e3
 
 
 # -- processor and memory ------------------------------------------------------------
