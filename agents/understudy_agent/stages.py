@@ -25,6 +25,7 @@ class StageName(StrEnum):
     PCIE = "pcie"
     NVLINK = "nvlink"
     GPU = "gpu"
+    NETWORK = "network"
 
 
 class StageStatus(StrEnum):
@@ -42,13 +43,14 @@ UNITS: Mapping[StageName, str] = {
     StageName.PCIE: "GB/s",
     StageName.NVLINK: "GB/s",
     StageName.GPU: "Tflop/s",
+    StageName.NETWORK: "GB/s",
 }
 
 LOWER_IS_BETTER = frozenset({StageName.CLOCK})
 SECONDS_MAX = 24 * 3600.0
 WHY_CHARACTERS_MAX = 40
-LINE_BYTES_MAX = 560
-"""The end of a job's output has 700 bytes where nodes and control plane share no directory."""
+LINE_BYTES_MAX = 440
+"""The end of a job's output has 700 bytes without a shared directory. The network has a line of its own."""
 
 PREFIX = "understudy-stages "
 
@@ -63,7 +65,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"pa
     enabled: bool = True
     seconds: float = 10.0
     pass_mark: float = 0.0
-    """The least value, or the greatest one of a clock's offset. 0: it only has to run without an error."""
+    """The least value, or the greatest one of a clock's offset. 0: it only has to run without an error. Of the network:
+    the least share of the median.
+    """
 
     required: bool = False
     """Where it cannot run, the validation fails."""
@@ -83,6 +87,7 @@ DEFAULTS: Mapping[StageName, Stage] = {
     StageName.PCIE: Stage(seconds=5.0),
     StageName.NVLINK: Stage(seconds=5.0),
     StageName.GPU: Stage(seconds=60.0),
+    StageName.NETWORK: Stage(enabled=False, seconds=2.0, pass_mark=0.95),
 }
 
 
@@ -159,7 +164,14 @@ def line_of(results: Iterable[StageResult]) -> str:
     results = list(results)
     for characters in (WHY_CHARACTERS_MAX, 12, 0):
         rows = [
-            [one.stage, one.status[0], one.value, one.pass_mark, round(one.seconds, 1), _plain(one.why)[:characters]]
+            [
+                one.stage,
+                one.status[0],
+                one.value,
+                float(f"{one.pass_mark:.4g}"),
+                round(one.seconds, 1),
+                _plain(one.why)[:characters],
+            ]
             for one in results
         ]
         line = PREFIX + msgspec.json.encode(rows).decode()
@@ -173,9 +185,11 @@ def _plain(text: str) -> str:
 
 
 def results_of(output: str) -> tuple[list[StageResult], str]:
-    """The results in the output of a job, and the output without them. A line that was cut off is none."""
+    """The results in the output of a job, and the output without them. A line that was cut off is none; of a stage that
+    ran again, the last result counts.
+    """
     lines = output.splitlines()
-    found: list[StageResult] = []
+    found: dict[StageName, StageResult] = {}
     others = []
     for line in lines:
         if not line.startswith(PREFIX):
@@ -185,10 +199,10 @@ def results_of(output: str) -> tuple[list[StageResult], str]:
             rows = msgspec.json.decode(
                 line.removeprefix(PREFIX), type=list[tuple[str, str, float | None, float, float, str]]
             )
-            found = [_result(*row) for row in rows]
+            found |= {one.stage: one for one in (_result(*row) for row in rows)}
         except (msgspec.MsgspecError, ValueError, KeyError):
             others.append("the results of the stages cannot be read")
-    return found, "\n".join(others).strip()
+    return list(found.values()), "\n".join(others).strip()
 
 
 _BY_INITIAL = {status.value[0]: status for status in StageStatus}

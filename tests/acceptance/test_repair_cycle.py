@@ -306,3 +306,30 @@ def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(mak
     for name in spares:
         found = {one["stage"]: one["status"] for one in site.node(name)["stages"]}
         assert found == {"memory": "passed", "pcie": "not_possible"}, "it came in the comment of the job"
+
+
+def test_the_network_of_a_node_is_tested_with_idle_nodes_by_jobs_that_end(make_site: MakeSite) -> None:
+    """The pass mark is low: all nodes share this machine."""
+    network = {"network": {"enabled": True, "seconds": 0.05, "pass": 0.01}}
+    validation = {"enabled": True, "selfcheck": "", "command": "true", "dcgm_level": 0, "run_stages": "always"}
+    validation |= {"stages_command": STAGES_COMMAND, "stages": stages() | network}
+    site = make_site(nodes=4, spares=0, settings={"validation": validation})
+    gang.start_site(site)
+    busy = gang.submit(site, "--nodelist=n4", nodes=1, comment="not managed")
+    gang.wait_running(site, busy)
+    asked = ask(site, "n1", "validate", "is its network well?")
+    assert asked.returncode == 0, asked.stderr
+    wait_for_state(site, "n1", "probation")
+    (result,) = site.node("n1")["stages"]
+    assert (result["stage"], result["status"], result["unit"]) == ("network", "passed", "GB/s"), result
+    assert result["value"] > 0
+    assert sorted(line.split(" NodeList=")[1].split()[0] for line in network_jobs(site)) == ["n2", "n3"], (
+        "n4 was in use"
+    )
+    assert gang.state(site, busy) == "RUNNING"
+    site.wait_for(lambda: "RUNNING" not in "".join(network_jobs(site)), 60, "the peers' jobs have ended")
+
+
+def network_jobs(site: Site) -> list[str]:
+    jobs = site.cluster.run("scontrol", "show", "jobs", "--oneliner").stdout.splitlines()
+    return [line for line in jobs if "JobName=understudy-network" in line]

@@ -14,6 +14,7 @@ from understudy_agent.stages import DEFAULTS, Stage, StageName, StageStatus, rea
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.recover.steps.script import (
     NOTHING_CHECKED,
+    Network,
     last_output,
     reset_script,
     validation_script,
@@ -42,10 +43,11 @@ def run(
     hours: float = 0,
     suspect: bool = False,
     sys_class: Path = Path("/sys/class"),
+    network: Network | None = None,
     **policy: Any,
 ) -> tuple[int, str]:
     settings = b.config(validation={"selfcheck": "understudy-x selfcheck", **policy}).validation
-    script = validation_script(settings, gres, hours, suspect).replace("/sys/class", str(sys_class))
+    script = validation_script(settings, gres, hours, suspect, network).replace("/sys/class", str(sys_class))
     done = subprocess.run(
         ["/bin/bash", "-s"], input=script, env={"PATH": str(folder)}, capture_output=True, text=True, check=False
     )
@@ -311,6 +313,31 @@ def test_which_validations_run_the_stages(programs: Path, when: str, hours: floa
     staged(programs)
     _, output = run(programs, hours=hours, run_stages=when, command="true", **STAGED)
     assert ("--stages" in output) is runs
+
+
+PEERS = Network("10.0.0.1", ("n2", "n3"), "train,short", 12.5)
+WITH_NETWORK = {**STAGED, "run_stages": "always", "stages": {"network": {"enabled": True}}}
+
+
+def test_the_network_is_tested_once_at_the_end_and_a_good_one_proves_nothing_else(programs: Path) -> None:
+    staged(programs)
+    code, output = run(programs, network=PEERS, **WITH_NETWORK)
+    words = "--stages - --address 10.0.0.1 --peers n2,n3 --partition train,short --usual 12.5"
+    assert (code, output.count(words)) == (0, 2), "as it was called, and as the program saw it"
+    given = read_stages((programs / "given").read_text())
+    assert [name for name, one in given.items() if one.enabled] == [StageName.NETWORK]
+    settings = {**WITH_NETWORK, "stages_command": "understudy-x"} | {"run_stages": "burn_in"}
+    assert "--peers" not in run(programs, network=PEERS, **settings)[1]
+    off = {name: {"enabled": False} for name in StageName}
+    program(programs, "understudy-x", 'case "$*" in *--peers*) exit 0;; *) exit 2;; esac')
+    stages = {"stages": off | {"network": {"enabled": True}}}
+    assert run(programs, network=PEERS, **{**WITH_NETWORK, **stages})[0] == NOTHING_CHECKED
+
+
+def test_a_network_that_failed_fails_the_validation_and_one_without_peers_does_not(programs: Path) -> None:
+    program(programs, "understudy-x", 'case "$*" in *--peers*) exit 1;; *--address*) exit 2;; *) exit 0;; esac')
+    assert run(programs, network=PEERS, **WITH_NETWORK)[0] == 1
+    assert run(programs, network=Network("10.0.0.1", (), "train", None), **WITH_NETWORK)[0] == 0
 
 
 def test_stages_that_do_not_exist_are_refused_by_the_configuration() -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from understudy_agent.selfcheck.network import NetworkError
 from understudy_agent.selfcheck.node import CheckOptions, Device, NodeResult, check_node
+from understudy_agent.selfcheck.peer_jobs import NetworkOrder, chosen, take_part
 from understudy_agent.selfcheck.stage_runs import Place, run_stages
 from understudy_agent.stages import StagesError, StageStatus, line_of, read_stages
 
@@ -25,6 +27,8 @@ EXIT = {"passed": 0, "failed": 1, "could_not_run": 2}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.join is not None:
+        return _join(options)
     if options.stages is not None:
         return _run_stages(options)
     order = CheckOptions(
@@ -50,7 +54,8 @@ def _run_stages(options: argparse.Namespace) -> int:
     except (OSError, UnicodeDecodeError, StagesError) as error:
         sys.stderr.write(f"understudy selfcheck: the stages of {options.stages} cannot be read: {error}\n")
         return EXIT["could_not_run"]
-    results = run_stages(stages, Place(WORKER, dict(os.environ), options.gpus, slow_ratio=options.slow_ratio))
+    place = Place(WORKER, dict(os.environ), options.gpus, slow_ratio=options.slow_ratio, network=_network(options))
+    results = run_stages(stages, place)
     for one in results:
         sys.stdout.write(f"{one.words}; {one.seconds:.1f} s\n")
     sys.stdout.write(f"{line_of(results)}\n")
@@ -58,6 +63,27 @@ def _run_stages(options: argparse.Namespace) -> int:
     if StageStatus.FAILED in found:
         return EXIT["failed"]
     return EXIT["passed" if StageStatus.PASSED in found else "could_not_run"]
+
+
+def _network(options: argparse.Namespace) -> NetworkOrder | None:
+    name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    return NetworkOrder(
+        name,
+        options.address or name,
+        tuple(chosen(options.peers)),
+        options.partition,
+        options.usual,
+        options.transport,
+    )
+
+
+def _join(options: argparse.Namespace) -> int:
+    try:
+        take_part(options.join, options.seconds, dict(os.environ))
+    except (NetworkError, OSError, ValueError) as error:
+        sys.stderr.write(f"understudy selfcheck: no part in the network test of {options.join}: {error}\n")
+        return EXIT["could_not_run"]
+    return EXIT["passed"]
 
 
 def _read(path: str) -> str:
@@ -97,6 +123,17 @@ def _parser() -> argparse.ArgumentParser:
         help="run the stages of a validation as this TOML file has them, instead of the products alone; "
         '"default": as built in, "-": standard input',
     )
+    network = parser.add_argument_group(
+        "network stage", "Peers take part by jobs of their own, as Slurm can start them."
+    )
+    network.add_argument("--peers", default="", metavar="NODES", help="idle nodes, with commas between them")
+    network.add_argument("--partition", default="", help="partition of the peers' jobs")
+    network.add_argument("--address", default="", help="at which peers reach this node (default: its name)")
+    network.add_argument("--usual", type=_positive, metavar="GB/s", help="the fleet's median")
+    network.add_argument(
+        "--transport", choices=["auto", "tcp", "gloo", "nccl"], default="auto", help="default: NCCL or TCP"
+    )
+    network.add_argument("--join", metavar="HOST:PORT", help="take part as a peer")
     parser.add_argument(
         "--device",
         choices=["auto", "cuda", "cpu"],

@@ -13,8 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
+
+from understudy_agent.selfcheck.network import NetworkError, judge
 from understudy_agent.selfcheck.node import CheckOptions, NodeResult, check_node, measure_links
+from understudy_agent.selfcheck.peer_jobs import NetworkOrder, run_with_peers
 from understudy_agent.stages import Stage, StageName, StageResult, StageStatus, judged
 
 MIB = 2**20
@@ -37,6 +42,14 @@ class StageFailed(Exception):
     """It ran, and found a fault whatever its value. The message has it."""
 
 
+class Outcome(NamedTuple):
+    """Of a stage that computes its own pass mark."""
+
+    value: float
+    mark: float
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The node as the stages see it."""
@@ -46,6 +59,7 @@ class Place:
     gpus_expected: int | None = None
     mounts: Path = Path("/proc/mounts")
     slow_ratio: float | None = None
+    network: NetworkOrder | None = None
 
 
 def run_stages(stages: Mapping[StageName, Stage], place: Place) -> list[StageResult]:
@@ -53,7 +67,7 @@ def run_stages(stages: Mapping[StageName, Stage], place: Place) -> list[StageRes
     return [_run(name, stages[name], run, place) for name, run in _RUNS.items() if stages[name].enabled]
 
 
-def _run(name: StageName, stage: Stage, run: Callable[[Stage, Place], float], place: Place) -> StageResult:
+def _run(name: StageName, stage: Stage, run: Callable[[Stage, Place], float | Outcome], place: Place) -> StageResult:
     begun = time.monotonic()
     try:
         value = run(stage, place)
@@ -63,7 +77,11 @@ def _run(name: StageName, stage: Stage, run: Callable[[Stage, Place], float], pl
     except (StageFailed, OSError, MemoryError) as error:
         seconds = time.monotonic() - begun
         return StageResult(name, StageStatus.FAILED, None, stage.pass_mark, seconds, str(error))
-    return judged(name, stage, value, time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    if isinstance(value, Outcome):
+        own = msgspec.structs.replace(stage, pass_mark=value.mark)
+        return msgspec.structs.replace(judged(name, own, value.value, seconds), why=value.why)
+    return judged(name, stage, value, seconds)
 
 
 # -- clock ------------------------------------------------------------
@@ -262,7 +280,22 @@ def _link(kind: str, stage: Stage, place: Place) -> float:
     return answer.gbps
 
 
-_RUNS: Mapping[StageName, Callable[[Stage, Place], float]] = {
+def _network(stage: Stage, place: Place) -> Outcome:
+    """The median over its peers, in GB/s, beside what the peers exchange with each other and what is usual."""
+    order = place.network
+    if order is None or not order.peers:
+        raise NotPossible("there is no idle peer")
+    try:
+        rates = run_with_peers(order, stage.seconds, place.environment)
+    except (NetworkError, OSError) as error:
+        raise NotPossible(str(error)) from error
+    verdict = judge(rates, stage.pass_mark, order.usual)
+    if verdict.value is None:
+        raise NotPossible(verdict.why)
+    return Outcome(verdict.value, float(f"{verdict.mark:.4g}"), verdict.why)
+
+
+_RUNS: Mapping[StageName, Callable[[Stage, Place], float | Outcome]] = {
     StageName.CLOCK: _clock,
     StageName.CPU: _cpu,
     StageName.MEMORY: _memory,
@@ -271,4 +304,5 @@ _RUNS: Mapping[StageName, Callable[[Stage, Place], float]] = {
     StageName.PCIE: _pcie,
     StageName.NVLINK: _nvlink,
     StageName.GPU: _gpu,
+    StageName.NETWORK: _network,
 }

@@ -300,7 +300,9 @@ def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
     return (detail.gpu,) if isinstance(detail, HardwareDetail) and detail.gpu else ()
 
 
-def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float) -> ValidationPlan:
+def validation_plan(
+    node: NodeView, rung: Rung | None, label: str, hours: float, peers: tuple[str, ...] = ()
+) -> ValidationPlan:
     """It ends with the node still reserved for the control plane; the next decision follows from the result."""
     return ValidationPlan(
         steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION),
@@ -309,6 +311,7 @@ def validation_plan(node: NodeView, rung: Rung | None, label: str, hours: float)
         hours=hours,
         label=label,
         suspect=node.state is NodeState.SUSPECT,
+        peers=peers,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, plans
+from understudy_controlplane.decide.peers import peers_of
 from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
@@ -116,7 +117,7 @@ def _plan(  # noqa: PLR0911 - a list: a return for each action
             assert isinstance(finding.detail, RepairDetail)
             return plans.repair_plan(node, finding.detail, label, snapshot.incident_of(node.name))
         case Action.VALIDATE:
-            return _validate(node, finding, label, config)
+            return _validate(snapshot, node, finding, label, config)
         case Action.ASK_PERSON:
             return plans.manual_repair_plan(node, finding, label)
         case Action.TAKE_BACK:
@@ -134,7 +135,8 @@ def _plan(  # noqa: PLR0911 - a list: a return for each action
     raise AssertionError(f"row {row.number}: {row.action} is no action on one node")
 
 
-def _validate(node: NodeView, finding: Finding, label: str, config: Config) -> Plan:
+def _validate(snapshot: Snapshot, node: NodeView, finding: Finding, label: str, config: Config) -> Plan:
     rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
     burn_in = isinstance(finding.detail, RequestDetail) and finding.detail.verb is Verb.BURN_IN
-    return plans.validation_plan(node, rung, label, config.validation.burn_in_hours if burn_in else 0.0)
+    hours = config.validation.burn_in_hours if burn_in else 0.0
+    return plans.validation_plan(node, rung, label, hours, peers_of(snapshot, node, config, hours))

@@ -220,6 +220,7 @@ class ValidationPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.VALID
     rung: Rung | None = None  # of the repair ladder, where the validation stands for one
     hours: float = 0.0  # the test is repeated for this time
     suspect: bool = False  # the test is to find what makes the node suspect
+    peers: tuple[str, ...] = ()  # idle nodes with which its network is tested, if they are still idle then
 
 
 class ManualRepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.MANUAL_REPAIR.value):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from understudy_agent.stages import StageResult
+from understudy_agent.stages import StageName, StageResult
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.course import (
@@ -339,6 +339,7 @@ class Runner:
             send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
+            network_median=lambda: self._stores.stages.median(StageName.NETWORK),
         )
 
     def _note_read(self) -> None:

@@ -78,6 +78,7 @@ class StepContext:
     send_orders: Callable[[LauncherOrders], None]  # to the launcher of the plan's job
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
     launcher: Gang | None = None  # what that launcher last reported
+    network_median: Callable[[], float | None] = lambda: None  # of the fleet, in GB/s; asks the database
 
     def plan_as(self, kind: type[PlanT]) -> PlanT:
         """The plan, for a step that only plans of this kind have."""

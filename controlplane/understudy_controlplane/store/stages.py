@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from sqlalchemy import Engine, func, select
 
@@ -13,6 +14,9 @@ from understudy_controlplane.store.database import insert_new, reading
 
 _STAGE = tables.stage_result
 _NEWEST = select(func.max(_STAGE.c.id)).group_by(_STAGE.c.node, _STAGE.c.stage)
+
+NODES_MIN = 8
+"""Fewer nodes have no distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,15 @@ class StageStore:
         ]
         with self._engine.begin() as connection:
             insert_new(connection, _STAGE, rows)
+
+    def median(self, stage: StageName) -> float | None:
+        """Of the last results of nodes that passed; None: too few to compare with."""
+        values = [
+            one.result.value
+            for one in self.newest()
+            if one.result.stage is stage and one.result.status is StageStatus.PASSED and one.result.value is not None
+        ]
+        return median(values) if len(values) >= NODES_MIN else None
 
     def newest(self, node: str | None = None) -> list[KeptResult]:
         """The last result of each stage, of one node or of all."""

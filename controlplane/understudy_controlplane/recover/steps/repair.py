@@ -11,7 +11,13 @@ from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan, R
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
-from understudy_controlplane.recover.steps.script import last_output, reset_script, validation_script, with_last_output
+from understudy_controlplane.recover.steps.script import (
+    Network,
+    last_output,
+    reset_script,
+    validation_script,
+    with_last_output,
+)
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
 
 START_SECONDS = 300.0
@@ -203,8 +209,17 @@ def observe_validated(context: StepContext) -> Observation:
 def validate(context: StepContext, slurm: Slurm) -> None:
     node = _node(context)
     plan, policy = context.plan_as(ValidationPlan), context.config.validation
-    script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect)
+    network = _network(context, plan, node) if node is not None else None
+    script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect, network)
     _submit(context, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
+
+
+def _network(context: StepContext, plan: ValidationPlan, node: SlurmNode) -> Network:
+    """The planned peers that Slurm still has idle: a job there starts at once, or not at all."""
+    peers = [context.slurm.nodes[name] for name in plan.peers if name in context.slurm.nodes]
+    idle = tuple(one.name for one in peers if one.usable and one.base_state == "IDLE")
+    usual = context.network_median() if plan.peers else None
+    return Network(node.address, idle, ",".join(node.partitions), usual)
 
 
 # -- people ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import base64
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from understudy_agent.stages import toml_of
+from understudy_agent.stages import Stage, StageName, toml_of
 from understudy_controlplane.config import Repair, RunStages, Validation
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 
@@ -70,9 +71,21 @@ sh -c {shlex.quote(policy.reset_command)} 2>&1
 """
 
 
-def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Of the network stage: who takes part, and what is usual."""
+
+    address: str  # of the node
+    peers: tuple[str, ...]
+    partition: str
+    usual: float | None  # the fleet's median in GB/s
+
+
+def validation_script(
+    policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False, network: Network | None = None
+) -> str:
     """Every part is run, also after one that failed: the administrator who repairs the node needs all results. With
-    `hours` all of it is repeated for that time, until a round fails.
+    `hours` all of it but the network, which takes other nodes, is repeated for that time, until a round fails.
     """
     gpus = gpus_of_gres(gres)
     parts: list[str] = []
@@ -81,7 +94,7 @@ def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect
         command = shlex.quote(_selfcheck(policy, gpus, suspect))
         # Exit code 2: it could not run, as on a node without PyTorch. That is no pass and no failure.
         parts.append(f"if has {program}; then part {command} 2\nelse absent {program}; fi\n")
-    if policy.run_stages is RunStages.ALWAYS or (policy.run_stages is RunStages.BURN_IN and hours):
+    if _runs_stages(policy, hours):
         parts.append(_stages(policy, gpus, suspect))
     if gpus:
         bandwidth = policy.all_reduce_gbps_min if gpus > 1 else 0  # one GPU alone sends nothing
@@ -98,9 +111,8 @@ def validation_script(policy: Validation, gres: str, hours: float = 0.0, suspect
     if policy.command:
         parts.append(f"part {shlex.quote(policy.command)}\n")
     again = f"[ $SECONDS -lt {int(hours * 3600)} ]"
-    return "".join(
-        ["#!/bin/bash\n", _PATH, _HEAD, f"while :; do\n{''.join(parts)}{again} || break\n{_ROUND}done\n", _TAIL]
-    )
+    rounds = f"while :; do\n{''.join(parts)}{again} || break\n{_ROUND}done\n"
+    return "".join(["#!/bin/bash\n", _PATH, _HEAD, rounds, _network(policy, hours, network), _TAIL])
 
 
 def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
@@ -122,11 +134,34 @@ def _stages(policy: Validation, gpus: int, suspect: bool) -> str:
     words = [policy.stages_command, "--stages -"]
     words += [f"--gpus {gpus}"] if gpus else []
     words += [f"--slow-ratio {policy.slow_ratio:g}"] if suspect and policy.slow_ratio else []
-    text = shlex.quote(toml_of(policy.all_stages))
-    return f"if has {program}; then stages {shlex.quote(' '.join(words))} {text}\nelse absent {program}; fi\n"
+    on_the_node = {name: stage for name, stage in policy.all_stages.items() if name is not StageName.NETWORK}
+    off = {StageName.NETWORK: Stage(enabled=False)}
+    text = shlex.quote(toml_of(on_the_node | off))
+    call = f"stages {shlex.quote(' '.join(words))} {text}; results=$line"
+    return f"if has {program}; then {call}\nelse absent {program}; fi\n"
 
 
-_HEAD = r"""checked=0 failed=0 wrong= results=
+def _network(policy: Validation, hours: float, network: Network | None) -> str:
+    """Once, at the end, of a node on which nothing else has failed."""
+    stage = policy.all_stages[StageName.NETWORK]
+    if network is None or not stage.enabled or not _runs_stages(policy, hours):
+        return ""
+    program = shlex.quote(shlex.split(policy.stages_command)[0])
+    words = [policy.stages_command, "--stages -", f"--address {shlex.quote(network.address)}"]
+    words += [f"--peers {shlex.quote(','.join(network.peers))}"] if network.peers else []
+    words += [f"--partition {shlex.quote(network.partition)}"] if network.partition else []
+    words += [f"--usual {network.usual:g}"] if network.usual else []
+    alone = {name: Stage(enabled=False, path="/") for name in StageName} | {StageName.NETWORK: stage}
+    call = f"stages {shlex.quote(' '.join(words))} {shlex.quote(toml_of(alone))}; network=$line"
+    # That no peer was free proves nothing of the node, and neither does a good network of what else it has.
+    return f'if [ "$failed" -eq 0 ] && has {program}; then {call}; [ "$code" -ne 0 ] || checked=$((checked - 1)); fi\n'
+
+
+def _runs_stages(policy: Validation, hours: float) -> bool:
+    return policy.run_stages is RunStages.ALWAYS or (policy.run_stages is RunStages.BURN_IN and hours > 0)
+
+
+_HEAD = r"""checked=0 failed=0 wrong= results= network=
 has() { command -v "$1" >/dev/null 2>&1; }
 absent() { echo "== $1: not installed here, skipped"; }
 part() { # command, exit code that means "could not run"
@@ -140,7 +175,7 @@ stages() { # command, its standard input
   output=$(bash -c "$1" <<<"$2" 2>&1)
   code=$?
   grep -v '^understudy-stages ' <<<"$output"
-  results=$(grep '^understudy-stages ' <<<"$output" | tail -n 1)
+  line=$(grep '^understudy-stages ' <<<"$output" | tail -n 1)
   verdict "$1" 2
 }
 verdict() { # command, exit code that means "could not run"
@@ -189,6 +224,7 @@ _ROUND = '[ "$failed" -eq 0 ] || break\n[ "$checked" -gt 0 ] || break\n'
 
 _TAIL = f"""echo "== $checked checks, $failed failed${{wrong:+: ${{wrong#; }}}}"
 [ -z "$results" ] || echo "$results"
+[ -z "$network" ] || echo "$network"
 [ "$failed" -eq 0 ] || exit 1
 [ "$checked" -gt 0 ] || {{ echo "== nothing was checked that could prove it well"; exit {NOTHING_CHECKED}; }}
 """
