@@ -214,7 +214,12 @@ class SocketMesh:
     def ring(self, count: int) -> None:
         world = len(self.names)
         following, before = (self.rank + 1) % world, (self.rank - 1) % world
-        sender = threading.Thread(target=lambda: [self.send(following) for _ in range(count)], daemon=True)
+
+        def send_all() -> None:
+            for _ in range(count):
+                self.send(following)
+
+        sender = threading.Thread(target=send_all, daemon=True)
         sender.start()
         for _ in range(count):
             _fill(self.links[before], memoryview(self._in))
