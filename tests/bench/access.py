@@ -153,7 +153,7 @@ def serving(control_plane: ControlPlane) -> Iterator[str]:
     """Its routes, without its loop."""
     (port,) = free_ports(1)
     config = uvicorn.Config(control_plane.app, port=port, log_level="warning", lifespan="off")
-    server = Server(config, Connections(control_plane.reads.current.config.limits))
+    server = Server(config, Connections(control_plane.reads.current.config.limits), control_plane.end_waits)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -36,12 +36,14 @@ class Browser:
             wanted = {"url": "about:blank", "browserContextId": context}
             target = _call(root, 2, "Target.createTarget", wanted)["targetId"]
             address = f"{self._address.partition('/devtools/')[0]}/devtools/page/{target}"
-            with connect(address, max_size=None) as connection:
-                tab = Tab(connection, url, size)
-                for name, value in cookies.items():
-                    tab.call("Network.setCookie", name=name, value=value, url=url)
-                yield tab
-            _call(root, 3, "Target.disposeBrowserContext", {"browserContextId": context})
+            try:
+                with connect(address, max_size=None) as connection:
+                    tab = Tab(connection, url, size)
+                    for name, value in cookies.items():
+                        tab.call("Network.setCookie", name=name, value=value, url=url)
+                    yield tab
+            finally:
+                _call(root, 3, "Target.disposeBrowserContext", {"browserContextId": context})
 
 
 class Tab:

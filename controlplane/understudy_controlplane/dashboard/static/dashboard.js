@@ -18,6 +18,12 @@ const tellAges = scope => {
     one.textContent = spoken(Date.now() / 1000 - ahead - at)
   }
 }
+// What scrolls can be reached by keys, and nothing else is in their way.
+const reach = () => document.querySelectorAll(".wide").forEach(one => {
+  if (one.scrollWidth > one.clientWidth + 1) { one.tabIndex = 0; one.setAttribute("role", "region"); one.ariaLabel ||= "Table" }
+  else one.removeAttribute("tabindex")
+})
+addEventListener("resize", reach)
 const noteClock = at => { if (at) ahead = Date.now() / 1000 - at }
 
 // Dark and light.
@@ -66,6 +72,7 @@ const shownNow = () => {
   if (count) document.title = `(${count}) ${document.title}`
   keepOnly()
   showCursor()
+  reach()
 }
 const listen = () => {
   const query = new URLSearchParams({ page: main.dataset.path, by: main.dataset.by, layout: main.dataset.layout, seen })
@@ -108,6 +115,7 @@ const again = async () => {
 if (main?.dataset.layout) {
   noteClock(seen)
   tellAges(document)
+  reach()
   tell("still", "connecting")
   listen()
   setInterval(() => {

@@ -1,0 +1,245 @@
+"""The pages in a real browser, Debian's Chromium: what they show, what keys and buttons do, who can read them.
+
+`build/dashboard/` keeps a screenshot of every page, dark and light, on a desktop and on a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+from tests.bench.access import serving
+from tests.dashboard.browser import DESKTOP, PHONE, Browser, Tab, chromium
+from tests.dashboard.site import enlarge, played, session, set_state
+from tests.recover.rehearsal import Rehearsal
+from tests.tokens import secret
+from understudy_controlplane.app import ControlPlane
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.store.database import ID_MAX
+from understudy_controlplane.store.queries import Record, RequestFilter
+
+pytestmark = pytest.mark.integration
+
+SHOTS = REPOSITORY / "build" / "dashboard"
+ACCESSIBLE = (Path(__file__).parent / "accessible.js").read_text()
+LIVE = "document.getElementById('link').dataset.state === 'live'"
+STEADY = f"{LIVE} && [...document.querySelectorAll('time')].every(one => one.title)"
+PAGES = {
+    "fleet": "",
+    "fleet_by_switch": "?by=switch",
+    "node": "/nodes/n3",
+    "jobs": "/jobs",
+    "job": "/jobs/1",
+    "recoveries": "/recoveries",
+    "recovery": "/recoveries/SWAP",
+    "incidents": "/incidents",
+    "incident": "/incidents/1",
+    "guards": "/guards",
+    "missing": "/nodes/none",
+}
+LOOKS = [("light", "desktop", DESKTOP), ("dark", "desktop", DESKTOP), ("dark", "phone", PHONE)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    made = played(tmp_path_factory.mktemp("dashboard"))
+    enlarge(made.control_plane, racks=24)
+    return made
+
+
+@pytest.fixture(scope="module")
+def plane(rehearsal: Rehearsal) -> ControlPlane:
+    return rehearsal.control_plane
+
+
+@pytest.fixture(scope="module")
+def url(plane: ControlPlane) -> Iterator[str]:
+    with serving(plane) as address:
+        yield address.replace("127.0.0.1", "localhost")  # there a cookie needs no TLS
+
+
+@pytest.fixture(scope="module")
+def cookies(url: str) -> dict[str, str]:
+    return session(url)
+
+
+@pytest.fixture
+def tab(browser: Browser, url: str, cookies: dict[str, str]) -> Iterator[Tab]:
+    with browser.tab(url, cookies) as opened:
+        yield opened
+        assert opened.problems == []
+
+
+@pytest.mark.parametrize(("scheme", "device", "size"), LOOKS, ids=str)
+def test_every_page_is_drawn_is_live_and_can_be_read_by_all(
+    tab: Tab, rehearsal: Rehearsal, scheme: str, device: str, size: tuple[int, int]
+) -> None:
+    tab.resize(size)
+    tab.scheme(scheme)
+    lacking = {}
+    for name, path in PAGES.items():
+        tab.open(f"/dashboard{path.replace('SWAP', str(rehearsal.recoveries()[-1].id))}")
+        if name != "missing":
+            tab.wait_for(STEADY)
+        tab.screenshot(SHOTS / f"{name}-{scheme}-{device}.png")
+        wider = tab.run("document.documentElement.scrollWidth > innerWidth")
+        lacking[name] = [*tab.run(ACCESSIBLE), *(["it is wider than its window"] if wider else [])]
+    # The server answers the page of a node that there is not with 404, which the browser reports.
+    tab.problems = [one for one in tab.problems if "/nodes/none" not in one]
+    assert {name: found for name, found in lacking.items() if found} == {}
+
+
+SPOILT = {
+    "document.querySelector('h1').remove()": "first heading",
+    "document.getElementById('q').labels[0].remove()": "no name",
+    "document.getElementById('theme').ariaLabel = ''; document.getElementById('theme').textContent = ''": "no name",
+    "document.querySelector('main h2').style.color = '#8a9a95'": "contrast",
+    "document.querySelector('th').removeAttribute('scope')": "head",
+    "document.querySelector('svg.timeline').removeAttribute('aria-label')": "no text",
+}
+
+
+def test_what_checks_the_pages_finds_what_is_wrong(
+    browser: Browser, url: str, cookies: dict[str, str], rehearsal: Rehearsal
+) -> None:
+    for spoil, found in SPOILT.items():
+        with browser.tab(url, cookies) as tab:
+            tab.scheme("light")
+            tab.open(f"/dashboard/recoveries/{rehearsal.recoveries()[-1].id}")
+            tab.wait_for(STEADY)
+            tab.run(f"source.close(); {spoil}")
+            assert found in str(tab.run(ACCESSIBLE)), spoil
+
+
+def tile(name: str) -> str:
+    """A script: the code of the node's tile."""
+    return (
+        f"(() => {{ const group = [...document.querySelectorAll('.g')].find(one => "
+        f"one.dataset.nodes.split(' ').includes('{name}')); return group.querySelector('svg').dataset.tiles"
+        f"[group.dataset.nodes.split(' ').indexOf('{name}')] }})()"
+    )
+
+
+def test_a_tile_changes_where_its_node_does(tab: Tab, plane: ControlPlane) -> None:
+    tab.open("/dashboard")
+    tab.wait_for(STEADY)
+    assert tab.run(tile("r05n05")) in "oi"
+    set_state(plane, "r05n05", NodeState.QUARANTINED)
+    tab.wait_for(f"{tile('r05n05')} === 'q'")
+    tab.wait_for("document.getElementById('ill').textContent.includes('r05n05')")
+    set_state(plane, "r05n05", NodeState.IN_SERVICE)
+    tab.wait_for(f"{tile('r05n05')} !== 'q'")
+
+
+def test_keys_move_over_the_map_and_open_a_node(tab: Tab) -> None:
+    tab.open("/dashboard")
+    tab.wait_for(STEADY)
+    tab.run("document.getElementById('map').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft"):
+        tab.press(key)
+    tab.wait_for("document.getElementById('pointed').textContent.startsWith('r01n09, r01: ')")
+    tab.press("Enter")
+    tab.wait_for("location.pathname.endsWith('/nodes/r01n09')")
+
+
+def test_a_click_opens_the_node_below_it(tab: Tab) -> None:
+    tab.open("/dashboard")
+    tab.wait_for(STEADY)
+    box = tab.run("document.querySelector('#g-0 svg').getBoundingClientRect().toJSON()")
+    where = {"x": box["x"] + box["width"] * 2.5 / 8, "y": box["y"] + box["height"] * 0.75}
+    for kind in ("mousePressed", "mouseReleased"):
+        tab.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
+    tab.wait_for("location.pathname.endsWith('/nodes/r01n11')")
+
+
+def test_the_legend_shows_one_state_alone_also_after_an_update(tab: Tab, plane: ControlPlane) -> None:
+    tab.open("/dashboard")
+    tab.wait_for(STEADY)
+    tab.run("document.getElementById('only-s').click()")
+    set_state(plane, "r06n06", NodeState.SUSPECT)
+    tab.wait_for(f"{tile('r06n06')} === 's'")
+    tab.wait_for("document.getElementById('only-s').getAttribute('aria-pressed') === 'true'")
+    assert tab.run("document.getElementById('map').dataset.only") == "s"
+    assert tab.run("getComputedStyle(document.querySelector('.map .t-o')).opacity") == "0.16"
+
+
+def requests_of(plane: ControlPlane) -> list[Record]:
+    return plane.reads.queries.requests(10, ID_MAX, RequestFilter())
+
+
+def test_an_operator_sees_what_comes_of_a_request_gives_a_reason_and_sends_it(tab: Tab, plane: ControlPlane) -> None:
+    tab.open("/dashboard/nodes/n1")
+    tab.wait_for(STEADY)
+    tab.run("document.querySelector('[data-act=\"v1/nodes/n1/hold\"]').click()")
+    tab.wait_for("/^(It will be done|A guard)/.test(document.getElementById('ask-prospect').textContent)")
+    before = len(requests_of(plane))
+    tab.run("document.getElementById('ask-yes').click()")  # without a reason the browser sends nothing
+    tab.type("cables are swapped")
+    tab.press("Tab")
+    tab.run("document.getElementById('ask-yes').click()")
+    tab.wait_for("!document.getElementById('ask').open")
+    newest, *older = requests_of(plane)
+    assert (newest["verb"], newest["reason"], newest["by"], len(older)) == (
+        *(Verb.HOLD.value, "cables are swapped", "operator"),
+        before,
+    )
+    set_state(plane, "r01n01", NodeState.IN_SERVICE)  # a round
+    tab.wait_for("document.getElementById('happened').textContent.includes('cables are swapped')")
+
+
+def test_a_viewer_has_no_buttons_that_act(browser: Browser, url: str) -> None:
+    with browser.tab(url, session(url, Role.VIEWER)) as tab:
+        tab.open("/dashboard/nodes/n3")
+        tab.wait_for(STEADY)
+        assert tab.run("document.querySelectorAll('.act').length") == 0
+        assert "role viewer" in tab.text()
+
+
+def test_logging_in_leads_to_the_page_that_was_wanted(browser: Browser, url: str) -> None:
+    with browser.tab(url, {}) as tab:
+        tab.open("/dashboard/nodes/n3")
+        tab.wait_for("location.pathname === '/login'")
+        tab.wait_for("document.readyState === 'complete'")
+        tab.run("document.getElementById('token').focus()")
+        tab.type(secret(Role.ADMIN))
+        tab.press("Enter")
+        tab.wait_for("location.pathname === '/dashboard/nodes/n3'")
+
+
+def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, url: str, rehearsal: Rehearsal) -> None:
+    with browser.tab(url, {"understudy_session": "it-has-ended"}) as tab:
+        tab.open("/dashboard")
+        tab.wait_for("location.pathname === '/login'")
+
+
+def test_a_lost_connection_is_shown_and_ends(tab: Tab) -> None:
+    tab.open("/dashboard")
+    tab.wait_for(STEADY)
+    tab.run("heardAt = 0")  # as if nothing had been heard for long
+    offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    tab.call("Network.emulateNetworkConditions", offline=True, **offline)
+    tab.run("source.onerror()")
+    tab.wait_for("document.getElementById('link').textContent === 'disconnected'")
+    assert "No connection to the control plane" in tab.text()
+    tab.call("Network.emulateNetworkConditions", offline=False, **offline)
+    tab.wait_for(LIVE)
+    tab.wait_for("document.getElementById('stale').hidden")
+    tab.problems = [one for one in tab.problems if "ERR_INTERNET_DISCONNECTED" not in one]
+
+
+def test_a_control_plane_that_stands_still_is_shown(tab: Tab) -> None:
+    tab.open("/dashboard")
+    tab.wait_for(STEADY)
+    tab.run("ahead -= 60")  # as if the newest round were a minute old
+    tab.wait_for("document.getElementById('stale').textContent.includes('has not looked at the cluster')")
