@@ -105,7 +105,7 @@ SPOILT = {
     "document.getElementById('q').labels[0].remove()": "no name",
     "document.getElementById('theme').ariaLabel = ''; document.getElementById('theme').textContent = ''": "no name",
     "document.querySelector('main h2').style.color = '#8a9a95'": "contrast",
-    "document.querySelector('th').removeAttribute('scope')": "head",
+    "document.querySelector('#why th').removeAttribute('scope')": "head",
     "document.querySelector('svg.timeline').removeAttribute('aria-label')": "no text",
 }
 
