@@ -1,0 +1,292 @@
+"""`understudy check-job SCRIPT`: whether a fault could be recovered from in the job that this batch script describes.
+
+Belongs here: reading the script as sbatch does, and what each of its lines means for a recovery. Pure but for reading
+the file. Must not: asking Slurm, or what only the control plane knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy_agent.launch.options import Options, UsageError, parse
+
+SCRIPT_BYTES_MAX = 4 * 1024 * 1024
+OPT_IN_WORD = "understudy"
+SIGNALS_OF_STEPS = frozenset({"USR1", "USR2", "TERM"})
+"""A seat passes these on to the launcher when Slurm signals the steps; others reach it with `B:` alone."""
+MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "prun"})
+
+_SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "a": "array", "t": "time", "n": "ntasks"}
+_FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
+_HETEROGENEOUS = re.compile(r"^#SBATCH\s+(hetjob|packjob)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    line: int
+    """Of the script; 0: of none."""
+    text: str
+    """What it leads to, and what to do."""
+    is_problem: bool = True
+    """False: a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What sbatch reads in a batch script."""
+
+    options: dict[str, tuple[int, str]]
+    """Name → line and value."""
+    late: tuple[int, ...]
+    """Lines with #SBATCH that sbatch ignores, because a command stands before them."""
+    heterogeneous: int
+    """Line of a component's separator; 0: there is none."""
+    commands: tuple[tuple[int, str], ...]
+    """Number and text of each line with commands; lines that a backslash continues are joined."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="understudy check-job",
+        description="Say whether a fault could be recovered from in the job that a batch script describes. "
+        "Exits with 1 where it could not.",
+    )
+    parser.add_argument("script", type=Path, help="the batch script; - is standard input")
+    parser.add_argument(
+        "sbatch", nargs="*", metavar="OPTION", help="what sbatch is given in addition, after --, such as -- --requeue"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        text = sys.stdin.read() if str(given.script) == "-" else _read(given.script)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"understudy check-job: {given.script} cannot be read: {error}\n")
+        return 2
+    found = list(check(text, given.sbatch))
+    for one in found:
+        where = f"line {one.line}: " if one.line else ""
+        sys.stdout.write(f"{'problem' if one.is_problem else 'note'}: {where}{one.text}\n")
+    problems = sum(one.is_problem for one in found)
+    if not problems:
+        sys.stdout.write("A fault in this job can be recovered from, as far as its script shows.\n")
+    return 1 if problems else 0
+
+
+def _read(path: Path) -> str:
+    """Raises OSError, or ValueError where it is no text of a usual size."""
+    with path.open("rb") as file:
+        content = file.read(SCRIPT_BYTES_MAX + 1)
+    if len(content) > SCRIPT_BYTES_MAX:
+        raise ValueError(f"it has more than {SCRIPT_BYTES_MAX} bytes")
+    return content.decode(errors="replace")
+
+
+def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
+    """`sbatch`: options of the command line, which go before those of the script."""
+    script = read_script(text)
+    options = script.options | {name: (0, value) for name, value in _options(sbatch)}
+    for line in script.late:
+        yield Finding(line, "sbatch ignores this #SBATCH line, as a command stands before it: move it up")
+    yield from _for_every_job(script, options)
+    launch = _launch(script)
+    if launch is None:
+        yield from _without_launcher(script, options)
+    else:
+        yield from _with_launcher(options, *launch)
+
+
+def read_script(text: str) -> Script:
+    options: dict[str, tuple[int, str]] = {}
+    late: list[int] = []
+    commands: list[tuple[int, str]] = []
+    heterogeneous, continues = 0, False
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if line.startswith("#SBATCH"):
+            if commands:
+                late.append(number)
+            elif _HETEROGENEOUS.match(line):
+                heterogeneous = heterogeneous or number
+            else:
+                words = _words(line.removeprefix("#SBATCH"))
+                options |= {name: (number, value) for name, value in _options(words)}
+        elif continues:
+            first, begun = commands[-1]
+            commands[-1] = (first, f"{begun.removesuffix(chr(92))} {stripped}")
+            continues = stripped.endswith("\\")
+        elif stripped and not stripped.startswith("#"):
+            commands.append((number, stripped))
+            continues = stripped.endswith("\\")
+    return Script(options, tuple(late), heterogeneous, tuple(commands))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:  # a quote without its end: the shell complains
+        return text.split()
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Name and value of each; the value of a flag is empty."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+        elif word.startswith("-") and len(word) > 1:
+            name, equals, value = _SHORT.get(word[1], word[1]), word[2:], word[2:].removeprefix("=")
+        else:
+            continue
+        if not equals and name not in _FLAGS and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        yield name, value
+
+
+def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
+    line, comment = options.get("comment", (0, ""))
+    if OPT_IN_WORD not in re.split(r"[\s,;]+", comment):
+        yield Finding(line, f"the control plane does not look after this job: add #SBATCH --comment={OPT_IN_WORD}")
+    if "no-requeue" in options:
+        yield Finding(options["no-requeue"][0], "with --no-requeue the job is never started again: put --requeue there")
+    elif "requeue" not in options:
+        yield Finding(0, "unless the site requeues jobs by default, it is never started again: add #SBATCH --requeue")
+    if script.heterogeneous:
+        yield Finding(
+            script.heterogeneous, "a heterogeneous job is not recovered: its components need jobs of their own"
+        )
+    if "nodelist" in options:
+        line, nodes = options["nodelist"]
+        yield Finding(
+            line,
+            f"with --nodelist={nodes} no other node can replace one of these: name properties (--constraint) instead",
+        )
+    if "output" in options and options.get("open-mode", (0, ""))[1] != "append":
+        yield Finding(
+            options["output"][0],
+            "each start of the job overwrites its output: add #SBATCH --open-mode=append",
+            is_problem=False,
+        )
+
+
+def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
+    if not script.commands:
+        yield Finding(0, "the script has no command")
+        return
+    text = (
+        "it takes the pool of spares to replace a node, and the job starts again: `understudy run` replaces it within"
+    )
+    yield Finding(0, f"{text} the allocation, in about a second", is_problem=False)
+    if "signal" not in options:
+        yield _no_warning()
+
+
+def _launch(script: Script) -> tuple[int, list[str]] | None:
+    """Line and words of the command with `understudy run`."""
+    for number, text in script.commands:
+        words = _words(text)
+        if any(
+            word.rpartition("/")[2] == "understudy" and words[at + 1 : at + 2] == ["run"]
+            for at, word in enumerate(words)
+        ):
+            return number, words
+    return None
+
+
+def _with_launcher(options: dict[str, tuple[int, str]], number: int, words: Sequence[str]) -> Iterator[Finding]:
+    at = next(at for at, word in enumerate(words) if word.rpartition("/")[2] == "understudy")
+    before = [word for word in words[:at] if "=" not in word]
+    if "srun" in before:
+        yield Finding(number, "srun would start a launcher on every node: write `exec understudy run …` without srun")
+    elif before != ["exec"]:
+        yield Finding(
+            number, "Slurm's signals reach the shell, and not the launcher: write exec before `understudy run`"
+        )
+    if "no-kill" not in options:
+        yield Finding(0, "Slurm ends the whole job when it notices a dead node: add #SBATCH --no-kill")
+    launch = _parsed(words[at + 2 :])
+    if isinstance(launch, str):
+        yield Finding(number, launch, is_problem="$" not in launch)
+        return
+    yield from _nodes(options, launch)
+    yield from _signal(options, launch)
+    program = launch.command[0].rpartition("/")[2]
+    if program in MPI:
+        yield Finding(number, f"{program} starts ranks through Slurm's PMI, which `understudy run` does not offer")
+    elif program == "torchrun":
+        yield Finding(number, "every rank would start torchrun: write `understudy run … --torchrun -- python train.py`")
+    elif program == "srun":
+        yield Finding(number, "every rank would start srun: name the training program after `--` alone")
+
+
+def _parsed(words: Sequence[str]) -> Options | str:
+    """Options of `understudy run`, or why they could not be read."""
+    if any("$" in word for word in words[: words.index("--") if "--" in words else len(words)]):
+        return "options of `understudy run` with a variable ($…) are not checked"
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse(words)
+    except UsageError as error:
+        return f"understudy run: {error}"
+    except SystemExit:
+        return printed.getvalue().strip().rpartition("\n")[2]
+
+
+def _nodes(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Finding]:
+    line, value = options.get("nodes", (0, ""))
+    least, _, most = value.partition("-")
+    if not least.isdecimal():
+        yield Finding(line, f"how many nodes the job gets is not known: add #SBATCH --nodes={launch.nodes + 1}")
+    elif int(least) < launch.nodes:
+        yield Finding(
+            line, f"the job may get {least} nodes, and the gang needs {launch.nodes} (`understudy run --nodes`)"
+        )
+    elif int(least) == launch.nodes and (not most or most == least):
+        yield Finding(
+            line,
+            f"no spare: the gang needs all {least} nodes, and a dead one costs a requeue; add a node",
+            is_problem=False,
+        )
+
+
+def _signal(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Finding]:
+    """sbatch: --signal=[{R|B}:]<sig_num>[@sig_time] (https://slurm.schedmd.com/sbatch.html)."""
+    line, value = options.get("signal", (0, ""))
+    if not value:
+        yield _no_warning()
+        return
+    flags, colon, rest = value.rpartition(":")
+    name = rest.partition("@")[0].upper().removeprefix("SIG")
+    wanted = launch.checkpoint_signal.name.removeprefix("SIG")
+    to_script = bool(colon) and "B" in flags.upper()
+    if name.isdecimal():
+        name = {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "23": "URG", "28": "WINCH"}.get(name, name)
+    if name != wanted and to_script:
+        yield Finding(
+            line,
+            f"SIG{name} ends the launcher, which waits for SIG{wanted}: --signal=B:{wanted}@120, or `understudy run "
+            f"--checkpoint-signal {name}`",
+        )
+    elif name != wanted:
+        yield Finding(
+            line, f"the launcher waits for SIG{wanted}, and SIG{name} reaches the ranks alone: --signal=B:{wanted}@120"
+        )
+    elif not to_script and name not in SIGNALS_OF_STEPS:
+        yield Finding(line, f"SIG{name} reaches the launcher with B: alone: --signal=B:{name}@120")
+
+
+def _no_warning() -> Finding:
+    text = "no warning comes before the end of the time, for a last checkpoint: #SBATCH --signal=B:USR1@120"
+    return Finding(0, text, is_problem=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""What `understudy check-job` says of a batch script."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import REPOSITORY
+from understudy_agent import check_job
+from understudy_agent.check_job import Finding, check
+
+GOOD = """#!/bin/bash
+#SBATCH --nodes=66 --no-kill --requeue --comment=understudy
+#SBATCH --gres=gpu:8
+#SBATCH --signal=B:USR1@120
+exec understudy run --nodes 64 --preload torch -- python train.py
+"""
+POOL = """#!/bin/bash
+#SBATCH -N 64
+#SBATCH --comment "team-a understudy"
+#SBATCH --requeue --signal=B:USR1@120
+
+srun python train.py
+"""
+
+
+def problems(text: str, *sbatch: str) -> list[str]:
+    return [one.text for one in check(text, sbatch) if one.is_problem]
+
+
+def notes(text: str) -> list[str]:
+    return [one.text for one in check(text) if not one.is_problem]
+
+
+def test_a_good_script_has_no_problem() -> None:
+    assert list(check(GOOD)) == []
+    assert problems(POOL) == []
+    assert [note.partition(":")[0] for note in notes(POOL)] == [
+        "it takes the pool of spares to replace a node, and the job starts again"
+    ]
+
+
+def test_the_script_of_the_documents_is_good() -> None:
+    (script,) = re.findall(r"```\n(#!/bin/bash.*?)```", (REPOSITORY / "docs" / "launcher.md").read_text(), re.DOTALL)
+    assert list(check(script)) == []
+
+
+CHANGES = [
+    ("--comment=understudy", "--comment=understudies", 2, "--comment=understudy"),
+    ("--requeue ", "", 0, "--requeue"),
+    ("--requeue", "--no-requeue", 2, "--no-requeue"),
+    ("--no-kill", "", 0, "--no-kill"),
+    ("--nodes=66", "--nodes=60", 2, "the gang needs 64"),
+    ("--nodes=66", "-N60-70", 2, "the gang needs 64"),
+    ("--nodes=66", "--ntasks=66", 0, "--nodes=65"),
+    ("--nodes=66", "--nodes=66 -w n[1-66]", 2, "n[1-66]"),
+    ("exec ", "", 5, "write exec"),
+    ("exec ", "exec srun ", 5, "a launcher on every node"),
+    ("B:USR1@120", "B:USR2@120", 4, "SIGUSR2 ends the launcher"),
+    ("B:USR1@120", "12@120", 4, "SIGUSR2 reaches the ranks alone"),
+    ("python train.py", "torchrun --nproc-per-node 8 train.py", 5, "--torchrun"),
+    ("python train.py", "mpirun ./train", 5, "PMI"),
+    ("python train.py", "srun python train.py", 5, "every rank would start srun"),
+    ("--preload torch", "--preload torch --min-nodes 70", 5, "--min-nodes 70"),
+    ("--preload torch", "--no-such-option", 5, "--no-such-option"),
+    ("#SBATCH --gres=gpu:8", "#SBATCH hetjob", 3, "heterogeneous"),
+    ("#SBATCH --gres=gpu:8", "module load cuda", 4, "ignores this #SBATCH line"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), CHANGES, ids=[new or f"no {old}" for old, new, *_ in CHANGES])
+def test_what_stands_in_the_way_is_named_with_its_line(old: str, new: str, line: int, words: str) -> None:
+    assert old in GOOD
+    found = [one for one in check(GOOD.replace(old, new)) if one.is_problem]
+    assert [one.line for one in found if words in one.text] == [line], found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("--nodes=66", "--nodes=64", "no spare"),
+        ("#SBATCH --signal=B:USR1@120\n", "", "no warning"),
+        ("--nodes 64", '--nodes "$NODES"', "not checked"),
+        ("--gres=gpu:8", "--output=log", "--open-mode=append"),
+    ],
+)
+def test_what_weakens_a_recovery_is_a_note(old: str, new: str, words: str) -> None:
+    script = GOOD.replace(old, new)
+    assert problems(script) == []
+    assert any(words in note for note in notes(script))
+
+
+@pytest.mark.parametrize("warning", ["B:TERM@120", "BR:15@60", "USR1", "SIGUSR1@30", "B:10@120"])
+def test_signals_are_read_as_sbatch_reads_them(warning: str) -> None:
+    chosen = "TERM" if "TERM" in warning or "15" in warning else "USR1"
+    script = GOOD.replace("B:USR1@120", warning).replace("--preload", f"--checkpoint-signal {chosen} --preload")
+    assert problems(script) == []
+
+
+def test_options_of_the_command_line_go_before_those_of_the_script() -> None:
+    bare = GOOD.replace("--requeue --comment=understudy", "")
+    assert len(problems(bare)) == 2
+    assert problems(bare, "--requeue", "--comment", "understudy") == []
+    assert len(problems(GOOD, "--nodes=10")) == 1
+
+
+def test_lines_that_a_backslash_continues_are_one_command() -> None:
+    script = GOOD.replace("--nodes 64 --preload torch", "--nodes 64 \\\n  --preload torch \\\n ")
+    assert list(check(script)) == []
+
+
+@given(st.text(max_size=300) | st.lists(st.sampled_from([*GOOD.split(), *"\n\\\"'$#"]), max_size=40).map(" ".join))
+def test_no_script_breaks_it(text: str) -> None:
+    for one in check(text):
+        assert isinstance(one, Finding)
+
+
+def test_the_exit_code_says_whether_there_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(GOOD)
+    assert check_job.main([str(script)]) == 0
+    assert "can be recovered" in capsys.readouterr().out
+    script.write_text(GOOD.replace("exec ", ""))
+    assert check_job.main([str(script)]) == 1
+    assert capsys.readouterr().out.startswith("problem: line 5: ")
+    assert check_job.main([str(script), "--", "--no-requeue"]) == 1
+    assert "--no-requeue" in capsys.readouterr().out
+    assert check_job.main([str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
