@@ -337,15 +337,15 @@ def test_a_gang_that_needs_more_open_files_gets_them_and_its_ranks_keep_their_li
 
 
 def test_a_launcher_whose_file_system_hangs_watches_its_gang_and_replaces_a_node(gang: LocalGang) -> None:
-    """Its files are FIFOs: reading from one waits, and so does writing, as nobody reads. So does what people read."""
-    for name in ("steps", "bad", "told", "output"):
+    """Its files are FIFOs: reading from one waits, and so does writing, as no program reads. So does what people read."""
+    for name in ("steps", "bad", "events", "output"):
         os.mkfifo(gang.home / name)
-    full = [os.open(gang.home / name, os.O_RDWR | os.O_NONBLOCK) for name in ("told", "output")]
+    full = [os.open(gang.home / name, os.O_RDWR | os.O_NONBLOCK) for name in ("events", "output")]
     for one in full:
         with contextlib.suppress(BlockingIOError):
             while os.write(one, b"x" * 4096):
                 pass
-    gang.start([*THREE, "--progress-file", "steps", "--verdicts", "bad", "--events", "told"])
+    gang.start([*THREE, "--progress-file", "steps", "--verdicts", "bad", "--events", "events"])
     gang.wait_for_launch(0, 3)
     os.kill(gang.seat("n2"), signal.SIGKILL)
     gang.wait_for_launch(1, 3)

@@ -74,7 +74,7 @@ def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, m
             thread.join()
         now = time.monotonic()
         monkeypatch.setattr("understudy_agent.launch.hub.time", types.SimpleNamespace(monotonic=lambda: now))
-        for _ in range(10):  # the launcher runs all the time: otherwise nobody would have been silent
+        for _ in range(10):  # the launcher runs all the time: otherwise no seat would be silent
             now += 0.5
             assert list(hub.wait(0.0)) == []
         assert [link.node for link in hub.silent(3.0)] == ["n1", "n2", "n3"]

@@ -19,7 +19,7 @@ def test_a_value_is_read_when_it_is_asked_for() -> None:
     assert [slow.newest() for _ in range(3)] == [0, 1, 2]
 
 
-def test_while_a_reading_hangs_its_last_value_stands_and_nobody_waits_again() -> None:
+def test_while_a_reading_hangs_its_last_value_stands_and_it_is_not_waited_for_again() -> None:
     goes_on, hangs = threading.Event(), False
 
     def read() -> int:

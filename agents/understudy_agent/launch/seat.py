@@ -43,7 +43,7 @@ SILENCE_WHEN_ENDED_SECONDS = 6.0
 """The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
 ENDING_POLL_SECONDS = 0.01
 START_SECONDS_MAX = 120.0
-"""For ranks to be started. A seat that takes longer falls silent: nobody knows when its file system will answer."""
+"""For ranks to be started. A seat that takes longer falls silent: its file system may never answer."""
 
 
 class Phase(Enum):

@@ -69,7 +69,7 @@ class LateText:
             f"understudy: {self._dropped} lines before this one were dropped: writing hung\n" if self._dropped else ""
         )
         try:
-            self._waiting.put_nowait(told + text)
+            self._waiting.put_nowait(notice + text)
         except queue.Full:
             self._dropped += 1
         else:
