@@ -337,7 +337,7 @@ def test_a_gang_that_needs_more_open_files_gets_them_and_its_ranks_keep_their_li
 
 
 def test_a_launcher_whose_file_system_hangs_watches_its_gang_and_replaces_a_node(gang: LocalGang) -> None:
-    """Its files are FIFOs: reading from one waits, and so does writing, as no program reads. So does what people read."""
+    """Its files, and its output, are FIFOs: reading from one waits, and so does writing, as no program reads."""
     for name in ("steps", "bad", "events", "output"):
         os.mkfifo(gang.home / name)
     full = [os.open(gang.home / name, os.O_RDWR | os.O_NONBLOCK) for name in ("events", "output")]

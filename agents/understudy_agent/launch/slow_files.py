@@ -65,7 +65,7 @@ class LateText:
         threading.Thread(target=self._run, name="late text", daemon=True).start()
 
     def write(self, text: str) -> int:
-        told = (
+        notice = (
             f"understudy: {self._dropped} lines before this one were dropped: writing hung\n" if self._dropped else ""
         )
         try:
