@@ -347,7 +347,7 @@ def test_what_a_newer_hook_adds_to_known_messages_is_ignored_and_logged_once(
     async def play(stage: Stage) -> None:
         rank = await stage.connect()
         anomaly = {"type": "anomaly", "id": 3, "kind": "throughput_drop", "step": 31, "at": 98.5}
-        await rank.say(HELLO | {"release": "0.3.0", "mood": "good"}, SHARD | {"id": 4, "mood": "good"})
+        await rank.say(HELLO | {"release": "9.0.0", "mood": "good"}, SHARD | {"id": 4, "mood": "good"})
         await rank.say(SHARD | {"id": 5, "mood": "good"}, anomaly, {"type": "restore_point", "id": 6})
         answers = [await rank.hear() or {} for _ in range(2)]
         assert {answer["id"]: answer["type"] for answer in answers} == {3: "error", 6: "restore_point"}
