@@ -1,15 +1,17 @@
-"""`monitor.checkpoints`: a rank's part of a checkpoint, from its begin until it is announced.
+"""`monitor.checkpoints`: when to save, and a rank's part of a checkpoint, from its begin until it is announced.
 
-with monitor.checkpoints.begin(step, directory) as save:
-    ...                              # write any number of files
-    save.shard("model-0.pt")
-    save.shard("optimizer-0.pt")
+if monitor.checkpoints.due(step):
+    with monitor.checkpoints.begin(step, directory) as save:
+        ...                              # write any number of files
+        save.shard("model-0.pt")
+        save.shard("optimizer-0.pt")
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .monitor import Monitor
     from .restore import RestorePoint
 
+LAYOUTS = ("", "fixed", "reshardable")
+
 KEPT = 2
 """The newest that this rank has announced: the newest one may not be complete on the other ranks."""
 
@@ -30,17 +34,49 @@ class Checkpoints:
         self._monitor = monitor
         self._written: list[str] = []
         self._lock = threading.Lock()
+        self._blocking: Save | None = None
+        """The save that may hold the training up."""
+
+    def due(self, step: SupportsInt, every: int = 0) -> bool:
+        """Whether to save now, with a checkpoint with which training continues with `step`. Call it on every rank, each
+        time with a larger step: all ranks of a gang get the same answer for the same step. It reads what was agreed
+        before and costs less than a microsecond.
+
+        The control plane orders the steps: by what a checkpoint costs and how often the gang fails, before the job's
+        time limit, before the gang leaves a node, and when a person asks for it. `every`, the same on all ranks, counts
+        as long as it has named no interval, and where there is no agent: then each multiple of it is due.
+        """
+        if self._blocking is not None:
+            self.note_training()
+        try:
+            return self._monitor._outbox.save_steps.due(step if type(step) is int else int(step), every)
+        except Exception as error:  # noqa: BLE001 - a fault in the hook is no reason to end the training
+            log.warning("understudy: whether a checkpoint is due before step %r is not known: %r", step, error)
+            return False
 
     def restore(self, timeout_seconds: float = 60.0) -> AbstractContextManager[RestorePoint]:
         """As Monitor.restore."""
         return self._monitor.restore(timeout_seconds)
 
-    def begin(self, step: SupportsInt, path: str | os.PathLike[str]) -> Save:
+    def begin(self, step: SupportsInt, path: str | os.PathLike[str], layout: str = "") -> Save:
         """This rank begins to write its part of a checkpoint. Training continues with `step` after a restore. `path` is
         a directory that all ranks share, or a checkpoint of one file. What is announced of it counts from commit() on,
         which may be called by another thread.
+
+        `layout` is "reshardable" where a gang of any size can restore it, "fixed" where only one of as many ranks can.
         """
-        return Save(self._monitor, self._note, step, path)
+        if layout not in LAYOUTS:
+            log.warning('understudy: layout is "fixed" or "reshardable", and not %.50r: it counts as not known', layout)
+            layout = ""
+        save = Save(self._monitor, self._note, step, path, layout)
+        self._blocking = save
+        return save
+
+    def note_training(self) -> None:
+        """The training goes on: it is not held up by a save any more."""
+        save, self._blocking = self._blocking, None
+        if save is not None:
+            save.clock.release()
 
     def deleted(self, step: SupportsInt, path: str | os.PathLike[str]) -> None:
         """The training deletes this checkpoint: it is not restored any more. Call it on one rank, before the files
@@ -67,16 +103,51 @@ class Checkpoints:
             self._written = [*(one for one in self._written if one != path), path][-KEPT:]
 
 
+class SaveClock:
+    """How long a save takes, and for how much of that it holds the training up."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._thread = threading.get_ident()
+        self._in_training = threading.current_thread() is threading.main_thread()
+        self._released: float | None = None
+
+    def release(self) -> None:
+        if self._released is None and threading.get_ident() == self._thread:
+            self._released = time.perf_counter()
+
+    def measured(self) -> dict[str, float]:
+        """At its end. Nothing of what is not known: a save that begins in another thread may have held the training up
+        before.
+        """
+        now = time.perf_counter()
+        seconds = {"write_seconds": round(now - self._begun, 6)}
+        if self._in_training and (self._released is not None or threading.get_ident() == self._thread):
+            seconds["blocked_seconds"] = round((self._released or now) - self._begun, 6)
+        return seconds
+
+
 class Save:
     """A rank's part of one checkpoint. As a context: committed at the end of the block, aborted by an exception."""
 
     def __init__(
-        self, monitor: Monitor, note: Callable[[str], None], step: SupportsInt, path: str | os.PathLike[str]
+        self,
+        monitor: Monitor,
+        note: Callable[[str], None],
+        step: SupportsInt,
+        path: str | os.PathLike[str],
+        layout: str = "",
     ) -> None:
-        self.step, self.path = step, path
+        self.step, self.path, self.layout = step, path, layout
+        self.clock = SaveClock()
         self._monitor, self._note = monitor, note
         self._files: list[tuple[str, str]] = []
         self._over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Committed or aborted."""
+        return self._over
 
     def shard(self, file: str = ".", checksum: str = "") -> None:
         """A file that this rank has written: its name in the directory; "." is the path itself. `checksum` is that of a
@@ -94,7 +165,8 @@ class Save:
             return
         self._over = True
         self._note(os.path.abspath(self.path))
-        self._monitor._announce_files(self.step, self.path, self._files or [("", "")])
+        more: dict[str, object] = {**self.clock.measured(), **({"layout": self.layout} if self.layout else {})}
+        self._monitor._announce_files(self.step, self.path, self._files or [("", "")], more)
 
     def abort(self, why: object = "") -> None:
         """The checkpoint is not written: nothing of this rank is announced, so that it is never complete."""

@@ -29,26 +29,27 @@ class UnderstudyWriter(FileSystemWriter):
         """`options` are those of FileSystemWriter."""
         super().__init__(path, **options)
         self._checkpoints, self._step, self._place = monitor.checkpoints, step, path
-        self._part: Save | None = None
+        self._part = self._begin()  # in the training's thread: async_save goes on in another one
         self._coordinates = False
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         self._coordinates = is_coordinator
-        self._part = self._checkpoints.begin(self._step, self._place)
+        if self._part.is_over:
+            self._part = self._begin()
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         written = super().write_data(plan, planner)
-        part = self._part
-        if part is not None:
-            for name in sorted({result.storage_data.relative_path for result in written.wait()}):
-                part.shard(name)
-            if not self._coordinates:
-                part.commit()
+        for name in sorted({result.storage_data.relative_path for result in written.wait()}):
+            self._part.shard(name)
+        if not self._coordinates:
+            self._part.commit()
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         super().finish(metadata, results)
-        if self._part is not None:
-            self._part.shard(".metadata")
-            self._part.commit()
+        self._part.shard(".metadata")
+        self._part.commit()
+
+    def _begin(self) -> Save:
+        return self._checkpoints.begin(self._step, self._place, "reshardable")

@@ -47,6 +47,7 @@ class Link:
         self._sent_at: dict[int, float] = {}
         self._collective_sent: tuple[int, bool] | None = None
         self._section_sent = self._gpu_sent = ""
+        self._saves_sent: dict[str, Any] | None = None
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
@@ -123,6 +124,7 @@ class Link:
         self._send_gpu(connection)
         self._send_stack(connection)
         self._send_training(connection)
+        self._send_saves(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -152,6 +154,7 @@ class Link:
         self._sent_at.clear()
         self._collective_sent = None
         self._section_sent = self._gpu_sent = ""
+        self._saves_sent = None
         self._failures = 0
         self.connected.set()
         return connection
@@ -201,6 +204,12 @@ class Link:
         if message is not None and "training" not in self._unknown:
             _send(connection, message)
 
+    def _send_saves(self, connection: socket.socket) -> None:
+        report = self._outbox.save_steps.report()
+        if report != self._saves_sent and report is not None and "saves" not in self._unknown:
+            self._saves_sent = report
+            _send(connection, {"type": "saves", **report})
+
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()
         for notice in self._outbox.ready_notices():
@@ -226,6 +235,8 @@ class Link:
                 self._unknown.add(unknown[1])
                 text = "the agent is older than this hook and does not know %r: such messages are not sent"
                 self.warn_once(f"unknown {unknown[1]}", text, unknown[1])
+            elif answer.get("type") == "save_order":
+                self._outbox.save_steps.take(answer)
             elif answer.get("id") is None and answer.get("type") != "error":
                 self.warn_once("newer", "an answer of type %s is ignored; only newer hooks know it", answer.get("type"))
             elif answer.get("id") is None:
@@ -241,4 +252,4 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 def hello_message(identity: Identity, gpu_index: int | None, role: str, dp_rank: int | None = None) -> dict[str, Any]:
     rank = {**identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role, "dp_rank": dp_rank}
-    return {"type": "hello", **rank, "release": RELEASE}
+    return {"type": "hello", **rank, "release": RELEASE, "takes_orders": True}

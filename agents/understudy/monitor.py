@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 
@@ -49,6 +49,8 @@ Other = TypeVar("Other")
 Number = TypeVar("Number", bound=SupportsInt)
 """A step's: an int, or a scalar of NumPy or torch."""
 
+
+NOTHING_MORE: Mapping[str, object] = {}
 
 STOP: Any = object()
 """The default of `otherwise`."""
@@ -309,8 +311,14 @@ class Monitor:
         """
         self._announce(step, path, [(str(file or ""), checksum)])
 
-    def _announce(self, step: SupportsInt, path: str | os.PathLike[str], files: list[tuple[str, str]]) -> None:
-        """`files` are this rank's, each with its checksum, at least one."""
+    def _announce(
+        self,
+        step: SupportsInt,
+        path: str | os.PathLike[str],
+        files: list[tuple[str, str]],
+        more: Mapping[str, object] = NOTHING_MORE,
+    ) -> None:
+        """`files` are this rank's, each with its checksum, at least one. `more` are further fields of the notice."""
         link = self._link
         if link is None:
             return
@@ -321,7 +329,7 @@ class Monitor:
             return
         self._outbox.check_values()  # anomalies are reported before the checkpoint
         shard = {"step": number, "path": directory, "file": files[0][0], "checksum": files[0][1]}
-        identifier = self._outbox.add_notice({"type": "shard", **shard, "at": time.time()})
+        identifier = self._outbox.add_notice({"type": "shard", **shard, **more, "at": time.time()})
         self._shards.put((identifier, directory, files))
         if self._shard_reader is None:
             self._shard_reader = threading.Thread(
@@ -330,8 +338,14 @@ class Monitor:
             self._shard_reader.start()
 
     @never_raise
-    def _announce_files(self, step: SupportsInt, path: str | os.PathLike[str], files: list[tuple[str, str]]) -> None:
-        self._announce(step, path, files)
+    def _announce_files(
+        self,
+        step: SupportsInt,
+        path: str | os.PathLike[str],
+        files: list[tuple[str, str]],
+        more: Mapping[str, object],
+    ) -> None:
+        self._announce(step, path, files, more)
 
     @never_raise
     def _announce_deleted(self, step: SupportsInt, path: str | os.PathLike[str]) -> None:
@@ -393,6 +407,7 @@ class Monitor:
         self._outbox.collectives.step = None
         for settle in self._watches:
             settle()
+        self.checkpoints.note_training()
 
     def _after_fork(self) -> None:
         """The child, such as a data loader's worker, is no rank and must not use its parent's connection."""

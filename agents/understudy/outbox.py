@@ -16,6 +16,7 @@ from .anomalies import AnomalyWatch
 from .clocks import FinishedStep
 from .collectives import CollectiveLog, Entered
 from .never_raise import warn_once
+from .save_steps import SaveSteps
 from .stall import StallWatch
 from .training import TrainingNumbers
 
@@ -41,6 +42,7 @@ class Outbox:
         self.values: deque[tuple[Any, float | None, float | None, float | None, float]] = deque(maxlen=VALUES_HELD_MAX)
         """Step, loss, gradient norm and tokens, as the training passed them, and when."""
         self.training = TrainingNumbers()
+        self.save_steps = SaveSteps()
         self.section = ""
         """What the training does besides steps, such as "evaluation"; empty: nothing that it names."""
         self.gpu_uuid = ""
@@ -99,6 +101,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
         self._watch_lock = threading.Lock()
+        self.save_steps.after_fork()
         self.collectives.after_fork()
 
     def take_steps(self) -> Iterator[dict[str, Any]]:

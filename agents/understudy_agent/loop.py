@@ -257,6 +257,7 @@ class Agent:
             self._kernel_log.follow_policy(acknowledgement.kernel_log)
         if acknowledgement.read_back is not None:
             self._readbacks.take(acknowledgement.read_back)
+        self._ranks.pass_on(acknowledgement.save_orders)
 
     def _build(self) -> Report:
         sample = self._gpus.newest()

@@ -25,8 +25,11 @@ from understudy_agent.wire import (
     LauncherAnswer,
     LauncherState,
     LaunchStarted,
+    Layout,
+    OrderState,
     RestoreOutcome,
     RunName,
+    SaveOrder,
     Value,
 )
 from understudy_agent.wire_unknown import unknown_in_any
@@ -61,6 +64,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     dp_rank: Count | None = None  # ranks that have the same one process the same batches
     run: RunName = ""  # of the run to which the job belongs; empty: not known
     run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
+    takes_orders: bool = False  # the hook knows SaveOrder
 
 
 class Steps(msgspec.Struct, frozen=True, tag="steps"):
@@ -114,6 +118,9 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     at: Time
     checksum: Checksum = ""
     more: Annotated[list[MoreFile], Meta(max_length=FILES_PER_SHARD_MAX)] = []  # of this rank's part
+    layout: Layout = Layout.UNKNOWN
+    blocked_seconds: Seconds | None = None
+    write_seconds: Seconds | None = None
 
 
 class DeletedNotice(msgspec.Struct, frozen=True, tag="checkpoint_deleted"):
@@ -187,7 +194,18 @@ class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
     flops_per_token: Amount | None = None
 
 
-Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen
+class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
+    """As SavesFollowed."""
+
+    asked: Step
+    number: Count = 0
+    state: OrderState | None = None
+    step: Step = 0
+    every: Count = 0
+    own_every: Count = 0
+
+
+Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen | SavesSeen
 """Where a rank is: only the last of each kind counts."""
 
 LauncherMessage = LauncherState | LaunchNotice
@@ -240,7 +258,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
     final: bool | UnsetType = UNSET  # to a question: to ask again changes nothing
 
 
-Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | ErrorAnswer
+Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | SaveOrder | ErrorAnswer
 
 
 class UnknownFact(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,6 +51,7 @@ from understudy_agent.rank_messages import (
     encode,
     unknown_content,
 )
+from understudy_agent.save_orders import SaveOrders, is_for
 from understudy_agent.shares import Arrivals, NoRoomError, Pace, Shares
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
@@ -69,6 +70,7 @@ from understudy_agent.wire import (
     RestoreOutcome,
     RestorePoint,
     RestoreReport,
+    SaveOrder,
     ShardFile,
 )
 
@@ -149,6 +151,7 @@ class RankServer:
         self._arrivals: Arrivals[RankConnection] = Arrivals(ARRIVALS_MAX, ARRIVALS_OF_USER_MAX)
         self._seated: Shares[RankConnection] = Shares(CONNECTIONS_MAX, RANKS_PER_NODE_MAX)
         self._unknown: set[str] = set()
+        self.save_orders = SaveOrders()
         self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
         self._lines = Pace(LINES_AT_ONCE, LINES_EACH_SECOND)
         self._listening: socket.socket | None = None
@@ -187,6 +190,13 @@ class RankServer:
             if rank.job_id == job_id and rank.connected_at < before:
                 log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
                 rank.cut_off()
+
+    def pass_on(self, orders: Iterable[SaveOrder]) -> None:
+        """To the ranks that they are for."""
+        for order in orders:
+            self.save_orders.keep(order)
+            for rank in list(self._ranks):
+                rank.pass_on(order)
 
     def _accept(self, listening: socket.socket) -> None:
         """A flood costs little: what is too much of one user is closed at once, before it has a reader and a task."""
@@ -323,6 +333,12 @@ class RankConnection:
                 log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
             self._writer.transport.abort()
 
+    def pass_on(self, order: SaveOrder) -> None:
+        """Where it is for this rank, and its hook knows such orders."""
+        hello = self._hello
+        if hello is not None and hello.takes_orders and is_for(order, hello, self.user_id):
+            self.answer(order)
+
     @property
     def job_id(self) -> int | None:
         """The rank's job; None before its hello."""
@@ -444,6 +460,8 @@ class RankConnection:
             ),
             None,
         )
+        for order in self._server.save_orders.valid_for(hello, self.user_id):
+            self.pass_on(order)
 
     def _take_launcher(self, message: LauncherMessage) -> None:
         if self._server.launchers is None:
@@ -535,6 +553,9 @@ def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
         size_bytes=notice.size_bytes,
         checksum=notice.checksum,
         more_files=tuple(ShardFile(one.file, one.size_bytes, one.checksum) for one in notice.more),
+        layout=notice.layout,
+        blocked_seconds=notice.blocked_seconds,
+        write_seconds=notice.write_seconds,
     )
 
 

@@ -16,13 +16,22 @@ from understudy_agent.rank_messages import (
     CollectiveEntered,
     GpuUsed,
     Hello,
+    SavesSeen,
     SectionEntered,
     StackSeen,
     Steps,
     TrainingSeen,
     Whereabouts,
 )
-from understudy_agent.wire import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX, Collective, Gpu, RankWindow, Training
+from understudy_agent.wire import (
+    RANKS_PER_NODE_MAX,
+    STEPS_PER_WINDOW_MAX,
+    Collective,
+    Gpu,
+    RankWindow,
+    SavesFollowed,
+    Training,
+)
 
 Key = tuple[int, int, int, int, int]
 """Job, restart count, launch, rank and user."""
@@ -45,6 +54,7 @@ class _Place:
     gpu_uuid: str = ""
     stack: str = ""
     training: Training | None = None
+    saves: SavesFollowed | None = None
     reports_left: int = 0  # until it is sent again without new steps
 
 
@@ -89,6 +99,7 @@ class WindowBuffer:
         if before is not None:
             place.collective, place.section = before.collective, before.section
             place.gpu_uuid, place.stack, place.training = before.gpu_uuid, before.stack, before.training
+            place.saves = before.saves
         match message:
             case CollectiveEntered(name, sequence, entered_at, step, inside):
                 place.collective = Collective(name, sequence, entered_at, step, inside)
@@ -100,6 +111,8 @@ class WindowBuffer:
                 place.stack = text
             case TrainingSeen(step, loss, grad_norm, tokens_per_second, flops_per_token):
                 place.training = Training(step, loss, grad_norm, tokens_per_second, flops_per_token)
+            case SavesSeen(asked, number, state, step, every, own_every):
+                place.saves = SavesFollowed(asked, number, state, step, every, own_every)
         self._places[key] = place
 
     def leave(self, hello: Hello, user_id: int) -> None:
@@ -123,6 +136,7 @@ class WindowBuffer:
                 section=last.section,
                 stack=last.stack,
                 training=last.training,
+                saves=last.saves,
                 gpu_index=_index(last.gpu_uuid, gpus, window.gpu_index),
             )
         while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more

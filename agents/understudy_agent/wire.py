@@ -71,6 +71,7 @@ RunName = Annotated[str, Meta(max_length=255)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Duration = Annotated[float, Meta(ge=0, le=1e7)]
 RowLabel = Annotated[str, Meta(max_length=32)]
 
 
@@ -234,6 +235,44 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     flops_per_token: Amount | None = None  # that the model needs
 
 
+class OrderState(WireEnum):
+    """Of an order to save, on its way to all ranks of a gang."""
+
+    UNKNOWN = "unknown"
+    PROPOSED = "proposed"  # no rank follows it yet; of a rank: it can follow
+    VALID = "valid"  # every rank can follow: they do
+    WITHDRAWN = "withdrawn"
+    FOLLOWED = "followed"  # of a rank: it has reached the step, and the order counts from there on
+    LATE = "late"  # of a rank: it had passed the step before it knew of it
+
+
+class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order"):
+    """To all ranks of an attempt: save before `step`, and from there on every so many steps.
+
+    The agent passes it on unchanged to ranks of this attempt and user.
+    """
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    user_id: UserId
+    number: Count  # counts the orders of an attempt, from 1
+    step: Step
+    state: OrderState
+    every: Count = 0  # 0: as the training's own code says
+
+
+class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank knows of the orders to save, where its training asks for them."""
+
+    asked: Step  # the last step for which the training has asked
+    number: Count = 0  # of the newest order that it knows; 0: none
+    state: OrderState | None = None  # of that order, on this rank
+    step: Step = 0  # ... and what it says
+    every: Count = 0
+    own_every: Count = 0  # what counts without an order; 0: nothing
+
+
 class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The training steps that one rank finished since the agent's last report; none where only its last collective is
     reported again.
@@ -262,6 +301,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     data_seconds: list[float] = []  # waiting for data, of each step; empty: none waited
     work: list[float | None] = []  # how much each step had to do, in a unit of the training's own; empty: not known
     training: Training | None = None
+    saves: SavesFollowed | None = None  # None: the training does not ask
 
 
 KERNEL_PATTERNS_MAX = 64
@@ -337,6 +377,14 @@ class ShardFile(msgspec.Struct, frozen=True):
     checksum: Annotated[str, Meta(max_length=64)] = ""
 
 
+class Layout(WireEnum):
+    """Who can restore a checkpoint."""
+
+    UNKNOWN = "unknown"
+    FIXED = "fixed"  # a gang of as many ranks
+    RESHARDABLE = "reshardable"  # a gang of any size
+
+
 class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shard"):
     """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
@@ -358,6 +406,9 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     launch: Count = 0
     user_id: UserId = 0
     more_files: Annotated[tuple[ShardFile, ...], Meta(max_length=FILES_PER_SHARD_MAX)] = ()
+    layout: Layout = Layout.UNKNOWN
+    blocked_seconds: Duration | None = None  # by which this rank's training was held up; None: not known
+    write_seconds: Duration | None = None  # from its begin until it was written
 
 
 class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
@@ -608,6 +659,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     unfit: str = ""  # why no new job may start on this node now; empty: no objection
     kernel_log: KernelLogPolicy | None = None  # what the agent follows from now on; None: what it has stays
     read_back: ReadBack | None = None  # None: there is nothing to read
+    save_orders: list[SaveOrder] = []  # that ranks of this node do not know yet, as it was reported
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -43,6 +43,7 @@ from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.report import report_router
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
+from understudy_controlplane.api.save_requests import SaveRequestDependencies, save_requests_router
 from understudy_controlplane.api.sessions import SessionDependencies, sessions_router
 from understudy_controlplane.api.site_signals import end_signals_router, signals_router
 from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
@@ -78,6 +79,7 @@ from understudy_controlplane.pruner import Pruner
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
+from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.slurm.protocol import Slurm
@@ -86,6 +88,7 @@ from understudy_controlplane.store.audit import AuditStore
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.events import EventStore
 from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.report import ReportStore
 from understudy_controlplane.store.retention import RetentionStore
 from understudy_controlplane.store.stores import Stores
 from understudy_controlplane.store.tokens import TokenStore
@@ -302,9 +305,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         )
         of_drills = DrillDependencies(admission, stores.facts, stores.repairs, current, clock, loop.pulse, loop.wake)
         app.include_router(drills_router(of_drills))
-        app.include_router(
-            trust_router(TrustDependencies(admission, stores.checkpoints, core.reports.directory, clock))
-        )
+        _add_checkpoints(app, core, admission, clock)
 
         of_browsers = SessionDependencies(admission, Sessions(known, tokens, clock, current), clock)
         _add_pages_of_browsers(app, of_browsers, reads, live_views)
@@ -343,6 +344,15 @@ def _add_pages_of_browsers(
     app.include_router(sessions_router(deps))
     add_pages(app, deps.admission)
     app.include_router(dashboard_router(reads, live_views, deps.admission))
+
+
+def _add_checkpoints(app: FastAPI, core: Core, admission: Admission, clock: Clock) -> None:
+    stores, directory = core.stores, core.reports.directory
+    app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, directory, clock)))
+    saves = SaveRequestDependencies(
+        admission, stores.repairs, directory, core.telemetry.saves, clock, core.reports.wake_loop
+    )
+    app.include_router(save_requests_router(saves))
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
@@ -424,6 +434,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) 
         telemetry,
         launchers,
         runner,
+        Saves(telemetry.saves, stores.repairs, stores.checkpoints, ReportStore(stores.engine), outside.clock),
         current,
         outside.clock,
         outside.alone,

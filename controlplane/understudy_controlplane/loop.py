@@ -40,6 +40,7 @@ from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover.runner import Runner
+from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.stores import Stores
@@ -77,6 +78,7 @@ class Loop:
         telemetry: Telemetry,
         launchers: Launchers,
         runner: Runner,
+        saves: Saves,
         current: CurrentConfig,
         clock: Clock,
         alone: Callable[[], None] = lambda: None,
@@ -92,6 +94,7 @@ class Loop:
         self._telemetry = telemetry
         self._launchers = launchers
         self._runner = runner
+        self._saves = saves
         self._current = current
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
@@ -156,6 +159,7 @@ class Loop:
         self.pulse.last_error = ""
         self._look_after_maintenance(snapshot)
         self._look_after_drills(snapshot)
+        self._saves.tick(snapshot, self.pulse.meters)
         recorded = self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)

@@ -48,7 +48,7 @@ OF_USERS = {
     "/v1/requests/1",
 }
 """Users of the cluster may ask there for what concerns their own jobs."""
-OF_OWNERS = {f"/v1/jobs/7/{verb}" for verb in ("pause", "resume", "trust-checkpoints")}
+OF_OWNERS = {f"/v1/jobs/7/{verb}" for verb in ("pause", "resume", "save", "trust-checkpoints")}
 REPORT = {"/v1/reports", "/v1/launchers", "/v1/restore-point"}
 
 

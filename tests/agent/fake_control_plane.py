@@ -14,7 +14,16 @@ from typing import Any
 
 import msgspec
 
-from understudy_agent.wire import REPORT_BYTES_MAX, Fact, LauncherAnswer, LauncherReport, Refusal, Report, RestoreReport
+from understudy_agent.wire import (
+    REPORT_BYTES_MAX,
+    Fact,
+    LauncherAnswer,
+    LauncherReport,
+    Refusal,
+    Report,
+    RestoreReport,
+    SaveOrder,
+)
 
 TOKEN = "correct-horse"
 
@@ -41,6 +50,8 @@ class FakeControlPlane:
         """Why no new job may start on the node."""
         self.more: dict[str, object] = {}
         """Fields of the acknowledgement that only a newer release has."""
+        self.save_orders: Callable[[Report], list[SaveOrder]] = lambda _: []
+        """What the ranks in a report are to know."""
         self.port = port
         self._server: _Server | None = None
         self.start()
@@ -143,7 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(*refusal)
             return
         plane.reports.append(report)
-        self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit, **plane.more})
+        orders = msgspec.to_builtins(plane.save_orders(report))
+        more = {"save_orders": orders} if orders else {}
+        self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit, **more, **plane.more})
 
     def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:
         plane.launchers.append(report)

@@ -14,7 +14,6 @@ from understudy_controlplane.plan.checkpoint_interval import (
     daly_interval,
     efficiency,
     failure_rate,
-    steps_between,
     young_interval,
 )
 
@@ -86,7 +85,3 @@ def test_a_cluster_without_history_has_the_rate_of_the_prior_and_one_with_much_i
     assert failure_rate(0, 0).per_node_day == pytest.approx(PRIOR_FAILURES_PER_NODE_DAY)
     assert failure_rate(650, 100_000).per_node_day == pytest.approx(6.5e-3, rel=0.002)
     assert failure_rate(0, 1000).per_node_day < PRIOR_FAILURES_PER_NODE_DAY, "a good cluster is better than the prior"
-
-
-def test_an_interval_is_at_least_one_step() -> None:
-    assert (steps_between(100, 0.5), steps_between(0.1, 60)) == (200, 1)

@@ -89,6 +89,8 @@ def _shown(deps: ReadDependencies, row: Record) -> RequestState:
         status, why = _of_node(deps, row, verb)
     elif verb is Verb.MOVE_JOB:
         status, why = _of_move(deps, row)
+    elif verb is Verb.SAVE_JOB:
+        status, why = _of_save(row)
     elif verb is Verb.DRILL and row["answered_at"] is None:
         status, why = RequestStatus.WAITING, "the drill goes on"
     else:
@@ -118,6 +120,15 @@ def _of_move(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
         return RequestStatus.WAITING, "the next round takes it up"
     prospect = job_moves.prospect(snapshot, *asked, deps.current.config)
     return RequestStatus.WAITING, prospect if isinstance(prospect, str) else prospect.why
+
+
+def _of_save(row: Record) -> tuple[RequestStatus, str]:
+    if row["answered_at"] is None:
+        return RequestStatus.WAITING, "the ranks are asked before which step they can save"
+    detail = row["detail"]
+    if detail is None:
+        return RequestStatus.GIVEN_UP, "a newer request about the same subject replaced it"
+    return (RequestStatus.DONE if detail["is_done"] else RequestStatus.GIVEN_UP), detail["outcome"]
 
 
 def _of_decision(row: Record) -> tuple[RequestStatus, str]:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -15,6 +15,7 @@ from understudy_controlplane.cli.job import JOB, job_id_of
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
 from understudy_controlplane.cli.options import json_option
 from understudy_controlplane.cli.output import date, one_line, print_json
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Checkpoint, CheckpointExplanation, Client
@@ -57,6 +58,17 @@ def scan_folder(path: Path, as_json: bool) -> None:
         click.echo(one_line(f"nothing of yours in {path} looks like a checkpoint"))
 
 
+@checkpoints.command("now")
+@click.argument("run", metavar="RUN|JOB")
+@request_options
+@connected
+def save_now(client: Client, as_json: bool, run: str, **options: Unpack[Options]) -> None:
+    """Ask all ranks of a job to save a checkpoint, before the same step, some seconds from now. Its training has to ask
+    when to save (`monitor.checkpoints.due`).
+    """
+    send(client, as_json, Requests([f"/v1/jobs/{_job_of(client, run)}/save"], **options))
+
+
 @checkpoints.command("show")
 @click.argument("run", required=False)
 @click.option("--job", type=JOB, help="Only checkpoints of this job.")
@@ -79,7 +91,7 @@ def show_checkpoints(
 def _explain(client: Client, run: str, as_json: bool) -> None:
     from understudy_client import CheckpointExplanation
 
-    number = job_id_of(client, int(run)) if run.isdecimal() else _newest_of(client, run)
+    number = _job_of(client, run)
     explained = client.get(f"/v1/explain/checkpoints/{number}", CheckpointExplanation)
     if as_json:
         print_json(explained)
@@ -103,6 +115,10 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         yield f"  {state}: step {one.step}, {one.path}, job {one.job_id}, {date(one.at)}{known}{against}"
     if len(explained.checkpoints) < explained.count:
         yield f"  and {explained.count - len(explained.checkpoints)} more"
+
+
+def _job_of(client: Client, run: str) -> int:
+    return job_id_of(client, int(run)) if run.isdecimal() else _newest_of(client, run)
 
 
 def _newest_of(client: Client, run: str) -> int:

@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from understudy_agent.parallelism import Parallelism, parallelism_of
-from understudy_agent.wire import AnomalyKind, RestoreOutcome
+from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
 from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="
@@ -169,6 +169,19 @@ class Checkpoint:
     attempt: Attempt = FIRST_ATTEMPT  # that wrote it
     condition: Condition = Condition.AS_WRITTEN
     condition_why: str = ""
+    layout: Layout = Layout.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCheckpoint:
+    """What one cost that is complete."""
+
+    attempt: Attempt
+    step: int
+    at: float
+    world_size: int
+    blocked_seconds: float | None  # by which the training was held up; None: not known
+    write_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

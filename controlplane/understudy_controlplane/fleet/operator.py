@@ -45,6 +45,7 @@ class Verb(StrEnum):
     PAUSE_MAINTENANCE = "pause-maintenance"
     RESUME_MAINTENANCE = "resume-maintenance"
     END_MAINTENANCE = "end-maintenance"
+    SAVE_JOB = "save-job"  # all ranks of its gang save a checkpoint
     TRUST_CHECKPOINTS = "trust-checkpoints"  # of a job, although NaN or jumps were reported
 
 

@@ -352,9 +352,10 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     followed = report.kernel_log_policy
     wanted = deps.kernel_log if deps.kernel_log is not None and followed is not None else None
     news = wanted if wanted is not None and wanted.version != followed else None
-    if not report.facts and not unfit and not dropped and news is None and to_read is None:
+    orders = deps.telemetry.saves.answer_to(report.ranks)
+    if not report.facts and not unfit and not dropped and news is None and to_read is None and not orders:
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
-    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news, to_read))
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news, to_read, orders))
 
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:

@@ -122,6 +122,12 @@ class Meters:
             ("service",),
             "2",
         )
+        self.save_orders = self._counter(
+            "save_orders_total",
+            "Orders to save that all ranks of a gang follow (valid), or that not all could (withdrawn).",
+            ("cause", "outcome"),
+            "10",
+        )
         self.recovery_seconds = self._histogram(
             "recovery_seconds",
             "From the fault, or the decision, to the end of a recovery.",

@@ -11,6 +11,7 @@ from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.live.allocations import Allocations
+from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
 
@@ -50,6 +51,7 @@ class Telemetry:
         """Job → what its earlier attempts took."""
         self._expected: dict[int, ExpectedJob] = {}
         self.allocations = Allocations()
+        self.saves = SaveOrders()
         self.unknown = WireUnknown()
         self.reports_total = 0
         self.windows_dropped_total = 0
@@ -73,12 +75,16 @@ class Telemetry:
             self._heard[report.node] = Heard(report, now, _gpus_readable(report, self._heard.get(report.node), now))
             self.reports_total += 1
             dropped: list[str] = []
+            asking: list[RankWindow] = []
             for window in report.ranks:
                 objection = self._objection(window, report.node)
                 if objection:
                     dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {objection}")
-                else:
-                    self._buffer(window).add(window, report.node, now)
+                    continue
+                self._buffer(window).add(window, report.node, now)
+                if window.saves is not None:
+                    asking.append(window)
+            self.saves.receive(asking, now)
             self.windows_dropped_total += len(dropped)
             return dropped
 
@@ -92,6 +98,7 @@ class Telemetry:
         with self._lock:
             self._heard.clear()
             self._steps.clear()
+            self.saves.forget()
 
     def heard(self) -> dict[str, Heard]:
         with self._lock:
@@ -113,6 +120,7 @@ class Telemetry:
                     del self._steps[job_id]
             for gone in self._learnt.keys() - jobs.keys():
                 del self._learnt[gone]
+            self.saves.expect({job_id: job.restart_count for job_id, job in self._expected.items()})
 
     def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
         """(job id, latest attempt) → furthest step finished by any rank, and when that was reported."""

@@ -83,11 +83,6 @@ def efficiency(interval: float, cost: float, mtbf: float, recovery: float = 0.0)
     return interval / (mtbf * math.exp(recovery / mtbf) * math.expm1(exponent))
 
 
-def steps_between(interval: float, step_seconds: float) -> int:
-    """The interval in whole steps, at least one."""
-    return max(1, round(interval / step_seconds))
-
-
 def _positive(cost: float, mtbf: float) -> None:
     if not (cost > 0 and mtbf > 0 and math.isfinite(cost) and math.isfinite(mtbf)):
         raise ValueError(f"cost and mean time between failures must be above zero: {cost:g} s, {mtbf:g} s")

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, exists, func, insert, select, update
 
-from understudy_agent.wire import AnomalyKind, RestoreOutcome
+from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import (
     Attempt,
@@ -15,6 +15,7 @@ from understudy_controlplane.fleet.job import (
     Condition,
     FirstNan,
     JobKey,
+    MeasuredCheckpoint,
     StoredAnomaly,
     StoredRestoreReport,
     WrittenCheckpoint,
@@ -27,6 +28,9 @@ from understudy_controlplane.store.fleet import is_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
 
 WRITTEN_OVER_WHY = "a later checkpoint has written its files"
+
+MEASURED_MAX = 10
+"""Checkpoints from which it is seen how often a job saves, and what that costs."""
 
 DOUBTS = (Condition.SUSPECT, Condition.BAD, Condition.LOST)
 """A person may know better."""
@@ -101,6 +105,29 @@ class CheckpointStore:
         with self._engine.begin() as connection:
             found = update(table).where(table.c.id == checkpoint, as_before)
             connection.execute(found.values(condition=condition.value, condition_why=why))
+
+    def measured(self, job: JobKey, at_most: int = MEASURED_MAX) -> list[MeasuredCheckpoint]:
+        """The newest complete ones of a job, newest first."""
+        table = tables.checkpoint
+        query = (
+            select(table)
+            .join(tables.job, tables.job.c.id == table.c.job)
+            .where(is_job(job), is_complete())
+            .order_by(table.c.at.desc(), table.c.id.desc())
+            .limit(at_most)
+        )
+        with reading(self._engine) as connection:
+            return [
+                MeasuredCheckpoint(
+                    Attempt(row.restart_count, row.launch),
+                    row.step,
+                    row.at,
+                    row.world_size,
+                    row.blocked_seconds,
+                    row.write_seconds,
+                )
+                for row in connection.execute(query)
+            ]
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
         """In the order in which they came."""
@@ -317,7 +344,9 @@ def _checkpoint(row: Row[Any], job: JobKey, written_over: bool = False) -> Check
     if written_over and not condition.is_gone:
         condition, why = Condition.WRITTEN_OVER, WRITTEN_OVER_WHY
     attempt = Attempt(row.restart_count, row.launch)
-    return Checkpoint(job, row.step, row.path, row.world_size, row.at, attempt, condition, why)
+    return Checkpoint(
+        job, row.step, row.path, row.world_size, row.at, attempt, condition, why, Layout(row.layout or "unknown")
+    )
 
 
 def _anomaly(row: Row[Any], job: JobKey) -> StoredAnomaly:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Engine,
     Row,
@@ -45,6 +46,7 @@ from understudy_agent.wire import (
     KernelEvent,
     LaunchEnded,
     LaunchStarted,
+    Layout,
     RankStarted,
     RestoreReport,
 )
@@ -72,6 +74,9 @@ JOB_FACT_TABLES: dict[type, Table] = {
     LaunchStarted: tables.launch_start,
     LaunchEnded: tables.launch_end,
 }
+
+OF_SAVE = ("layout", "blocked_seconds", "write_seconds")
+"""Of a shard, what is kept of its checkpoint alone."""
 
 OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 """What the shards of one checkpoint have in common."""
@@ -502,6 +507,7 @@ def _of_job(
     for name in ("job_id", "user_id", "run", "run_folder"):
         values.pop(name, None)
     if isinstance(fact, CheckpointShard):
+        values["layout"] = "" if fact.layout is Layout.UNKNOWN else fact.layout.value
         values["more_files"] = [list(msgspec.structs.astuple(one)) for one in fact.more_files]
     if isinstance(fact, Anomaly):
         values["until"] = GOES_ON if fact.until is None else fact.until
@@ -517,21 +523,34 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         if table is tables.checkpoint:
             _delete_checkpoints(connection, row)
             continue
+        of_save = {name: row.pop(name) for name in OF_SAVE} if table is tables.checkpoint_shard else {}
         is_first = table is tables.rank_start and connection.execute(_EARLIER_START, row).first() is None
         is_new = insert_if_new(connection, table, row)
         if is_new and is_first:
             ranks[tuple(row[name] for name in OF_WORLD)] += 1
         if is_new and table is tables.checkpoint_shard and row["rank"] < row["world_size"]:
-            shards.setdefault(tuple(row[name] for name in OF_CHECKPOINT), []).append(row)
+            shards.setdefault(tuple(row[name] for name in OF_CHECKPOINT), []).append(row | of_save)
     for key, found in shards.items():
         same = dict(zip(OF_CHECKPOINT, key, strict=True))
         packed = _packed_ranks(connection, same)
         new, at = [one for one in found if one["rank"] not in packed], max(one["at"] for one in found)
         counted = {"shards": len(new), "size_bytes": sum(map(_size, new)), "at": at, "packed": False}
+        counted |= {name: _longest(one[name] for one in found) for name in ("blocked_seconds", "write_seconds")}
+        counted["layout"] = _layout({one["layout"] for one in found})
         insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, same | counted, _with_more_shards)
     for key, count in ranks.items():
         world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
         insert_or_update(connection, tables.gang_world, OF_WORLD, world, _with_more_ranks)
+
+
+def _longest(seconds: Iterable[float | None]) -> float | None:
+    """None: not known of any."""
+    return max((one for one in seconds if one is not None), default=None)
+
+
+def _layout(found: Set[str]) -> str:
+    """Of ranks that name different ones, the one that promises least."""
+    return next((one.value for one in (Layout.FIXED, Layout.RESHARDABLE) if one.value in found), "")
 
 
 def _size(shard: Mapping[str, Any]) -> int:
@@ -575,7 +594,15 @@ def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
         "size_bytes": stored.size_bytes + new.size_bytes,
         "at": case((stored.at < new.at, new.at), else_=stored.at),
         "packed": new.packed,
+        "layout": case(
+            (stored.layout == Layout.FIXED.value, stored.layout), (new.layout == "", stored.layout), else_=new.layout
+        ),
+        **{name: _greater(stored[name], new[name]) for name in ("blocked_seconds", "write_seconds")},
     }
+
+
+def _greater(stored: ColumnElement[float | None], new: ColumnElement[float | None]) -> ColumnElement[float | None]:
+    return case((stored.is_(None), new), (new > stored, new), else_=stored)
 
 
 def _kernel_event(row: Row[Any]) -> StoredKernelEvent:

@@ -23,9 +23,11 @@ from understudy_controlplane.fleet.operator import (
     Request,
     Verb,
     job_of_subject,
+    job_subject,
     recovery_of,
 )
 from understudy_controlplane.fleet.recovery import REPAIR_KINDS
+from understudy_controlplane.fleet.saving import SaveRequest
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -46,7 +48,9 @@ _CANCELS = _UNANSWERED.where(_INTENT.c.verb == Verb.CANCEL.value)
 _JOB_PAUSES = _UNANSWERED.where(_INTENT.c.verb == Verb.PAUSE_JOB.value)
 _DRILLS = _UNANSWERED.where(_INTENT.c.verb == Verb.DRILL.value)
 _MOVES = _UNANSWERED.where(_INTENT.c.verb == Verb.MOVE_JOB.value)
+_SAVES = _UNANSWERED.where(_INTENT.c.verb == Verb.SAVE_JOB.value)
 _REPLACED = {
+    Verb.SAVE_JOB.value: (Verb.SAVE_JOB.value,),
     Verb.PAUSE_JOB.value: (Verb.PAUSE_JOB.value,),
     Verb.RESUME_JOB.value: (Verb.PAUSE_JOB.value,),
     Verb.MOVE_JOB.value: (Verb.MOVE_JOB.value,),
@@ -157,6 +161,27 @@ class RepairStore:
         """By job id, those that no decision has answered."""
         with reading(self._engine) as connection:
             return {job_of_subject(row.subject): _move_of(row) for row in connection.execute(_MOVES)}
+
+    def saves(self) -> dict[int, SaveRequest]:
+        """By job id: who asked that it saves, and is not answered yet."""
+        with reading(self._engine) as connection:
+            return {
+                job_of_subject(row.subject): SaveRequest(row.id, row.reason, row.by, row.at)
+                for row in connection.execute(_SAVES)
+            }
+
+    def answer_save(self, request: int, outcome: str, now: float, *, is_done: bool) -> None:
+        detail = {"outcome": outcome, "is_done": is_done}
+        with self._engine.begin() as connection:
+            answered = update(_INTENT).where(_INTENT.c.id == request, _INTENT.c.answered_at.is_(None))
+            connection.execute(answered.values(answered_at=now, detail=detail))
+
+    def note_save(self, job_id: int, reason: str, outcome: str, now: float) -> None:
+        """The control plane itself has asked for it, and that is settled."""
+        row = {"at": now, "verb": Verb.SAVE_JOB.value, "subject": job_subject(job_id), "answered_at": now}
+        detail = {"outcome": outcome, "is_done": True}
+        with self._engine.begin() as connection:
+            connection.execute(insert(_INTENT).values(**row, reason=reason, by=BY_CONTROL_PLANE, detail=detail))
 
     def drills(self) -> dict[str, Drill]:
         """By node, those that have not ended."""

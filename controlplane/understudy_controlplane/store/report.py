@@ -44,6 +44,11 @@ class ReportStore:
         opened = (_INCIDENT.c.subject_kind.in_(_KINDS), _INCIDENT.c.opened_at >= since, _INCIDENT.c.opened_at < until)
         return self._counts(select(_INCIDENT.c.rule, func.count()).where(*opened).group_by(_INCIDENT.c.rule))
 
+    def first_incident_at(self) -> float | None:
+        """None: there was none."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.min(_INCIDENT.c.opened_at))).scalar()
+
     def quarantines(self, since: float, until: float) -> list[Count]:
         """By rule."""
         taken_out = (_DECISION.c.action.in_(TAKES_OUT), *_decided(since, until))

@@ -199,6 +199,9 @@ checkpoint = Table(
     Column("packed", Boolean, nullable=False, server_default=false()),  # its map has every shard that is in
     Column("condition", String(16), nullable=False, server_default=""),  # fleet.job.Condition
     Column("condition_why", Text, nullable=False, server_default=""),
+    Column("layout", String(16), nullable=False, server_default=""),  # wire.Layout; empty: not known
+    Column("blocked_seconds", Double),  # of the rank whose training was held up longest
+    Column("write_seconds", Double),  # of the rank that took longest
     UniqueConstraint("job", "restart_count", "launch", "step", "path", "world_size"),
     Index("ix_checkpoint_at", "at", "id"),
     Index("ix_checkpoint_packed", "packed", "at"),

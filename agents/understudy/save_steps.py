@@ -1,0 +1,133 @@
+"""Before which steps a rank saves a checkpoint: the same ones on every rank of the gang, without a collective.
+
+The control plane orders a step in the future. Every rank is asked first whether it can still follow (`proposed`); only
+when all have answered is the order `valid`. A rank that reaches the step before it knows what became of the order
+waits for that. docs/adr/0039-when-a-gang-saves.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+from .never_raise import log
+
+PROPOSED, VALID, WITHDRAWN, FOLLOWED, LATE = "proposed", "valid", "withdrawn", "followed", "late"
+
+WAIT_SECONDS_MAX = 30.0
+"""At a step whose order is proposed, for what becomes of it."""
+
+NEVER = 2**63
+
+
+class Order(NamedTuple):
+    number: int  # counts the orders of an attempt
+    step: int  # save before this one
+    every: int  # and before each step that is a multiple of this further; 0: as the training's own code says
+
+
+class SaveSteps:
+    """Safe from any thread. due() is called by the training's, take() by the link's."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        self.wait_seconds = WAIT_SECONDS_MAX
+        self._asked = -1
+        self._next = -1  # due() has nothing to look at before this step
+        self._planned = NEVER  # the next step of the schedule
+        self._own_every = 0
+        self._in_force = Order(0, 0, 0)
+        self._pending: Order | None = None
+        self._number = 0  # of the newest order
+        self._state = ""  # of that order, on this rank
+
+    def due(self, step: int, every: int = 0) -> bool:
+        with self._lock:
+            before, self._asked = self._asked, step
+            if step < self._next and every == self._own_every:
+                return False
+            return self._look(step, every, before)
+
+    def take(self, message: dict[str, Any]) -> None:
+        """An order, or what became of one."""
+        order = Order(int(message["number"]), int(message["step"]), int(message.get("every", 0)))
+        with self._lock:
+            if order.number >= self._number:
+                self._take(order, str(message.get("state")))
+            self._news.notify_all()
+
+    def report(self) -> dict[str, Any] | None:
+        """What the control plane is to know; None: due() was never called."""
+        with self._lock:
+            if self._asked < 0:
+                return None
+            order = self._pending or self._in_force
+            known = order if order.number == self._number else Order(self._number, 0, self._in_force.every)
+            report: dict[str, Any] = {"asked": self._asked, **known._asdict()}
+            if self._own_every:
+                report["own_every"] = self._own_every
+            return {**report, "state": self._state} if self._state else report
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+
+    def _look(self, step: int, every: int, before: int) -> bool:
+        is_first = before < 0
+        if is_first:
+            before = step - 1
+        if every != self._own_every or is_first:
+            self._own_every = every
+            self._plan_after(before)
+        if self._pending is not None and step >= self._pending.step:
+            self._reach(self._pending, before)
+        due = step >= self._planned
+        self._plan_after(step)
+        return due
+
+    def _reach(self, order: Order, before: int) -> None:
+        if self._state == PROPOSED:
+            self._news.wait_for(lambda: self._number != order.number or self._state != PROPOSED, self.wait_seconds)
+        if self._pending is order:
+            self._pending = None
+        if self._number == order.number and self._state == VALID:
+            self._in_force, self._state = order, FOLLOWED
+            self._plan_after(before)
+        elif self._number == order.number and self._state == PROPOSED:
+            self._state = LATE
+            text = "understudy: no answer within %g s whether the order to save before step %d is valid: it is ignored"
+            log.warning(text, self.wait_seconds, order.step)
+
+    def _take(self, order: Order, state: str) -> None:
+        is_new = order.number > self._number
+        if state == PROPOSED and is_new:
+            self._number = order.number
+            self._pending, self._state = (order, PROPOSED) if order.step > self._asked else (None, LATE)
+        elif state == VALID and is_new:  # this process has started since the others were asked
+            self._number = order.number
+            if order.step > self._asked:
+                self._pending, self._state = order, VALID
+            else:
+                self._pending, self._in_force, self._state = None, order, FOLLOWED
+                self._plan_after(self._asked)
+        elif state == VALID and self._state == PROPOSED:
+            self._state = VALID
+        elif state == VALID and self._state == LATE:
+            log.error("understudy: the gang saves before step %d, and this rank does not", order.step)
+        elif state == WITHDRAWN and (is_new or self._state == PROPOSED):
+            self._number, self._pending, self._state = order.number, None, WITHDRAWN
+        self._look_again()
+
+    def _plan_after(self, step: int) -> None:
+        """The first step of the schedule after this one."""
+        base, every = self._in_force.step, self._in_force.every or self._own_every
+        if self._in_force.number and base > step:
+            self._planned = base
+        elif every:
+            self._planned = base + ((step - base) // every + 1) * every
+        else:
+            self._planned = NEVER
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._next = min(self._planned, self._pending.step if self._pending is not None else NEVER)

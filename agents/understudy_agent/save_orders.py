@@ -1,0 +1,32 @@
+"""Orders to save of the gangs that have ranks on this node: the newest of each attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_agent.rank_messages import Hello
+from understudy_agent.wire import RANKS_PER_NODE_MAX, OrderState, SaveOrder
+
+
+class SaveOrders:
+    def __init__(self) -> None:
+        self._newest: dict[tuple[int, int, int, int], SaveOrder] = {}
+        """By job, restart count, launch and user."""
+
+    def keep(self, order: SaveOrder) -> None:
+        key = (order.job_id, order.restart_count, order.launch, order.user_id)
+        self._newest.pop(key, None)
+        if len(self._newest) >= RANKS_PER_NODE_MAX:
+            del self._newest[next(iter(self._newest))]
+        self._newest[key] = order
+
+    def valid_for(self, hello: Hello, user_id: int) -> Iterator[SaveOrder]:
+        """For a process that starts while the others of its gang follow an order."""
+        order = self._newest.get((hello.job_id, hello.restart_count, hello.launch, user_id))
+        if order is not None and order.state is OrderState.VALID:
+            yield order
+
+
+def is_for(order: SaveOrder, hello: Hello, user_id: int) -> bool:
+    attempt = (hello.job_id, hello.restart_count, hello.launch)
+    return (order.job_id, order.restart_count, order.launch) == attempt and order.user_id == user_id

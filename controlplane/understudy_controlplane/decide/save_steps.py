@@ -1,0 +1,105 @@
+"""Which gangs are to save, before which step, and how often from there on. Pure.
+
+The step lies so far ahead that the order reaches all ranks in time, three times over: a rank that it reaches too late
+would not save with the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from understudy_controlplane.config import Mode
+from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.operator import MoveRequest
+from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, WantedSave
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+OTHER_INTERVAL_SHARE = 0.25
+"""An interval that differs by less costs next to nothing: the optimum is flat."""
+
+TIME_LIMIT_SAVES = 2.0
+"""How many times the time that a checkpoint takes is left before the time limit, besides the following."""
+
+TIME_LIMIT_SECONDS = 60.0
+STEPS_AHEAD_MAX = 100_000_000
+
+
+def wanted(
+    snapshot: Snapshot,
+    gangs: Mapping[int, SavingGang],
+    requests: Mapping[int, SaveRequest],
+    costs: Mapping[JobKey, SaveCost],
+) -> Iterator[WantedSave]:
+    """At most one of each gang. `gangs` and `requests`: by job id."""
+    for key, job in snapshot.jobs.items():
+        gang = gangs.get(key.job_id)
+        if gang is None or not job.running or not job.managed or not can_be_ordered(gang, job, snapshot.now):
+            continue
+        found = _of_gang(snapshot, job, gang, requests.get(key.job_id), costs.get(key))
+        if found is not None:
+            yield found
+
+
+def can_be_ordered(gang: SavingGang, job: Job, now: float) -> bool:
+    return (
+        gang.attempt.restart_count == job.slurm.restart_count
+        and gang.is_whole
+        and gang.settled
+        and gang.step_seconds is not None
+        and now >= gang.not_before
+    )
+
+
+def step_ahead(gang: SavingGang, now: float) -> int:
+    """The first step that no rank reaches before the order has reached all."""
+    assert gang.step_seconds is not None
+    seconds = gang.margin_seconds + max(0.0, now - gang.asked_at)
+    return gang.asked + 1 + min(math.ceil(seconds / gang.step_seconds), STEPS_AHEAD_MAX)
+
+
+def best_every(gang: SavingGang, cost: SaveCost) -> int | None:
+    """Steps of the best interval, at least one; None: it is not known what a checkpoint costs."""
+    if cost.best_seconds is None or gang.step_seconds is None:
+        return None
+    return max(1, round(cost.best_seconds / gang.step_seconds))
+
+
+def _of_gang(
+    snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveRequest | None, cost: SaveCost | None
+) -> WantedSave | None:
+    now, key = snapshot.now, job.key
+    step, every = step_ahead(gang, now), gang.ordered_every
+    if request is not None:
+        return WantedSave(key, step, every, SaveCause.REQUEST, f"{request.by}: {request.reason}", request.id)
+    if snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs:
+        return None
+    move = snapshot.moves.get(key)
+    if move is not None and _waits(move) and gang.saves_at <= move.at:
+        why = f"its gang leaves {', '.join(move.off)} at a checkpoint: {move.reason}"
+        return WantedSave(key, step, every, SaveCause.MOVE, why)
+    left = seconds_left(job, now)
+    lead = _lead_seconds(gang, cost)
+    if left is not None and 0 < left < lead and gang.saves_at < now - lead:
+        why = f"its time limit ends it in {left:.0f} s"
+        return WantedSave(key, step, every, SaveCause.TIME_LIMIT, why)
+    best = best_every(gang, cost) if cost is not None and snapshot.mode is Mode.ACT else None
+    if best is not None and abs(best - gang.every) > OTHER_INTERVAL_SHARE * gang.every:
+        before = f"{gang.every} steps" if gang.every else "no interval"
+        return WantedSave(key, step, best, SaveCause.INTERVAL, f"every {best} steps from now on instead of {before}")
+    return None
+
+
+def seconds_left(job: Job, now: float) -> float | None:
+    """Until the job's time limit ends it; None: it has none."""
+    limit, began = job.slurm.time_limit_minutes, job.slurm.start_at
+    return None if limit is None or not began else began + limit * 60.0 - now
+
+
+def _lead_seconds(gang: SavingGang, cost: SaveCost | None) -> float:
+    takes = max(cost.write_seconds, cost.seconds or 0.0) if cost is not None else 0.0
+    return TIME_LIMIT_SECONDS + TIME_LIMIT_SAVES * takes + gang.margin_seconds + 2 * (gang.step_seconds or 0.0)
+
+
+def _waits(move: MoveRequest) -> bool:
+    return move.at_checkpoint and (move.checkpoint_at is None or move.checkpoint_at <= move.at)

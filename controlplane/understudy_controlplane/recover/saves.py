@@ -1,0 +1,99 @@
+"""Orders gangs to save, and records what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from understudy_agent.wire import OrderState
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.decide.save_steps import wanted
+from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, SettledSave
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.live.meters import Meters
+from understudy_controlplane.live.save_orders import SaveOrders
+from understudy_controlplane.plan.checkpoint_cost import cost_of
+from understudy_controlplane.plan.checkpoint_interval import DAY_SECONDS, FailureRate, failure_rate
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.report import ReportStore
+
+log = structlog.get_logger()
+
+COSTS_AGE_MAX_SECONDS = 60.0
+"""What checkpoints cost, and how often nodes fail, is read again after this time."""
+
+HISTORY_SECONDS = 28 * DAY_SECONDS
+REQUEST_SECONDS_MAX = 1800.0
+"""After this a request that could not be carried out is given up."""
+
+
+class Saves:
+    """Called by the loop alone."""
+
+    def __init__(
+        self, live: SaveOrders, repairs: RepairStore, checkpoints: CheckpointStore, reports: ReportStore, clock: Clock
+    ) -> None:
+        self._live, self._repairs, self._checkpoints, self._reports = live, repairs, checkpoints, reports
+        self._clock = clock
+        self._costs: dict[JobKey, SaveCost] = {}
+        self._costs_at = 0.0
+
+    def tick(self, snapshot: Snapshot, meters: Meters) -> None:
+        now = self._clock.now()
+        for settled in self._live.settle(now):
+            self._record(settled, now, meters)
+        gangs, requests = self._live.gangs(), self._repairs.saves()
+        self._give_up(requests, snapshot, now)
+        if not gangs:
+            return
+        self._read_costs(snapshot, gangs, now)
+        for one in wanted(snapshot, gangs, requests, self._costs):
+            if self._live.propose(one, now):
+                log.info("save_proposed", job=str(one.job), step=one.step, cause=one.cause.value, reason=one.why)
+
+    def _record(self, settled: SettledSave, now: float, meters: Meters) -> None:
+        order, one = settled.order, settled.wanted
+        is_valid = order.state is OrderState.VALID
+        meters.save_orders.labels(one.cause.value if one else "not_known", order.state.value).inc()
+        if not is_valid:
+            log.warning("save_withdrawn", job=settled.job_id, step=order.step, reason=settled.why)
+            return
+        log.info("save_ordered", job=settled.job_id, step=order.step, cause=one.cause.value if one else "")
+        outcome = f"all ranks save before step {order.step}"
+        if one is not None and one.cause is SaveCause.REQUEST and one.request is not None:
+            self._repairs.answer_save(one.request, outcome, now, is_done=True)
+        elif one is not None:
+            self._repairs.note_save(settled.job_id, f"{one.why}; {outcome}", outcome, now)
+
+    def _give_up(self, requests: Mapping[int, SaveRequest], snapshot: Snapshot, now: float) -> None:
+        if not requests or snapshot.slurm_read_at is None:
+            return
+        running = {job.key.job_id for job in snapshot.jobs.values() if job.running}
+        for job_id, request in requests.items():
+            over = "the job does not run any more" if job_id not in running else ""
+            if now - request.at > REQUEST_SECONDS_MAX:
+                over = f"the order did not reach all ranks within {REQUEST_SECONDS_MAX / 60:g} minutes"
+            if over:
+                self._repairs.answer_save(request.id, over, now, is_done=False)
+                log.warning("save_given_up", job=job_id, number=request.id, reason=over)
+
+    def _read_costs(self, snapshot: Snapshot, gangs: Mapping[int, SavingGang], now: float) -> None:
+        if 0 <= now - self._costs_at < COSTS_AGE_MAX_SECONDS:
+            return
+        self._costs_at = now
+        rate = fleet_rate(self._reports, len(snapshot.nodes), now)
+        jobs = [job for job in snapshot.jobs.values() if job.key.job_id in gangs and job.running]
+        self._costs = {job.key: self._cost(job, rate) for job in jobs}
+
+    def _cost(self, job: Job, rate: FailureRate) -> SaveCost:
+        return cost_of(self._checkpoints.measured(job.key), rate, len(job.slurm.nodes))
+
+
+def fleet_rate(reports: ReportStore, nodes: int, now: float) -> FailureRate:
+    """Of the last four weeks, or since the first incident that is known: incidents of nodes, by node and day."""
+    since = max(now - HISTORY_SECONDS, reports.first_incident_at() or now)
+    failures = sum(one.count for one in reports.incidents(since, now))
+    return failure_rate(failures, nodes * (now - since) / DAY_SECONDS)

@@ -1,0 +1,114 @@
+"""A person asks a gang to save, and its ranks agree on the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests import builders as b
+from tests.new_database import new_database
+from tests.recover.rehearsal import VirtualClock
+from tests.tokens import bearer, with_tokens
+from understudy.save_steps import SaveSteps
+from understudy_agent.wire import OrderState, RankWindow, SavesFollowed
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+
+USER = 1000 + sum(b"researcher") % 1000  # as the virtual Slurm numbers its users
+
+pytestmark = pytest.mark.integration
+
+
+class Site:
+    def __init__(self, plane: ControlPlane, fake: VirtualSlurm, app: TestClient) -> None:
+        self.plane, self.fake, self.app = plane, fake, app
+        self.steps = [SaveSteps(), SaveSteps()]
+
+    def ask(self, job_id: int = 1, role: Role = Role.OPERATOR, **more: Any) -> Any:
+        body = {"reason": "before the upgrade", **more}
+        return self.app.post(f"/v1/jobs/{job_id}/save", json=body, headers=bearer(role))
+
+    def report(self, seconds: float = 1.0) -> None:
+        """Of each rank, a moment later; then a tick."""
+        self.fake.advance(seconds)
+        for rank, steps in enumerate(self.steps):
+            known = steps.report()
+            if known is None:
+                continue
+            state = OrderState(known.pop("state")) if "state" in known else None
+            saves = SavesFollowed(**known, state=state)
+            window = RankWindow(1, 0, rank, 2, user_id=USER, saves=saves)
+            dropped = self.plane.telemetry.receive(b.report(f"n{rank + 1}", ranks=[window]), self.fake.now)
+            assert dropped == []
+            for order in self.plane.telemetry.saves.answer_to([window]):
+                message = {"number": order.number, "step": order.step, "state": order.state.value}
+                steps.take({**message, "every": order.every})
+        self.plane.loop.tick()
+
+    def train(self, until: int) -> list[list[int]]:
+        begin = (self.steps[0].report() or {"asked": 0})["asked"] + 1
+        return [[step for step in range(begin, until + 1) if steps.due(step, 500)] for steps in self.steps]
+
+    def request(self) -> Any:
+        return self.app.get("/v1/requests", headers=bearer(Role.VIEWER)).json()["items"][0]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    server = {"database": with_tokens(new_database(tmp_path / "fleet.db"))}
+    fake = VirtualSlurm(["n1", "n2"])
+    fake.submit("researcher", 2, comment="understudy")
+    outside = Outside(fake, lambda _node: True, VirtualClock(fake))
+    with closing(compose(b.config(mode="act", server=server), outside)) as plane:
+        plane.loop.tick()
+        fake.advance(10)
+        plane.loop.tick()
+        yield Site(plane, fake, TestClient(plane.app))
+
+
+def test_a_training_that_does_not_ask_when_to_save_cannot_be_asked_to(site: Site) -> None:
+    answer = site.ask()
+    assert answer.status_code == 409
+    assert "no rank of it asks" in answer.json()["detail"]
+    site.steps[0].due(1)
+    site.report()
+    assert "only 1 of its 2 ranks ask" in site.ask().json()["detail"]
+    assert site.ask(99).status_code == 404
+    assert site.ask(role=Role.VIEWER).status_code == 403
+
+
+def test_all_ranks_save_before_the_step_and_the_request_is_answered_with_it(site: Site) -> None:
+    site.train(20)
+    site.report()
+    site.train(22)
+    site.report()
+    assert "before about step" in site.ask(dry_run=True).json()["why"]
+    number = site.ask().json()["request"]
+    for _ in range(4):
+        site.report()
+    done = site.request()
+    assert (done["id"], done["verb"], done["status"]) == (number, "save-job", "done")
+    assert done["why"].startswith("all ranks save before step ")
+    step = int(done["why"].split()[-1])
+    assert site.train(step + 10) == [[step], [step]]
+    assert "understudy_save_orders_total" in site.app.get("/metrics", headers=bearer(Role.METRICS)).text
+
+
+def test_a_request_whose_job_ends_is_given_up(site: Site) -> None:
+    site.train(20)
+    site.report()
+    number = site.ask().json()["request"]
+    site.fake.end(1)
+    site.report(10.0)
+    given_up = site.request()
+    assert (given_up["id"], given_up["status"], given_up["why"]) == (
+        number,
+        "given_up",
+        "the job does not run any more",
+    )

@@ -1,0 +1,180 @@
+"""Orders to save on their way to the ranks of a gang: none counts before every rank has answered."""
+
+from __future__ import annotations
+
+from understudy.save_steps import SaveSteps
+from understudy_agent.wire import OrderState, RankWindow, SaveOrder, SavesFollowed
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.saving import SaveCause, WantedSave
+from understudy_controlplane.live.save_orders import MARGIN_SECONDS, SaveOrders
+
+KEY = JobKey("c", 7, 100)
+
+
+def wanted(step: int, every: int = 0) -> WantedSave:
+    return WantedSave(KEY, step, every, SaveCause.REQUEST, "alice: before the move", 1)
+
+
+class Ranks:
+    """Real ranks of one gang, whose reports arrive when the test decides."""
+
+    def __init__(self, world: int, restart_count: int = 0) -> None:
+        self.steps = [SaveSteps() for _ in range(world)]
+        self.restart_count = restart_count
+
+    def train(self, until: int, every: int = 0) -> list[set[int]]:
+        """What each rank saves before."""
+        saved: list[set[int]] = [set() for _ in self.steps]
+        for number, steps in enumerate(self.steps):
+            begin = (steps.report() or {"asked": 0})["asked"] + 1
+            saved[number] = {step for step in range(begin, until + 1) if steps.due(step, every)}
+        return saved
+
+    def report(self, live: SaveOrders, now: float, ranks: list[int] | None = None) -> None:
+        """Of these ranks, each from a node of its own; and the control plane's answer."""
+        for rank in range(len(self.steps)) if ranks is None else ranks:
+            known = self.steps[rank].report()
+            if known is None:
+                continue
+            state = OrderState(known.pop("state")) if "state" in known else None
+            window = RankWindow(
+                job_id=7,
+                restart_count=self.restart_count,
+                rank=rank,
+                world_size=len(self.steps),
+                user_id=1000,
+                saves=SavesFollowed(**known, state=state),
+            )
+            live.receive([window], now)
+            for order in live.answer_to([window]):
+                self.steps[rank].take(message(order))
+
+
+def message(order: SaveOrder) -> dict[str, object]:
+    return {"number": order.number, "step": order.step, "state": order.state.value, "every": order.every}
+
+
+def trained(world: int = 3) -> tuple[Ranks, SaveOrders]:
+    ranks, live = Ranks(world), SaveOrders()
+    ranks.train(10)
+    ranks.report(live, 100.0)
+    ranks.train(20)
+    ranks.report(live, 105.0)
+    return ranks, live
+
+
+def test_all_ranks_save_before_the_ordered_step_and_so_many_steps_from_there_on() -> None:
+    ranks, live = trained()
+    assert live.gangs()[7].step_seconds == 0.5
+    assert live.propose(wanted(30, every=10), 106.0)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now)
+    [settled] = live.settle(108.0)
+    assert settled.order.state is OrderState.VALID
+    assert ranks.train(60) == [{30, 40, 50, 60}] * 3
+    ranks.report(live, 125.0)
+    gang = live.gangs()[7]
+    assert gang.settled
+    assert (gang.every, gang.saves_at) == (10, 107.0)
+
+
+def test_nothing_is_valid_while_one_rank_has_not_answered_and_then_it_is_withdrawn() -> None:
+    ranks, live = trained()
+    live.propose(wanted(40), 106.0)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now, [0, 1])
+    assert live.settle(108.0) == []
+    [settled] = live.settle(106.0 + MARGIN_SECONDS)
+    assert settled.order.state is OrderState.WITHDRAWN
+    assert settled.why == "1 of 3 ranks did not answer in time"
+    ranks.report(live, 115.0)
+    assert ranks.train(60) == [set()] * 3
+    ranks.report(live, 116.0)
+    gang = live.gangs()[7]
+    assert gang.settled
+    assert gang.margin_seconds == 2 * MARGIN_SECONDS, "the next step is further ahead"
+    assert gang.not_before > 114.0
+
+
+def test_an_order_that_comes_too_late_for_one_rank_is_withdrawn_at_once() -> None:
+    ranks, live = trained()
+    live.propose(wanted(30), 106.0)
+    ranks.report(live, 106.0, [0, 1])
+    for step in range(21, 36):
+        ranks.steps[2].due(step)
+    ranks.report(live, 107.0)
+    ranks.report(live, 108.0)
+    assert [one.why for one in live.settle(108.0)] == ["rank 2 got the order too late"]
+    ranks.report(live, 109.0)
+    assert ranks.train(60) == [set()] * 3
+
+
+def test_no_other_order_is_made_before_every_rank_follows_the_last() -> None:
+    ranks, live = trained()
+    live.propose(wanted(30), 106.0)
+    assert not live.propose(wanted(50), 106.5)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now)
+    assert not live.propose(wanted(50), 108.5)
+    ranks.train(30)
+    ranks.report(live, 110.0)
+    assert live.propose(wanted(50), 111.0)
+
+
+def test_a_gang_of_which_a_rank_does_not_ask_is_not_whole() -> None:
+    ranks, live = Ranks(3), SaveOrders()
+    for rank in (0, 2):
+        ranks.steps[rank].due(1)
+    ranks.report(live, 100.0)
+    assert not live.gangs()[7].is_whole
+
+
+def test_after_a_start_of_the_control_plane_the_orders_are_what_the_ranks_report() -> None:
+    ranks, before = trained()
+    before.propose(wanted(30, every=10), 106.0)
+    ranks.report(before, 106.0)
+    for known_to in ([], [0]):  # ranks that know from the old process that it is valid
+        after = SaveOrders()
+        ranks.report(before, 107.0, known_to)
+        ranks.report(after, 110.0, [0, 1])
+        after.settle(200.0)
+        order = after.gangs()[7].order
+        assert order is not None
+        assert order.state is not OrderState.WITHDRAWN, "the third rank may know that it is valid"
+    ranks.report(after, 111.0)
+    ranks.report(after, 112.0)
+    assert ranks.train(45) == [{30, 40}] * 3
+
+
+def test_a_new_attempt_begins_without_orders_and_an_ended_job_is_forgotten() -> None:
+    ranks, live = trained()
+    live.propose(wanted(30), 106.0)
+    again = Ranks(2, restart_count=1)
+    again.train(5)
+    again.report(live, 120.0)
+    gang = live.gangs()[7]
+    assert (gang.attempt.restart_count, gang.order, gang.world_size, gang.ranks) == (1, None, 2, 2)
+    ranks.report(live, 121.0)
+    assert live.gangs()[7].attempt.restart_count == 1, "a late report of the old attempt changes nothing"
+    live.expect({})
+    assert live.gangs() == {}
+
+
+def test_a_rank_of_another_user_gets_no_order() -> None:
+    _, live = trained()
+    live.propose(wanted(30), 106.0)
+    stranger = RankWindow(job_id=7, restart_count=0, rank=0, world_size=3, user_id=2000, saves=SavesFollowed(asked=20))
+    assert live.answer_to([stranger]) == []
+
+
+def test_a_process_that_starts_again_alone_follows_what_the_others_follow() -> None:
+    ranks, live = trained()
+    live.propose(wanted(30, every=10), 106.0)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now)
+    ranks.train(33)
+    ranks.report(live, 110.0)
+    ranks.steps[1] = SaveSteps()
+    ranks.steps[1].due(34)
+    ranks.report(live, 111.0)
+    assert ranks.train(60) == [{40, 50, 60}] * 3
