@@ -56,6 +56,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "maintenance": Command(
             "start | list | show | pause | resume | end: planned work on nodes", _cli("maintenance", "maintenance")
         ),
+        "commission": Command("start | report: racks and clusters that are accepted", _cli("commission", "commission")),
         "signal": Command("list | end: what other systems of the site report", _cli("signal", "signal")),
         "incident": Command("list | show", _cli("incident", "incident")),
         "decision": Command("list | show | agree | disagree", _cli("decision", "decision")),

@@ -26,6 +26,7 @@ from understudy_controlplane.access.tokens import Tokens
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.browser import add_pages
+from understudy_controlplane.api.commissioning import commissioning_router
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.drills import DrillDependencies, drills_router
 from understudy_controlplane.api.events import EventFeed, events_router
@@ -107,6 +108,7 @@ READ_ROUTERS = (
     signals_router,
     maintenance_router,
     report_router,
+    commissioning_router,
     explain_router,
 )
 

@@ -13,6 +13,7 @@ from msgspec import inspect
 
 import understudy_client
 from understudy_controlplane.api import openapi, operator_requests
+from understudy_controlplane.cli.commission import CommissioningReport
 from understudy_controlplane.cli.topology import Topology
 from understudy_controlplane.fleet.event import Event
 
@@ -35,6 +36,7 @@ READS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     understudy_client.Checkpoint: openapi.LISTED["/v1/checkpoints"],
     understudy_client.RequestState: openapi.LISTED["/v1/requests"],
     understudy_client.Ticket: openapi.LISTED["/v1/tickets"],
+    CommissioningReport: openapi.ANSWERED["/v1/commissioning"],
     Topology: openapi.ANSWERED["/v1/topology"],
 }
 WIDER = {"int": "float", "record": "dict"}

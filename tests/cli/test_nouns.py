@@ -10,6 +10,7 @@ from rich.console import Console
 from tests.cli.conftest import Served, run
 from tests.tokens import secret
 from understudy_client import Client, RuleRecord
+from understudy_controlplane.cli.commission import CommissionedNode, CommissioningReport, as_markdown, as_page
 from understudy_controlplane.cli.connection import with_commands
 from understudy_controlplane.cli.observed import record_lines
 from understudy_controlplane.cli.top import frame
@@ -56,6 +57,27 @@ def test_a_task_of_a_job_array_has_the_name_that_squeue_shows(observing: Served)
     refused = observing.run("job", "show", "1_9", status=1)
     assert refused == "Slurm shows no task 1_9 of a job array; `understudy job list` lists the jobs\n"
     assert "is no job" in observing.run("job", "show", "x", status=2)
+
+
+def test_the_report_of_commissioning_names_who_is_accepted_and_why_others_are_not(acting: Served) -> None:
+    shown = acting.run("commission", "report")
+    assert shown.startswith("# Cluster ")
+    assert "| n1 | not tested | it has not been validated |" in shown
+    page = acting.run("commission", "report", "n[1-2]", "--html")
+    assert "<td>n2</td><td>not tested</td>" in page
+    assert "n3" not in page
+    record = json.loads(acting.run("commission", "report", "n1", "--json"))
+    assert [(one["node"], one["acceptance"], one["stages"]) for one in record["nodes"]] == [("n1", "not_tested", [])]
+    assert "rack r9: no such node or domain" in acting.run("commission", "report", "rack r9", status=1)
+    answers = json.loads(acting.run("commission", "start", "n[1-2]", "new rack", "--dry-run", "--json"))
+    assert [one["subject"] for one in answers] == ["n1", "n2"]
+
+
+def test_a_report_carries_no_markup_of_a_node() -> None:
+    node = CommissionedNode("n1", "failed", "<b>|x\ny", "", None, "", {}, (), ())
+    found = CommissioningReport("c", 0.0, (node,))
+    assert "<b>" not in as_page(found)
+    assert "| n1 | failed | <b>\\|x y |" in as_markdown(found)
 
 
 def test_a_request_in_mode_observe_is_recorded_only_and_has_an_exit_code_of_its_own(observing: Served) -> None:

@@ -9,13 +9,21 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
-from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, StepName, TakeBackPlan
+from understudy_controlplane.fleet.recovery import (
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+    StepName,
+    TakeBackPlan,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -206,7 +214,7 @@ class TestTestsOfNodesInService:
         assert [one.subject for one in decisions if one.action is Action.VALIDATE] == tested
 
     def test_of_many_tests_that_people_ask_for_some_wait(self) -> None:
-        requests = {f"n{i}": Request(i, f"n{i}", Verb.BURN_IN, "new rack", "alice", b.NOW - 5) for i in range(1, 7)}
+        requests = {f"n{i}": Request(i, f"n{i}", Verb.VALIDATE, "new rack", "alice", b.NOW - 5) for i in range(1, 7)}
         busy = {"n7": under_test("n7", REQUESTED), "n8": under_test("n8", PROBED)}
         config = b.config(validation={**TESTED["validation"], "requested_at_once_max": 4})
         snapshot = snapshot_of(fleet(6) | busy, requests=requests, reservations=b.kept("n7", "n8"))
@@ -214,6 +222,19 @@ class TestTestsOfNodesInService:
         assert sum(one.action is Action.VALIDATE for one in decisions) == 3
         waiting = [one for one in decisions if one.because is Because.REPAIR_BUDGET]
         assert [one.request for one in waiting] == [None] * 3, "they are not answered yet"
+
+    def test_a_rack_is_burnt_in_side_by_side_with_a_limit_of_its_own(self) -> None:
+        requests = {f"n{i}": Request(i, f"n{i}", Verb.BURN_IN, "new rack", "alice", b.NOW - 5) for i in range(1, 6)}
+        requests["n6"] = Request(6, "n6", Verb.VALIDATE, "looks odd", "alice", b.NOW - 5)
+        plan = plans.validation_plan(b.node("n8"), None, "x", 48.0)
+        burning = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - 100, ())
+        at_work = {"n7": under_test("n7", REQUESTED), "n8": under_test("n8", REQUESTED)}
+        limits = {"requested_at_once_max": 2, "burn_ins_at_once_max": 4}
+        snapshot = snapshot_of(
+            fleet(6) | at_work, requests=requests, recoveries=(burning,), reservations=b.kept("n7", "n8")
+        )
+        decisions = decided(snapshot, b.config(validation={**TESTED["validation"], **limits}))
+        assert [one.subject for one in decisions if one.action is Action.VALIDATE] == ["n1", "n2", "n3", "n6"]
 
     def test_a_suspect_is_tested_only_where_all_that_are_could_be_quarantined(self) -> None:
         at_work = under_test("n8", PROBED)

@@ -135,7 +135,7 @@ def _ring(mesh: Mesh, found: Mapping[Pair, float], seconds: float, clock: Clock)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of the node under test. `slow`: nodes that are slow towards all others. None as `value`: nothing can be said."""
+    """Of the node under test. `slow`: nodes that are slow towards all others. None as `value`: it cannot be judged."""
 
     value: float | None
     mark: float
@@ -164,12 +164,12 @@ def judge(rates: Rates, ratio: float, usual: float | None) -> Verdict:
         return Verdict(value, mark, named, f"{value / reference:.2f} of the median of the others")
     if usual is not None and value < ratio * usual:
         unsure = not without or median(without) < ratio * usual
-        told = f"{value / usual:.2f} of the fleet's median"
+        share = f"{value / usual:.2f} of the fleet's median"
         if unsure:
             return Verdict(
-                None, ratio * usual, named, f"{told}, and its peers too: no third peer shows which end it is"
+                None, ratio * usual, named, f"{share}, and its peers too: no third peer shows which end it is"
             )
-        return Verdict(value, ratio * usual, (rates.names[0], *named), told)
+        return Verdict(value, ratio * usual, (rates.names[0], *named), share)
     return Verdict(value, mark, named, f"{', '.join(others)} slow towards all others" if others else "")
 
 

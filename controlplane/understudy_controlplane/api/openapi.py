@@ -21,6 +21,7 @@ from understudy_agent.wire import (
     RestorePoint,
 )
 from understudy_controlplane.access.sessions import COOKIE
+from understudy_controlplane.api.commissioning import CommissioningReport
 from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.explain import CheckpointExplanation, JobExplanation, NodeExplanation
@@ -104,6 +105,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/maintenance": MaintenanceRecords,
     "/v1/signals/alertmanager": SignalRecords,
     "/v1/report": FleetReport,
+    "/v1/commissioning": CommissioningReport,
     "/v1/observed": Observed,
     "/v1/explain/nodes/{node}": NodeExplanation,
     "/v1/explain/jobs/{job_id}": JobExplanation,

@@ -305,7 +305,10 @@ class Validation(Section):
     )
     test_suspects: bool = Field(True, description="Validate each suspect node as soon as no job uses it.")
     requested_at_once_max: int = Field(
-        8, ge=1, description="Nodes at once in a validation or burn-in that an operator requested; more of them wait."
+        8, ge=1, description="Nodes at once in a validation that an operator requested; more of them wait."
+    )
+    burn_ins_at_once_max: int = Field(
+        36, ge=1, description="Nodes at once in a burn-in that an operator requested; more of them wait."
     )
     spare_check_hours: float = Field(
         0.0,

@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
     StepStatus,
     SwapPlan,
+    ValidationPlan,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -158,16 +159,27 @@ def object_to_operator(snapshot: Snapshot) -> Objection | None:
     return None
 
 
-def object_to_requested_test(snapshot: Snapshot, config: Config, already: Collection[str]) -> Objection | None:
-    """`already`: nodes whose requested test began in this same round. A hundred burn-ins at once would take the nodes
-    from the jobs, and the control plane's time from recoveries.
+def object_to_requested_test(
+    snapshot: Snapshot, config: Config, already: Collection[str], *, burn_in: bool = False
+) -> Objection | None:
+    """`already`: nodes whose requested test of this kind began in this round. A hundred burn-ins at once would take
+    the nodes from the jobs, and the control plane's time from recoveries.
     """
     origins = {ValidationOrigin.IN_SERVICE, ValidationOrigin.SUSPECT_REQUESTED, ValidationOrigin.PROBATION}
-    limit = config.validation.requested_at_once_max
-    under_test = sum(node.record.validation_origin in origins for node in snapshot.nodes.values())
+    policy = config.validation
+    limit, what = (
+        (policy.burn_ins_at_once_max, "burn-ins") if burn_in else (policy.requested_at_once_max, "validations")
+    )
+    burning = {
+        one.plan.nodes[0] for one in snapshot.recoveries if isinstance(one.plan, ValidationPlan) and one.plan.hours
+    }
+    under_test = sum(
+        node.record.validation_origin in origins and (name in burning) is burn_in
+        for name, node in snapshot.nodes.items()
+    )
     if len(already) + under_test < limit:
         return None
-    return Objection(Because.REPAIR_BUDGET, f"{limit} requested validations are under way already, which is the limit")
+    return Objection(Because.REPAIR_BUDGET, f"{limit} requested {what} are under way already, which is the limit")
 
 
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:

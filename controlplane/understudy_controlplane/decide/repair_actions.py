@@ -81,7 +81,7 @@ def object_to(
         return (
             objection
             or guards.object_to_test(snapshot, finding.node, config)
-            or guards.object_to_requested_test(snapshot, config, already)
+            or _object_to_requested_test(snapshot, finding, config, already)
         )
     if finding.request is not None or finding.signal is Signal.RETURN_CANCELLED:
         objection = guards.object_to_operator(snapshot)
@@ -95,6 +95,18 @@ def object_to(
     if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
         return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
     return guards.object_to_any(snapshot)
+
+
+def _object_to_requested_test(
+    snapshot: Snapshot, finding: Finding, config: Config, already: Collection[str]
+) -> guards.Objection | None:
+    def is_burn_in(name: str) -> bool:
+        request = snapshot.requests.get(name)
+        return request is not None and request.verb is Verb.BURN_IN
+
+    burn_in = is_burn_in(finding.node)
+    alike = [name for name in already if is_burn_in(name) is burn_in]
+    return guards.object_to_requested_test(snapshot, config, alike, burn_in=burn_in)
 
 
 def _is_a_persons_doing(row: Row, finding: Finding) -> bool:

@@ -1,4 +1,4 @@
-"""The network test finds a slow node, says which end of a pair it is, and names nobody where all are well."""
+"""The network test finds a slow node, shows which end of a pair it is, and names no node where all are well."""
 
 from __future__ import annotations
 
