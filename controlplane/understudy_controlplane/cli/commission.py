@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import click
 import msgspec
 
 from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.node import names_of
 from understudy_controlplane.cli.output import date, print_json
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
@@ -61,21 +62,25 @@ def commission() -> None:
     """Racks and clusters that are accepted: burn-ins side by side, and the report."""
 
 
-TARGETS_HELP = 'TARGETS are host lists (c[1-4]) and domains ("rack r1")'
+TARGET_HELP = 'TARGET is a host list (c[1-4]) or a domain ("rack r1")'
 
 
 @commission.command(
-    "start", help=f"Burn in all nodes of TARGET side by side, as soon as no job uses them. {TARGETS_HELP}."
+    "start", help=f"Burn in all nodes of TARGET side by side, as soon as no job uses them. {TARGET_HELP}."
 )
 @click.argument("target")
 @request_options
 @connected
 def start(client: Client, as_json: bool, target: str, **options: Unpack[Options]) -> None:
-    found = client.get("/v1/commissioning", CommissioningReport, target=target)
-    send(client, as_json, Requests([f"/v1/nodes/{one.node}/burn-in" for one in found.nodes], **options))
+    names: Iterable[str] = (
+        [one.node for one in client.get("/v1/commissioning", CommissioningReport, target=target).nodes]
+        if " " in target  # the name of a domain
+        else names_of(target, "TARGET")
+    )
+    send(client, as_json, Requests([f"/v1/nodes/{name}/burn-in" for name in names], **options))
 
 
-@commission.command("report", help=f"Print which nodes are accepted, and why others are not. {TARGETS_HELP}.")
+@commission.command("report", help=f"Print which nodes are accepted, and why others are not. {TARGET_HELP}.")
 @click.argument("target", required=False)
 @click.option("--html", "as_html", is_flag=True, help="HTML instead of Markdown.")
 @connected
