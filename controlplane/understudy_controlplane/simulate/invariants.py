@@ -294,8 +294,9 @@ class Invariants:
         return request is not None and request.verb in TAKES_NODE
 
     def _makes_progress(self, machine: Machine) -> bool:
-        """Whether any job on the node does, as far as it is known."""
-        stopped = {gang.job_id for gang in self._world.cluster.gangs if not gang.computes}
+        """Whether any job on the node does, as far as it is known. A launcher may have it as a spare."""
+        gangs = self._world.cluster.gangs
+        stopped = {gang.job_id for gang in gangs if not gang.computes or machine.name not in gang.seats}
         jobs = self._world.jobs().values()
         return any(job.state == "RUNNING" and machine.name in job.nodes and job.job_id not in stopped for job in jobs)
 

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, and_, exists, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -24,7 +38,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
-from understudy_controlplane.store.fleet import is_job
+from understudy_controlplane.store.fleet import of_job, rows_of_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
 
 WRITTEN_OVER_WHY = "a later checkpoint has written its files"
@@ -43,6 +57,51 @@ OF_WRITE = ("job", "restart_count", "launch", "step")
 _NEWS = (tables.checkpoint_shard, tables.anomaly, tables.anomaly_clearance, tables.restore_report)
 
 
+def _first_nans() -> Select[Any]:
+    table, attempt = tables.anomaly, tables.attempt
+    of_attempt = (table.c.job, table.c.restart_count, table.c.launch)
+    shown = (table.c.kind.in_([kind.value for kind in NAN_KINDS]), table.c.received_at >= bindparam("since"))
+    first = select(*of_attempt, func.min(table.c.step).label("step")).where(*shown).group_by(*of_attempt).subquery()
+    return (
+        select(
+            tables.job.c.cluster,
+            tables.job.c.job_id,
+            tables.job.c.submit_at,
+            table.c.restart_count,
+            table.c.launch,
+            table.c.step,
+            table.c.node,
+            attempt.c.nodes,
+            func.min(table.c.rank).label("rank"),
+            func.min(table.c.received_at).label("received_at"),
+        )
+        .join(first, and_(*(column == first.c[column.name] for column in (*of_attempt, table.c.step))))
+        .join(tables.job, tables.job.c.id == table.c.job)
+        .join(
+            attempt,
+            and_(
+                attempt.c.job == table.c.job,
+                attempt.c.restart_count == table.c.restart_count,
+                attempt.c.launch == 0,
+            ),
+        )
+        .where(*shown)
+        .group_by(tables.job.c.id, *of_attempt, table.c.step, table.c.node, attempt.c.id)
+    )
+
+
+_FIRST_NANS = _first_nans()
+
+
+def _anomalies() -> Select[Any]:
+    table, clearance = tables.anomaly, tables.anomaly_clearance
+    cleared = select(func.max(clearance.c.at)).where(clearance.c.job == table.c.job).scalar_subquery()
+    return rows_of_job(table).where(table.c.received_at > func.coalesce(cleared, 0.0)).order_by(table.c.until)
+
+
+_ANOMALIES = _anomalies()
+
+
 class CheckpointStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -52,11 +111,10 @@ class CheckpointStore:
         as where a file was written again since. How many ranks there are comes from the start of the gang, not from
         the shards. `run` are the rows of other jobs of its run, which may have written over them.
         """
-        table = tables.checkpoint
-        query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).order_by(table.c.step)
+        query = rows_of_job(tables.checkpoint).order_by(tables.checkpoint.c.step)
         complete = query.add_columns(is_complete().label("complete"))
         with reading(self._engine) as connection:
-            rows = connection.execute(complete).all()
+            rows = connection.execute(complete, of_job(job)).all()
             worlds, over = _worlds(connection, job), _written_over(connection, rows, run)
             return [
                 _checkpoint(row, job, written_over=row.id in over)
@@ -67,10 +125,8 @@ class CheckpointStore:
 
     def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
         """Checkpoints of which any process of the job announced a shard."""
-        table = tables.checkpoint
-        query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job))
         with reading(self._engine) as connection:
-            return [_checkpoint(row, job) for row in connection.execute(query)]
+            return [_checkpoint(row, job) for row in connection.execute(rows_of_job(tables.checkpoint), of_job(job))]
 
     def unverified(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
         """Complete ones of managed jobs, as they were written, newest first; without those that a person trusts."""
@@ -131,8 +187,7 @@ class CheckpointStore:
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
         """In the order in which they came."""
-        table = tables.restore_report
-        query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).order_by(table.c.id)
+        query = rows_of_job(tables.restore_report).order_by(tables.restore_report.c.id)
         with reading(self._engine) as connection:
             return [
                 StoredRestoreReport(
@@ -146,7 +201,7 @@ class CheckpointStore:
                     row.error,
                     row.received_at,
                 )
-                for row in connection.execute(query)
+                for row in connection.execute(query, of_job(job))
             ]
 
     def newest(self) -> list[int]:
@@ -168,18 +223,10 @@ class CheckpointStore:
 
     def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
         """Of these jobs, those since the user last trusted the checkpoints; ended ones are marked."""
-        table, clearance = tables.anomaly, tables.anomaly_clearance
-        cleared = select(func.max(clearance.c.at)).where(clearance.c.job == table.c.job).scalar_subquery()
         found: dict[tuple[Any, ...], StoredAnomaly] = {}
         with reading(self._engine) as connection:
             for key in dict.fromkeys(jobs):
-                query = (
-                    select(table)
-                    .join(tables.job, tables.job.c.id == table.c.job)
-                    .where(is_job(key), table.c.received_at > func.coalesce(cleared, 0.0))
-                    .order_by(table.c.until)
-                )
-                for row in connection.execute(query):
+                for row in connection.execute(_ANOMALIES, of_job(key)):
                     one = _anomaly(row, key)
                     found[(key, one.attempt, one.rank, one.kind, one.step)] = one
         return list(found.values())
@@ -193,39 +240,9 @@ class CheckpointStore:
         """Of attempts on several nodes that showed NaN since then: where first. Also those whose checkpoints were
         trusted since: that says something of the checkpoints, not of the node.
         """
-        table, attempt = tables.anomaly, tables.attempt
-        of_attempt = (table.c.job, table.c.restart_count, table.c.launch)
-        shown = (table.c.kind.in_([kind.value for kind in NAN_KINDS]), table.c.received_at >= since)
-        first = select(*of_attempt, func.min(table.c.step).label("step")).where(*shown).group_by(*of_attempt).subquery()
-        query = (
-            select(
-                tables.job.c.cluster,
-                tables.job.c.job_id,
-                tables.job.c.submit_at,
-                table.c.restart_count,
-                table.c.launch,
-                table.c.step,
-                table.c.node,
-                attempt.c.nodes,
-                func.min(table.c.rank).label("rank"),
-                func.min(table.c.received_at).label("received_at"),
-            )
-            .join(first, and_(*(column == first.c[column.name] for column in (*of_attempt, table.c.step))))
-            .join(tables.job, tables.job.c.id == table.c.job)
-            .join(
-                attempt,
-                and_(
-                    attempt.c.job == table.c.job,
-                    attempt.c.restart_count == table.c.restart_count,
-                    attempt.c.launch == 0,
-                ),
-            )
-            .where(*shown)
-            .group_by(tables.job.c.id, *of_attempt, table.c.step, table.c.node, attempt.c.id)
-        )
         found: dict[tuple[JobKey, Attempt], FirstNan] = {}
         with reading(self._engine) as connection:
-            for row in connection.execute(query):
+            for row in connection.execute(_FIRST_NANS, {"since": since}):
                 key = (JobKey(row.cluster, row.job_id, row.submit_at), Attempt(row.restart_count, row.launch))
                 if len(set(row.nodes)) < 2:
                     continue
@@ -266,9 +283,8 @@ def _worlds(connection: Connection, job: JobKey) -> dict[tuple[int, int], int]:
     """Restart count and launch → the size of the world in which most ranks started, of two the larger: a single process
     that the job starts besides its gang has a world of its own.
     """
-    table = tables.gang_world
-    query = select(table).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job))
-    found = sorted(connection.execute(query), key=lambda row: (row.ranks, row.world_size))
+    rows = connection.execute(rows_of_job(tables.gang_world), of_job(job))
+    found = sorted(rows, key=lambda row: (row.ranks, row.world_size))
     return {(row.restart_count, row.launch): row.world_size for row in found}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Select,
+    Table,
     and_,
     bindparam,
     case,
@@ -50,6 +52,12 @@ IDS_AT_ONCE = 10_000
 _OUT_OF_SERVICE = [state.value for state in OUT_OF_SERVICE]
 _NODES = select(tables.node)
 _NODES_IN = _NODES.where(tables.node.c.state.in_(bindparam("states", expanding=True)))
+_NODES_NAMED = _NODES.where(tables.node.c.name.in_(bindparam("names", expanding=True)))
+_SLURMDS_SEEN = select(tables.node.c.name).where(tables.node.c.slurmd_seen_at.is_not(None))
+_IS_ONE_OF = tables.node.c.name.in_(bindparam("of_names", expanding=True))
+_SEEN = update(tables.node).where(_IS_ONE_OF)
+_AGENT_SEEN = _SEEN.values(agent_seen_at=bindparam("seen_at"))
+_SLURMD_SEEN = _SEEN.values(slurmd_seen_at=bindparam("seen_at"))
 _OPEN_ATTEMPTS = select(
     tables.attempt.c.id, tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.launch
 ).where(tables.attempt.c.running_at.is_not(None), tables.attempt.c.ended_at.is_(None))
@@ -115,6 +123,31 @@ _SPARE_CHOICES = (
 )
 
 
+def _run_jobs() -> Select[Any]:
+    job, own, attempt = tables.job, tables.job.alias(), tables.attempt
+    same = and_(*(job.c[name] == own.c[name] for name in ("run_name", "user_id", "cluster", "run_folder")))
+    return (
+        select(
+            job.c.id,
+            job.c.cluster,
+            job.c.job_id,
+            job.c.submit_at,
+            job.c.run_name,
+            job.c.run_folder,
+            job.c.state,
+            func.min(attempt.c.running_at),
+            func.max(func.coalesce(attempt.c.ended_at, case((attempt.c.running_at.is_(None), 0.0), else_=STILL_RUNS))),
+        )
+        .join(own, same)
+        .join(attempt, attempt.c.job == job.c.id)
+        .where(own.c.id == bindparam("of_row"), own.c.run_name != "")
+        .group_by(job.c.id)
+    )
+
+
+_RUN_JOBS = _run_jobs()
+
+
 class FleetStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -135,16 +168,13 @@ class FleetStore:
 
     def nodes_named(self, names: Iterable[str]) -> dict[str, NodeRecord]:
         """Those of them that are written down."""
-        query = select(tables.node).where(tables.node.c.name.in_(names))
         with reading(self._engine) as connection:
-            return {record.name: record for record in read_records(connection, query)}
+            return {one.name: one for one in read_records(connection, _NODES_NAMED, {"names": [*names]})}
 
     def slurmds_seen(self) -> frozenset[str]:
         """Nodes whose slurmd has answered once."""
-        table = tables.node
-        query = select(table.c.name).where(table.c.slurmd_seen_at.is_not(None))
         with reading(self._engine) as connection:
-            return frozenset(connection.execute(query).scalars())
+            return frozenset(connection.execute(_SLURMDS_SEEN).scalars())
 
     def nodes_in(self, states: Iterable[NodeState]) -> list[NodeRecord]:
         values = {"states": [state.value for state in states]}
@@ -169,11 +199,10 @@ class FleetStore:
 
     def note_seen(self, agents: Iterable[str], slurmds: Iterable[str], now: float) -> None:
         """These nodes' agents were heard just now, and these nodes' slurmds answered."""
-        table = tables.node
         with self._engine.begin() as connection:
-            for column, names in ((table.c.agent_seen_at, list(agents)), (table.c.slurmd_seen_at, list(slurmds))):
+            for seen, names in ((_AGENT_SEEN, [*agents]), (_SLURMD_SEEN, [*slurmds])):
                 if names:
-                    connection.execute(update(table).where(table.c.name.in_(names)).values({column: now}))
+                    connection.execute(seen, {"of_names": names, "seen_at": now})
 
     def drained(self, node: SlurmNode, at: float) -> None:
         """The node was read back from Slurm, out of service. What was read first stands, but see `owned`."""
@@ -284,30 +313,11 @@ class FleetStore:
 
     def run_jobs(self, job_row: int) -> tuple[TrainingRun, list[RunJob]]:
         """The job's run, and all of its jobs that have started; NO_RUN and none: it is not known."""
-        job, own, attempt = tables.job, tables.job.alias(), tables.attempt
-        same = and_(*(job.c[name] == own.c[name] for name in ("run_name", "user_id", "cluster", "run_folder")))
-        query = (
-            select(
-                job.c.id,
-                job.c.cluster,
-                job.c.job_id,
-                job.c.submit_at,
-                job.c.run_name,
-                job.c.run_folder,
-                job.c.state,
-                func.min(attempt.c.running_at),
-                func.max(
-                    func.coalesce(attempt.c.ended_at, case((attempt.c.running_at.is_(None), 0.0), else_=STILL_RUNS))
-                ),
-            )
-            .join(own, same)
-            .join(attempt, attempt.c.job == job.c.id)
-            .where(own.c.id == job_row, own.c.run_name != "")
-            .group_by(job.c.id)
-        )
         run, jobs = NO_RUN, []
         with reading(self._engine) as connection:
-            for row, cluster, job_id, submit_at, name, folder, state, began_at, ended_at in connection.execute(query):
+            for row, cluster, job_id, submit_at, name, folder, state, began_at, ended_at in connection.execute(
+                _RUN_JOBS, {"of_row": job_row}
+            ):
                 run = TrainingRun(name, folder)
                 began = inf if began_at is None else began_at
                 ended = inf if ended_at == STILL_RUNS else ended_at
@@ -459,7 +469,16 @@ def note_run(connection: Connection, job_row: int, run: TrainingRun) -> None:
         connection.execute(update(table).where(table.c.id == job_row, unknown).values(values))
 
 
-def is_job(key: JobKey) -> ColumnElement[bool]:
-    """For the table `job`: this one."""
-    table = tables.job
-    return (table.c.cluster == key.cluster) & (table.c.job_id == key.job_id) & (table.c.submit_at == key.submit_at)
+IS_JOB = and_(*(tables.job.c[name] == bindparam(f"of_{name}") for name in JobKey._fields))
+"""For the table `job`: the one of `of_job`."""
+
+
+def of_job(key: JobKey) -> dict[str, Any]:
+    """Values for IS_JOB."""
+    return {f"of_{name}": value for name, value in key._asdict().items()}
+
+
+@functools.cache
+def rows_of_job(table: Table) -> Select[Any]:
+    """Statement for the rows of a table about IS_JOB. Building it takes several times as long as executing it."""
+    return select(table).join(tables.job, tables.job.c.id == table.c.job).where(IS_JOB)

@@ -96,11 +96,16 @@ def _incident(row: Row[Any], asked: tuple[Repair, ...], accused_by: tuple[str, .
     )
 
 
+_OPEN_SUBJECTS = (
+    select(tables.incident.c.subject_kind, tables.incident.c.subject, tables.incident.c.id)
+    .where(tables.incident.c.closed_at.is_(None))
+    .order_by(tables.incident.c.id.desc())
+)
+
+
 def open_by_subject(connection: Connection) -> dict[Subject, int]:
     """All of them: a round may be about more subjects than a query takes parameters. The oldest of several."""
-    table = tables.incident
-    query = select(table.c.subject_kind, table.c.subject, table.c.id).where(table.c.closed_at.is_(None))
-    rows = connection.execute(query.order_by(table.c.id.desc()))
+    rows = connection.execute(_OPEN_SUBJECTS)
     return {Subject(SubjectKind(kind), name): number for kind, name, number in rows}
 
 

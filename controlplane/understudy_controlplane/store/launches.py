@@ -11,7 +11,7 @@ from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
-from understudy_controlplane.store.fleet import is_job
+from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
 
 _END, _JOB, _LATER = tables.launch_end, tables.job, tables.launch_end.alias()
 _FOLLOWED = (
@@ -118,27 +118,26 @@ class LaunchStore:
         """Of the latest launch after this one: how many ranks connected, how many there are, when the last one's
         process started.
         """
-        query = _latest_launch(tables.rank_start, job, restart_count, after_launch)
+        query = _latest_launch(tables.rank_start, restart_count, after_launch)
         with reading(self._engine) as connection:
-            row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at))).first()
+            row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at)), of_job(job)).first()
         count, world, started = row or (0, 0, None)
         return count, world or 0, started
 
     def hook_was_used(self, job: JobKey) -> bool:
         """Whether any rank of any attempt ever connected."""
-        table = tables.rank_start
-        query = select(table.c.id).join(tables.job, tables.job.c.id == table.c.job).where(is_job(job)).limit(1)
         with reading(self._engine) as connection:
-            return connection.execute(query).first() is not None
+            return connection.execute(rows_of_job(tables.rank_start).limit(1), of_job(job)).first() is not None
 
     def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, float] | None:
         """Of the latest launch after this one: number and time of the first step that every rank has finished; None:
         not yet.
         """
         table = tables.first_step
-        query = _latest_launch(table, job, restart_count, after_launch)
+        latest = _latest_launch(table, restart_count, after_launch)
+        query = latest.add_columns(func.min(table.c.step), func.max(table.c.at))
         with reading(self._engine) as connection:
-            row = connection.execute(query.add_columns(func.min(table.c.step), func.max(table.c.at))).first()
+            row = connection.execute(query, of_job(job)).first()
         count, world, step, at = row or (0, 0, 0, 0.0)
         return (step, at) if world and count >= world else None
 
@@ -155,12 +154,12 @@ def _state(row: Row[Any]) -> LauncherState:
     )
 
 
-def _latest_launch(table: Table, job: JobKey, restart_count: int, after_launch: int) -> Select[int, Any]:
-    """How many ranks reported in each launch after this one, the latest first, and how many there are."""
+def _latest_launch(table: Table, restart_count: int, after_launch: int) -> Select[int, Any]:
+    """How many ranks of IS_JOB reported in each launch after this one, the latest first, and how many there are."""
     return (
         select(func.count(table.c.rank.distinct()), func.max(table.c.world_size))
         .join(tables.job, tables.job.c.id == table.c.job)
-        .where(is_job(job), table.c.restart_count == restart_count, table.c.launch > after_launch)
+        .where(IS_JOB, table.c.restart_count == restart_count, table.c.launch > after_launch)
         .group_by(table.c.launch)
         .order_by(table.c.launch.desc())
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, Float, bindparam, func, select
 
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.lemon import LemonSignals
@@ -24,42 +24,49 @@ COUNTED_STATES = (NodeState.UNKNOWN.value, NodeState.FOREIGN_DRAIN.value)
 FAILED = ("FAILED", "NODE_FAIL")
 
 
+_INCIDENT, _EVENT, _DECISION = tables.incident, tables.kernel_event, tables.decision
+_SINCE = bindparam("since", type_=Float())
+_BY_NODE = _EVENT.c.node.concat("")  # for the column itself SQLite reads all events, of any time, in its order
+_INCIDENTS = (
+    select(_INCIDENT.c.subject, _INCIDENT.c.signal, func.count())
+    .where(_INCIDENT.c.opened_at >= _SINCE, _INCIDENT.c.subject_kind == SubjectKind.NODE.value)
+    .group_by(_INCIDENT.c.subject, _INCIDENT.c.signal)
+)
+_XID_KINDS = (
+    select(_BY_NODE, func.count(_EVENT.c.xid.distinct()))
+    .where(_EVENT.c.received_at >= _SINCE, _EVENT.c.xid.is_not(None), _EVENT.c.xid.not_in(PROGRAM_XIDS))
+    .group_by(_BY_NODE)
+)
+_TRANSITIONS = (
+    select(_DECISION.c.subject, _DECISION.c.to_state, func.count())
+    .where(_DECISION.c.at >= _SINCE, _DECISION.c.to_state.in_(COUNTED_STATES))
+    .where(_DECISION.c.from_state.not_in([state.value for state in IN_REPAIR]))
+    .group_by(_DECISION.c.subject, _DECISION.c.to_state)
+)
+_FAILED_ATTEMPTS = (
+    select(tables.attempt.c.nodes)
+    .join(tables.job, tables.job.c.id == tables.attempt.c.job)
+    .where(
+        tables.job.c.state.in_(FAILED),
+        tables.job.c.seen_at >= _SINCE,
+        tables.attempt.c.restart_count == tables.job.c.restart_count,
+        tables.attempt.c.launch == 0,
+    )
+)
+
+
 class LemonStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def signals(self, since: float, excluded_by: Counter[str]) -> dict[str, LemonSignals]:
         """Node → what is remembered of it since then, nodes without anything left out. `excluded_by` is taken over."""
-        incident, event, decision = tables.incident, tables.kernel_event, tables.decision
-        by_node = event.c.node.concat("")  # for the column itself SQLite reads all events, of any time, in its order
+        values = {"since": since}
         with reading(self._engine) as connection:
-            incidents = connection.execute(
-                select(incident.c.subject, incident.c.signal, func.count())
-                .where(incident.c.opened_at >= since, incident.c.subject_kind == SubjectKind.NODE.value)
-                .group_by(incident.c.subject, incident.c.signal)
-            ).all()
-            xids = connection.execute(
-                select(by_node, func.count(event.c.xid.distinct()))
-                .where(event.c.received_at >= since, event.c.xid.is_not(None), event.c.xid.not_in(PROGRAM_XIDS))
-                .group_by(by_node)
-            ).all()
-            transitions = connection.execute(
-                select(decision.c.subject, decision.c.to_state, func.count())
-                .where(decision.c.at >= since, decision.c.to_state.in_(COUNTED_STATES))
-                .where(decision.c.from_state.not_in([state.value for state in IN_REPAIR]))
-                .group_by(decision.c.subject, decision.c.to_state)
-            ).all()
-            failed = connection.execute(
-                select(tables.attempt.c.nodes)
-                .join(tables.job, tables.job.c.id == tables.attempt.c.job)
-                .where(
-                    tables.job.c.state.in_(FAILED),
-                    tables.job.c.seen_at >= since,
-                    tables.attempt.c.restart_count == tables.job.c.restart_count,
-                    tables.attempt.c.launch == 0,
-                )
-            ).scalars()
-            single, multi = _failures(failed)
+            incidents = connection.execute(_INCIDENTS, values).all()
+            xids = connection.execute(_XID_KINDS, values).all()
+            transitions = connection.execute(_TRANSITIONS, values).all()
+            single, multi = _failures(connection.execute(_FAILED_ATTEMPTS, values).scalars())
         counts: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for node, signal, count in incidents:
             if signal in FAULT_SIGNALS:
