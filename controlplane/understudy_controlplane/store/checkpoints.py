@@ -165,13 +165,7 @@ class CheckpointStore:
     def measured(self, job: JobKey, at_most: int = MEASURED_MAX) -> list[MeasuredCheckpoint]:
         """The newest complete ones of a job, newest first."""
         table = tables.checkpoint
-        query = (
-            select(table)
-            .join(tables.job, tables.job.c.id == table.c.job)
-            .where(is_job(job), is_complete())
-            .order_by(table.c.at.desc(), table.c.id.desc())
-            .limit(at_most)
-        )
+        newest_first = rows_of_job(table).where(is_complete()).order_by(table.c.at.desc(), table.c.id.desc())
         with reading(self._engine) as connection:
             return [
                 MeasuredCheckpoint(
@@ -182,7 +176,7 @@ class CheckpointStore:
                     row.blocked_seconds,
                     row.write_seconds,
                 )
-                for row in connection.execute(query)
+                for row in connection.execute(newest_first.limit(at_most), of_job(job))
             ]
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
