@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -53,6 +53,10 @@ bench-access: setup
 # What an operator waits for, at 12,500 nodes: build/bench/operators.json.
 bench-operators: setup
 	@$(RUN) -m tests.bench.operators
+
+# The dashboard with 12,500 nodes in a real browser, and with 20 viewers: build/bench/dashboard.json.
+bench-dashboard: setup
+	@$(RUN) -m tests.bench.dashboard
 
 # The launcher with 64, 512 and 2,048 seats: build/bench/launcher.json.
 bench-launcher: setup-check

@@ -301,6 +301,36 @@ def test_a_viewer_who_may_read_no_longer_is_cut_off(rehearsal: Rehearsal, monkey
     assert asyncio.run(asyncio.wait_for(watch(), 30)) <= 3
 
 
+def test_a_page_that_cannot_be_made_is_reported_to_its_viewers_and_made_again(rehearsal: Rehearsal) -> None:
+    plane, failures = rehearsal.control_plane, iter([ValueError("a node without a name")])
+
+    async def watch() -> list[str]:
+        views, pages = LiveViews(plane.loop.pulse, Limits()), Pages(plane.reads)
+
+        async def admit() -> None:
+            """They may go on."""
+
+        async def read() -> Page:
+            for failure in failures:
+                raise failure
+            page = await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))
+            assert isinstance(page, Page)
+            return page
+
+        layout, seen = (await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))), []
+        assert isinstance(layout, Page)
+        async for event in views.stream("fleet", read, (0.0, layout.layout), admit):
+            seen.append(event)
+            if "could not be made" in event:
+                set_state(plane, "r03n05", NodeState.IN_SERVICE)  # the next round
+            if "event: parts" in event:
+                return seen
+        return []
+
+    found = asyncio.run(asyncio.wait_for(watch(), 30))
+    assert any("could not be made" in event for event in found)
+
+
 def test_streams_are_bounded_for_each_token_and_in_all() -> None:
     async def enter() -> list[int]:
         views = LiveViews(None, Limits(event_streams_max=3, event_streams_per_token_max=2))  # type: ignore[arg-type]

@@ -9,7 +9,9 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.api.requests import RequestState
-from understudy_controlplane.dashboard import attention, heat, page, story, timeline
+from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status
+from understudy_controlplane.config import Mode
+from understudy_controlplane.dashboard import attention, budgets, heat, page, steps_to_act, story, timeline
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import RequestStatus, Verb
@@ -22,6 +24,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -211,3 +214,69 @@ def test_evidence_is_shown_as_text() -> None:
     shown = page.environment().get_template("ui.html").module.evidence({"line": HOSTILE})  # type: ignore[attr-defined]
     assert "<script" not in shown
     assert "script" in shown
+
+
+# -- budgets, and what is missing before it may act -----------------------------------------------------------------
+
+
+def test_budgets_show_what_the_guards_count() -> None:
+    """A node in manual repair waits for a person; it does not count as quarantined beside."""
+    snapshot = b.snapshot(
+        b.node("n1", NodeState.QUARANTINED),
+        b.node("n2", NodeState.MANUAL_REPAIR),
+        quarantined_at={"n1": (b.NOW - 60,), "n2": (b.NOW - 7200,)},
+    )
+    found = {one.setting: (one.used, one.limit) for one in budgets.budgets(snapshot, b.config())}
+    assert {setting: used for setting, (used, _) in found.items()} == {
+        "guards.quarantined_share": 1,
+        "guards.waiting_share": 1,
+        "guards.quarantines_per_hour_share": 1,
+        "guards.breaker_share": 1,
+    }
+    assert all(limit >= 1 for _, limit in found.values())
+
+
+def status(**values: Any) -> Status:
+    known: dict[str, Any] = {
+        "cluster": b.CLUSTER,
+        "mode": Mode.OBSERVE,
+        "mode_configured": Mode.OBSERVE,
+        "mode_limit": "",
+        "mode_limit_until": None,
+        "paused": "",
+        "paused_until": None,
+        "paused_jobs": [],
+        "breaker": "",
+        "slurm": SlurmState(b.NOW, ""),
+        "loop": LoopState(b.NOW, 0.1, ""),
+        "nodes": {},
+        "spares": SparePool(0, 0),
+        "incidents_open": 0,
+        "recoveries_running": 0,
+        "problems": [],
+    }
+    return Status(**(known | values))
+
+
+def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each() -> None:
+    snapshot = b.snapshot(b.node("n1"), b.node("n2", heard_at=None), jobs=[b.job(nodes=["n1"])])
+    found = steps_to_act.to_do(snapshot, status(), b.config(validation={"enabled": True}), [])
+    assert {one.what: one.done for one in found} == {
+        "Slurm is read": True,
+        "every node has an agent": False,
+        "racks or switches are known": False,
+        "spares are wanted": False,
+        "nodes are validated before they return": True,
+        "a gang asks for Understudy": True,
+        "people agree with what it would have done": False,
+        "the configured mode is approve or act": False,
+    }
+    assert all(one.command for one in found)
+
+
+def test_a_site_that_is_ready_has_nothing_to_do() -> None:
+    ready = status(mode_configured=Mode.ACT, spares=SparePool(1, 1))
+    topology = Topology((Domain(DomainKind.RACK, "r1", ("n1",)),))
+    snapshot = b.snapshot(b.node("n1"), jobs=[b.job(nodes=["n1"])], topology=topology)
+    found = steps_to_act.to_do(snapshot, ready, b.config(validation={"enabled": True}), ["xid.79"])
+    assert [one.what for one in found if not one.done] == []

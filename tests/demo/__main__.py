@@ -1,22 +1,28 @@
-"""`make demo`: runs the story, draws the result, and fails where a promise was not kept."""
+"""`make demo`: runs the story, draws the result, and fails where a promise was not kept. With KEEP=1 cluster and
+dashboard stay up afterwards, until Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from tests import REPOSITORY
-from tests.demo import timeline
+from tests.demo import dashboard, timeline
 from tests.demo.story import STEPS, DemoFailed, Story
 from tests.testbed.cluster import ClusterError
 from tests.testbed.configuration import NO_SCHEDULER_DELAY
 from tests.testbed.network import why_impossible
 from tests.testbed.site import Site
+from tests.tokens import secret
+from understudy_controlplane.fleet.identity import Role
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
 LOG_WIDTH = 120
@@ -49,7 +55,13 @@ def main() -> int:
             site.start_agents()
             site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")
             say(f"control plane at {site.url}, 8 agents; spares held in reserve: {', '.join(site.spares_held())}")
-            result = Story(site, say).run()
+            with dashboard.forwarded(site) as url:
+                say(f"dashboard: {url}/dashboard (`make demo KEEP=1` keeps it up, and prints a token)")
+                result = Story(site, say).run()
+                for path in dashboard.take_screenshots(site, url, RESULT.parent):
+                    say(f"screenshot: {path.relative_to(REPOSITORY)}")
+                if os.environ.get("KEEP"):
+                    keep_up(url, say)
             say("ending every process")
     except KeyboardInterrupt:
         console.print("interrupted: everything that was started has been ended")
@@ -69,6 +81,15 @@ def main() -> int:
         f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
     )
     return 0
+
+
+def keep_up(url: str, say: Callable[[str], None]) -> None:
+    """Returns after Ctrl-C."""
+    say(f"the dashboard stays up: {url}/login, token {secret(Role.OPERATOR)}; Ctrl-C ends all")
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        """A person has seen enough."""
 
 
 if __name__ == "__main__":

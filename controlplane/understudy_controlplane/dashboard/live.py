@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
+import structlog
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -21,6 +22,8 @@ from understudy_controlplane.config import Limits
 from understudy_controlplane.dashboard.page import Page
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.pulse import Pulse
+
+log = structlog.get_logger()
 
 EVENTS = "text/event-stream"
 LOOK_SECONDS = 0.1
@@ -86,6 +89,10 @@ class LiveViews:
         self._stops = True
         for view in self._views.values():
             view.notify()
+
+    @property
+    def viewers(self) -> int:
+        return self._open.total()
 
     def enter(self, who: str) -> Response | None:
         """A place for one more viewer, until `leave`; or a refusal."""
@@ -158,11 +165,16 @@ class LiveViews:
                 continue
             last = self._pulse.snapshot
             begun = time.monotonic()
-            page = await read()
-            if isinstance(page, Page):
-                view.take(page)
+            try:
+                page = await read()
+            except Exception as error:  # one that no one expects: viewers see it, and the next round may be better
+                log.exception("page_not_made", error=str(error))
+                view.error = "The page could not be made: the log of the control plane names the cause."
             else:
-                view.error = "the page could not be read: the control plane is busy, or its database does not answer"
+                if isinstance(page, Page):
+                    view.take(page)
+                else:
+                    view.error = "The page could not be read: the control plane is busy, or its database is."
             view.notify()
             await asyncio.sleep(max(REFRESH_SECONDS - (time.monotonic() - begun), 0.0))
 

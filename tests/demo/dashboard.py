@@ -1,0 +1,67 @@
+"""The dashboard of the demo, at an address of this host: there a browser keeps the cookie of a session without TLS. And
+what it shows, as files: the fleet, and the newest recovery of a gang.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.dashboard.browser import chromium, installed
+from tests.dashboard.site import session
+from tests.testbed.site import Site
+from understudy_controlplane.fleet.identity import Role
+
+LIVE = "document.getElementById('link').dataset.state === 'live'"
+CHUNK_BYTES = 65_536
+
+
+@contextmanager
+def forwarded(site: Site) -> Iterator[str]:
+    """The address here, from which every connection is passed on to the control plane."""
+    there = urlsplit(site.url)
+
+    class PassOn(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), socket.create_connection((there.hostname, there.port)) as beyond:
+                back = threading.Thread(target=_copy, args=(beyond, self.request), daemon=True)
+                back.start()
+                _copy(self.request, beyond)
+                back.join()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), PassOn) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://localhost:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while content := source.recv(CHUNK_BYTES):
+            target.sendall(content)
+        target.shutdown(socket.SHUT_WR)
+
+
+def take_screenshots(site: Site, url: str, folder: Path) -> list[Path]:
+    """None, where there is no browser."""
+    if installed() is None:
+        return []
+    newest = site.items("/v1/recoveries?kind=pool")[0]["id"]
+    pages = {"dashboard-fleet": "", "dashboard-recovery": f"/recoveries/{newest}"}
+    with chromium() as browser, browser.tab(url, session(url, Role.VIEWER)) as tab:
+        for name, path in pages.items():
+            tab.open(f"/dashboard{path}")
+            tab.wait_for(LIVE)
+            tab.screenshot(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in pages]
