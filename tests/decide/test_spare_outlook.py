@@ -75,3 +75,32 @@ def test_without_a_spare_the_gang_stays_and_the_answer_names_why() -> None:
     found = asked(seen(spare(heard_at=None), b.node("n7", NodeState.QUARANTINED, is_spare=True)))
     assert (found.moves, found.taken) == (False, ())
     assert "no fitting spare for job 7" in found.words
+
+
+def reserving(**reserved: int) -> Config:
+    holders = {name.replace("_", " ", 1): count for name, count in reserved.items()}
+    return b.config(spares={"no_spare": "wait", "reserved": holders})
+
+
+def test_a_spare_that_is_reserved_for_another_is_left_and_its_holder_is_named() -> None:
+    found = asked(seen(), reserving(user_bob=1))
+    assert (found.moves, found.taken) == (True, ("n6",))
+    assert [(one.node, one.fits, one.words) for one in found.candidates] == [
+        ("n6", True, ""),
+        ("n7", False, "it is reserved for user bob"),
+    ]
+    none_left = asked(seen(), reserving(user_bob=1, job_pretrain=4))
+    assert (none_left.moves, none_left.taken) == (False, ())
+    assert "0 free, 1 needed" in none_left.words
+    assert "; 2 more are reserved for user bob, job pretrain" in none_left.words
+
+
+def test_the_holder_of_a_reservation_gets_what_others_leave() -> None:
+    for holder in (f"user_{GANG.slurm.user}", f"job_{GANG.slurm.name}"):
+        assert asked(seen(), reserving(**{holder: 2})).taken == ("n6",)
+
+
+def test_a_reservation_for_neither_a_user_nor_a_job_is_refused() -> None:
+    for wrong in ({"account physics": 1}, {"user ": 1}, {"user bob": -1}):
+        with pytest.raises(ValueError, match="user NAME"):
+            b.config(spares={"reserved": wrong})

@@ -10,7 +10,7 @@ from understudy_agent.sample.host import read_host
 from understudy_agent.wire import Host
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
-from understudy_controlplane.detect.drift import drift
+from understudy_controlplane.detect.drift import Baseline, drift
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -27,8 +27,26 @@ def of(name: str, driver: str = "580.1", kernel: str = "6.1.0", vbios: str = "96
     return b.node(name, driver_version=driver, host=host, gpus=(b.gpu(0, vbios=vbios),), **values)  # type: ignore[arg-type]
 
 
-def found(snapshot: Snapshot) -> list[tuple[str, str]]:
-    return [(one.node, one.rule) for one in drift(snapshot)]
+def found(snapshot: Snapshot, baseline: Baseline | None = None) -> list[tuple[str, str]]:
+    return [(one.node, one.rule) for one in drift(snapshot, baseline or {})]
+
+
+def test_a_stated_baseline_counts_instead_of_the_majority() -> None:
+    seen = fleet(of("n3", driver="570.9"), of("n4", driver="590.2"), of("n5", kernel="5.15.0"))
+    stated = {"*": {"driver": "590.2"}}
+    assert found(seen, stated) == [
+        *((f"n{i}", "drift.driver") for i in range(1, 21) if i != 4),
+        ("n5", "drift.kernel"),
+    ], "what is not stated is compared with the majority"
+    (first, *_) = drift(seen, stated)
+    assert first.summary == "its driver is 580.1, where the baseline of the site has 590.2"
+
+
+def test_a_baseline_of_one_kind_of_nodes_is_for_these_alone_and_needs_no_majority() -> None:
+    few = fleet(of("n1", driver="570.9"), count=2)
+    gres = few.nodes["n1"].slurm.gres if few.nodes["n1"].slurm else ""
+    assert found(few, {"*": {"driver": "1"}, gres: {"driver": "580.1"}}) == [("n1", "drift.driver")]
+    assert found(few, {"gpu:other:8": {"driver": "1"}}) == []
 
 
 def test_nodes_that_are_all_alike_show_nothing() -> None:
@@ -38,7 +56,7 @@ def test_nodes_that_are_all_alike_show_nothing() -> None:
 def test_a_node_that_an_update_left_out_is_named_with_both_versions() -> None:
     seen = fleet(of("n3", driver="570.9", vbios="95.02"), of("n4", kernel="5.15.0"))
     assert found(seen) == [("n3", "drift.driver"), ("n3", "drift.vbios"), ("n4", "drift.kernel")]
-    (first, *_) = drift(seen)
+    (first, *_) = drift(seen, {})
     assert first.signal is Signal.RECORDED
     assert first.summary == "its driver is 570.9, where 19 of 20 nodes with the same GPUs have 580.1"
     decisions = decide(seen, detect(seen, b.config()), b.config())

@@ -174,6 +174,13 @@ class Hardware(Section):
         description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect, even if "
         "they have been down since it booted. 0: not checked.",
     )
+    baseline: dict[str, dict[str, str]] = Field(
+        {},
+        description="Versions that nodes should have, by their Gres in Slurm (`*`: all nodes), such as "
+        '`baseline."gpu:h100:8" = {driver = "580.95", VBIOS = "96.00"}`, with the names that `understudy node show` '
+        "has. A node with another version is recorded. What is not stated is compared with most "
+        "nodes of the same Gres.",
+    )
     gpu_missing_seconds: float = Field(
         60.0, ge=0, description="Time for which a GPU seen earlier in this boot may be missing, as during a reset."
     )

@@ -154,6 +154,21 @@ class Spares(Section):
         "a person is notified at once).",
     )
 
+    reserved: dict[str, int] = Field(
+        {},
+        description="Spares of the pool that are kept for a user's or a named job's gangs: `\"user alice\" = 1`, "
+        '`"job pretrain" = 2` (the job\'s name in Slurm). Other gangs take only what is left above them.',
+    )
+
+    @field_validator("reserved")
+    @classmethod
+    def _are_holders(cls, reserved: dict[str, int]) -> dict[str, int]:
+        for holder, count in reserved.items():
+            kind, _, name = holder.partition(" ")
+            if kind not in ("user", "job") or not name or count < 0:
+                raise ValueError(f'{holder!r} = {count}: write "user NAME" or "job NAME", and a number from 0 on')
+        return reserved
+
     @field_validator("no_spare", mode="before")
     @classmethod
     def _is_supported(cls, value: object) -> object:

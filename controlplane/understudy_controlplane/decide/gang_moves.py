@@ -84,6 +84,13 @@ def _before(current: Round, job: Job) -> str:
     return f"; {named} came before it (priority {job.slurm.priority})"
 
 
+def _reserved(current: Round, job: Job, failed: str) -> str:
+    """For whom spares are kept that would fit."""
+    count = len(current.reserved_from(job, failed))
+    holders = ", ".join(spares.kept_for_others(job, current.config.spares))
+    return f"; {count} more {'is' if count == 1 else 'are'} reserved for {holders}" if count else ""
+
+
 OF_ONE_GANG = frozenset({Signal.MOVE_ASKED, Signal.SEAT_LOST})
 """On a node that other gangs may have as well, and keep."""
 
@@ -229,7 +236,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     if len(free) < needed:
         what = "spare or idle node" if current.config.spares.no_spare is NoSpare.IDLE else "spare"
         words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
-        words += _before(current, job)
+        words += _before(current, job) + _reserved(current, job, findings[0].node)
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id

@@ -67,9 +67,23 @@ class Round:
         )
 
     def fitting(self, job: Job, failed: str) -> list[str]:
-        """Nodes that the job can start on in the place of `failed`, spares first."""
+        """Nodes that the job can start on in the place of `failed`, spares first; without the spares that are reserved
+        for others, which are the last of those that fit.
+        """
+        fit, kept = self._suiting(self.free, job, failed), self.kept_for_others(job)
+        return [*fit[: max(0, len(fit) - kept)], *self._suiting(self.idle, job, failed)]
+
+    def reserved_from(self, job: Job, failed: str) -> list[str]:
+        """Spares that fit, and that the job does not get because they are reserved for others."""
+        fit = self._suiting(self.free, job, failed)
+        return fit[max(0, len(fit) - self.kept_for_others(job)) :]
+
+    def kept_for_others(self, job: Job) -> int:
+        return sum(spares.kept_for_others(job, self.config.spares).values())
+
+    def _suiting(self, names: Sequence[str], job: Job, failed: str) -> list[str]:
         nodes = self.snapshot.nodes
-        return [name for name in (*self.free, *self.idle) if spares.suits(nodes[name], job, nodes[failed])]
+        return [name for name in names if spares.suits(nodes[name], job, nodes[failed])]
 
     def place(self, job: Job, failed: str, left: Sequence[str]) -> Placement:
         """Of those nodes, one for each that the job leaves. Spares of the pool come before idle nodes, and nodes of

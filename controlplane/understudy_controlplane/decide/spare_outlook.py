@@ -46,9 +46,13 @@ def outlook(snapshot: Snapshot, job: Job, lost: str, config: Config) -> SpareOut
     plan = move.plan if move is not None else None
     seats = plan.seats if isinstance(plan, PoolSwapPlan) else ()
     fitting = set(current.fitting(job, lost))
+    reserved = set(current.reserved_from(job, lost))
+    holders = ", ".join(spares.kept_for_others(job, config.spares))
     pool = [name for name in sorted(snapshot.nodes, key=spares.natural) if snapshot.nodes[name].is_spare]
     candidates = tuple(
-        _candidate(snapshot, name, job, lost, config, fits=name in fitting)
+        Candidate(name, True, False, f"it is reserved for {holders}")
+        if name in reserved
+        else _candidate(snapshot, name, job, lost, config, fits=name in fitting)
         for name in dict.fromkeys([*pool, *current.free, *current.idle])
         if name != lost
     )

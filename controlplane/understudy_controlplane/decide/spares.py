@@ -114,6 +114,12 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
     )
 
 
+def kept_for_others(job: Job, policy: Spares) -> dict[str, int]:
+    """How many spares are reserved, by their holder, that this job is none of."""
+    own = (f"user {job.slurm.user}", f"job {job.slurm.name}")
+    return {holder: count for holder, count in policy.reserved.items() if count and holder not in own}
+
+
 def wanted(snapshot: Snapshot, policy: Spares) -> int:
     """How many spares the pool is to hold: what an operator has set, or as configured."""
     return policy.count if snapshot.spares_wanted is None else snapshot.spares_wanted

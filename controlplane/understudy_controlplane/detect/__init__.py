@@ -58,7 +58,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *corruption(snapshot),
         *lemon(snapshot, config.lemon),
         *inventory(snapshot),
-        *drift(snapshot),
+        *drift(snapshot, config.hardware.baseline),
         *launches(snapshot),
         *hang(snapshot, config.hang, config.silence),
         *slow_gangs(snapshot),

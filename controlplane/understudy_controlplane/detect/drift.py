@@ -1,4 +1,5 @@
-"""Versions of driver, kernel, BIOS and firmware that differ from those of nearly all nodes with the same hardware.
+"""Versions of driver, kernel, BIOS and firmware that differ from those that the site states, or from those of nearly
+all nodes with the same hardware.
 
 Recorded, and no more: a node that an update has left out works. It helps an administrator to finish the update, and to
 understand the next fault.
@@ -7,7 +8,7 @@ understand the next fault.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from understudy_controlplane.detect.common_cause import bears_witness
 from understudy_controlplane.fleet.evidence import Evidence
@@ -20,17 +21,34 @@ SHARE_MIN = 0.9
 """Of the nodes with the same hardware: while an update is under way, no version has that many."""
 
 
-def drift(snapshot: Snapshot) -> Iterator[Finding]:
+EVERY_NODE = "*"
+
+Baseline = Mapping[str, Mapping[str, str]]
+"""Gres → what → version."""
+
+
+def drift(snapshot: Snapshot, baseline: Baseline) -> Iterator[Finding]:
     alike: defaultdict[str, list[NodeView]] = defaultdict(list)
     for node in snapshot.nodes.values():
         if node.slurm is not None and bears_witness(node):
             alike[node.slurm.gres].append(node)
-    for nodes in alike.values():
+    for gres, nodes in alike.items():
+        stated = {**baseline.get(EVERY_NODE, {}), **baseline.get(gres, {})}
+        if stated:
+            yield from _of_baseline(nodes, stated)
         if len(nodes) >= NODES_MIN and len({*map(_reported, nodes)}) > 1:
-            yield from _of_equals(nodes)
+            yield from _of_equals(nodes, stated)
 
 
-def _of_equals(nodes: list[NodeView]) -> Iterator[Finding]:
+def _of_baseline(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[Finding]:
+    for node in nodes:
+        for what, version in versions_of(node):
+            usual = stated.get(what, version)
+            if version != usual:
+                yield _finding(node, what, version, usual, "the baseline of the site has")
+
+
+def _of_equals(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[Finding]:
     """Of nodes with the same GPUs in Slurm."""
     own = {node.name: versions_of(node) for node in nodes}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -40,12 +58,12 @@ def _of_equals(nodes: list[NodeView]) -> Iterator[Finding]:
     for what, found in counts.items():
         usual, count = found.most_common(1)[0]
         total = sum(found.values())
-        if len(found) == 1 or total < NODES_MIN or count < SHARE_MIN * total:
+        if what in stated or len(found) == 1 or total < NODES_MIN or count < SHARE_MIN * total:
             continue
         for node in nodes:
             version = dict(own[node.name]).get(what, usual)
             if version != usual:
-                yield _finding(node, what, version, usual, f"{count} of {total}")
+                yield _finding(node, what, version, usual, f"{count} of {total} nodes with the same GPUs have")
 
 
 def _reported(node: NodeView) -> tuple[object, ...]:
@@ -62,12 +80,12 @@ def versions_of(node: NodeView) -> tuple[tuple[str, str], ...]:
     return (*driver, *((("VBIOS", ", ".join(vbios)),) if vbios else ()), *host)
 
 
-def _finding(node: NodeView, what: str, version: str, usual: str, share: str) -> Finding:
+def _finding(node: NodeView, what: str, version: str, usual: str, who: str) -> Finding:
     return Finding(
         Signal.RECORDED,
         f"drift.{what.split(maxsplit=1)[0].lower()}",
         node.name,
         node.heard_at or 0.0,
-        f"its {what} is {version}, where {share} nodes with the same GPUs have {usual}",
+        f"its {what} is {version}, where {who} {usual}",
         Evidence({"what": what, "version": version, "usual": usual}),
     )

@@ -118,7 +118,10 @@ def _nohold(settings: Settings, _version: Version) -> Verdict:
 def _return_to_service(settings: Settings, _version: Version) -> Verdict:
     value = settings.number("ReturnToService")
     if value == 0:
-        return Severity.GOOD, "a node that was DOWN comes back when an administrator resumes it"
+        return (
+            Severity.GOOD,
+            "a node that was DOWN comes back when an administrator resumes it: after an outage of power all of them wait",
+        )
     if value == 1:
         return Severity.COST, "a node that was DOWN for its silence takes jobs again as soon as its slurmd is back"
     return (
