@@ -120,7 +120,7 @@ def _return_to_service(settings: Settings, _version: Version) -> Verdict:
     if value == 0:
         return (
             Severity.GOOD,
-            "a node that was DOWN comes back when an administrator resumes it: after an outage of power all of them wait",
+            "a node that was DOWN waits for an administrator to resume it, as all do after a power outage",
         )
     if value == 1:
         return Severity.COST, "a node that was DOWN for its silence takes jobs again as soon as its slurmd is back"
