@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
+from structlog.testing import capture_logs
 
 from tests.dashboard.site import HOSTILE, enlarge, played, set_state
 from tests.recover.rehearsal import Rehearsal
@@ -327,8 +328,10 @@ def test_a_page_that_cannot_be_made_is_reported_to_its_viewers_and_made_again(re
                 return seen
         return []
 
-    found = asyncio.run(asyncio.wait_for(watch(), 30))
+    with capture_logs() as lines:
+        found = asyncio.run(asyncio.wait_for(watch(), 30))
     assert any("could not be made" in event for event in found)
+    assert [one["error"] for one in lines if one["event"] == "page_not_made"] == ["a node without a name"]
 
 
 def test_streams_are_bounded_for_each_token_and_in_all() -> None:
