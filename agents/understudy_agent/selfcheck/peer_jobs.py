@@ -110,6 +110,7 @@ def measured(joined: SocketMesh, seconds: float) -> Rates | None:
     mesh = TorchMesh(joined)
     rates = measure(mesh, seconds)
     mesh.close()
+    joined.close()
     return rates
 
 

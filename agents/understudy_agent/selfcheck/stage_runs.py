@@ -236,14 +236,8 @@ def _written(path: Path, block: bytes, size: int, seconds: float) -> tuple[float
 
 def read_back(path: Path, written: bytes, size: int, seconds: float) -> float:
     """MB/s of a file that repeats one block."""
-    direct = True
+    handle = _past_the_cache(path)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    except OSError:  # a file system without it
-        direct, handle = False, os.open(path, os.O_RDONLY)
-    try:
-        if not direct:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         with mmap.mmap(-1, BLOCK_BYTES) as block:  # its address suits O_DIRECT
             begun, done = time.perf_counter(), 0
             while done < size and (done == 0 or time.perf_counter() - begun < seconds):
@@ -255,6 +249,22 @@ def read_back(path: Path, written: bytes, size: int, seconds: float) -> float:
             return done / (time.perf_counter() - begun) / 1e6
     finally:
         os.close(handle)
+
+
+def _past_the_cache(path: Path) -> int:
+    """Open to read; where the file system takes no O_DIRECT, what it keeps of the file in memory is dropped once."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        with mmap.mmap(-1, mmap.PAGESIZE) as page:
+            try:
+                os.preadv(handle, [page], 0)
+            except OSError:
+                os.close(handle)
+                raise
+    except OSError:
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    return handle
 
 
 # -- links of GPUs ------------------------------------------------------------

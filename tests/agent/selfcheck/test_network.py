@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from itertools import permutations
@@ -11,6 +14,7 @@ import pytest
 
 from understudy_agent.selfcheck import network
 from understudy_agent.selfcheck.network import Host, NetworkError, Rates, join, judge, measure
+from understudy_agent.selfcheck.peer_jobs import TOKEN_VARIABLE, measured
 
 pytestmark = pytest.mark.integration
 
@@ -104,6 +108,27 @@ def test_a_stranger_takes_no_part() -> None:
         host.gather(1, 0.5)
     assert stranger.recv(1) == b""
     stranger.close()
+
+
+@pytest.mark.patient
+def test_a_peer_joins_by_its_command_and_torch_carries_the_same_schedule() -> None:
+    host = Host("n1", TOKEN, "127.0.0.1")
+    command = [
+        sys.executable,
+        "-m",
+        "understudy_agent.selfcheck",
+        "--join",
+        f"127.0.0.1:{host.port}",
+        "--seconds",
+        "0.01",
+    ]
+    environment = {**os.environ, TOKEN_VARIABLE: TOKEN, "SLURMD_NODENAME": "n2"}
+    with subprocess.Popen(command, env=environment) as peer:
+        rates = measured(host.gather(1, 60.0, "gloo"), 0.01)
+        assert peer.wait(60) == 0
+    assert rates is not None
+    assert rates.names == ("n1", "n2")
+    assert min(*rates.pairs.values(), rates.ring) > 0
 
 
 # -- what follows from the rates ----------------------------------------------
