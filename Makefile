@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware signals sim docs wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -74,6 +74,11 @@ sim: setup-check
 # build/bench/sim.json: speed, seeds that fail, and broken code that was not found.
 bench-sim: setup-check
 	@$(RUN) -m tests.bench.sim
+
+# What is found of each injected signal, and after what time: docs/signal-table.md, with `make docs`. Longer, about an hour
+# and a half: make signals OPTIONS="--day --trace"
+signals: setup-check
+	@$(RUN) -m tests.signals $(OPTIONS)
 
 # On a machine with NVIDIA GPUs, at most eight minutes: build/hardware/report.md. As root it also reads the kernel log, and
 # after `make setup` it also computes.

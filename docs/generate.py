@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -551,7 +553,166 @@ def _meter(meter: Meter) -> tuple[str, str, tuple[str, ...], str, str]:
     return meter.name, meter.kind, meter.labels, meter.series, meter.help
 
 
+SIGNALS_INTRODUCTION = """\
+Measured by `python -m tests.signals`, which writes `tests/data/signals.json`; tests hold the file to the code. The
+agent's own code makes reports of what a test sets, at the agent's intervals, and a whole control plane on the virtual
+Slurm judges them, with its default configuration, on a virtual clock. **None of it is real hardware**: what a driver or
+a kernel really shows when a part fails is taken from [the sources of each signal](signals.md). Shapes of an H100, R570.
+
+## Signals
+Each is injected on a node or a gang of its own, beside healthy ones. The time is from then until the decision. It has
+the agent's interval in it (once a minute for many readings of NVML), and a gang's own steps of two seconds. A second
+signal has no consequence without a slow rank.
+"""
+
+DAY_INTRODUCTION = """\
+Nothing is broken in it. Gangs train with steps that vary, write checkpoints, evaluate, crash by their own fault, are
+started again and end; agents are upgraded one after another, drivers and kernels node by node with a reboot, the
+control plane twice a day; counters of links, memory and PCIe grow a little; processors, storage and disks are busy;
+GPUs run into their power cap and, for moments, into their temperature. What a healthy fleet does is judgement.
+"""
+
+TRACE_INTRODUCTION = """\
+A real year of 400 servers (`tests/data/README.md`), through the same code with all guards. The trace says what people
+found, not what a driver wrote: the signal of each class is judgement (`tests/signals/fault_trace.py`). No gangs run in
+this replay.
+"""
+
+LEMONS_INTRODUCTION = """\
+A list made in the middle of the year from the faults before, and what became of its nodes in the second half. *Fitted*:
+the window and score that were best within the first half, of those tried.
+"""
+
+LEMONS_CONCLUSION = """\
+A list says a little, most nodes on it stay well, and most repeaters are not on it: so a lemon is only recorded, and is
+taken last as a spare ([ADR 19](adr/0019-slow-ranks-suspect-checkpoints-and-lemons.md)).
+"""
+
+
+READ_FROM = {
+    "NVML": ("`nvml.h` of R580, `nvidia-ml-py` 13.615, open kernel modules 595; shapes of an H100", "no"),
+    "kernel log": ("the source that [each row](xid-policy.md) names", "no"),
+    "fabric port": ("the drivers mlx5 and EFA of Linux 6.12", "no"),
+    "host": ("files of Linux 6.12: `/proc`, EDAC, cgroups", "disks, clock and pressure: on machines without GPUs"),
+    "agent": ("the agent's own reports", "yes, on machines without GPUs"),
+    "rank": ("the hook's own reports", "on processors only; steps of two real jobs ([stragglers](straggler.md))"),
+}
+"""Where a signal is read → where its form is taken from, and whether it was tried on hardware."""
+
+
+def signal_table() -> str:
+    measured = json.loads((HERE.parent / "tests" / "data" / "signals.json").read_bytes())
+    lines = [
+        "# What each signal leads to",
+        "",
+        GENERATED,
+        "",
+        *SIGNALS_INTRODUCTION.splitlines(),
+        "",
+        "| read from | its form is from | tried on hardware |",
+        "|---|---|---|",
+        *(f"| {source} | {form} | {tried} |" for source, (form, tried) in READ_FROM.items()),
+        "",
+        "| read from | signal | injected | found by rule | node becomes | action | after |",
+        "|---|---|---|---|---|---|---|",
+        *(_measured_signal(one) for one in measured["signals"]),
+        "",
+        *_healthy_day(measured["day"]),
+        "",
+        *_fault_trace(measured["trace"]),
+        "",
+        *_lemons(measured["lemons_fitted"], measured["lemons_default"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _measured_signal(one: dict[str, Any]) -> str:
+    if not one["rule"]:
+        return f"| {one['source']} | {one['signal']} | {one['injected']} | | stays | shown, or a second signal | |"
+    action = "recorded" if one["action"] == "nothing" and not one["state"] else one["action"].replace("_", " ")
+    state = f"`{one['state']}`" if one["state"] else "stays"
+    rule, after = f"`{one['rule']}`", f"{one['seconds']:g} s"
+    return f"| {one['source']} | {one['signal']} | {one['injected']} | {rule} | {state} | {action} | {after} |"
+
+
+def _healthy_day(day: dict[str, Any]) -> list[str]:
+    kinds = (
+        ("acting", "that act (drain, quarantine, move, restart, page)"),
+        ("suspects", "that make a node suspect"),
+        ("unknown", "that make it unknown for a moment (its agent restarts)"),
+        ("recorded", "recorded only"),
+    )
+    happened = ", ".join(f"{count} {what}" for what, count in day["happened"].items())
+    return [
+        "## A healthy day",
+        *DAY_INTRODUCTION.splitlines(),
+        "",
+        f"{day['nodes']:,} nodes, {day['hours']:g} h, {day['rank_days']:,.0f} rank-days. What happened:",
+        f"{happened}.",
+        "",
+        "| decisions | number | by rule |",
+        "|---|---|---|",
+        *(f"| {words} | {sum(day[kind].values())} | {_counts(day[kind])} |" for kind, words in kinds),
+        "",
+        "The goal is none that acts, and at most one suspect in 20,000 rank-days. Where none was seen, this leaves at",
+        f"most {3 * 20_000 / max(day['rank_days'], 1):.1f} in 20,000 (95 % confidence). [Stragglers](straggler.md) has",
+        "figures for slow ranks alone, of more days.",
+    ]
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"`{name}` {count}" for name, count in found.items()) or "none"
+
+
+def _fault_trace(trace: dict[str, Any]) -> list[str]:
+    injected = trace["faults"] - sum(trace["no_signal"].values())
+    kinds = (
+        ("drained", "drained or quarantined"),
+        ("out_already", "its node was out of service already, for another fault"),
+        ("suspect", "suspect, in service: validated as soon as it is idle, where that is on"),
+        ("recorded", "recorded only"),
+        ("missed", "nothing follows: a second signal, which confirms a slow rank"),
+    )
+    none = ", ".join(f"{why}: {count}" for why, count in trace["no_signal"].items())
+    return [
+        "## The fault trace of 400 servers",
+        *TRACE_INTRODUCTION.splitlines(),
+        "",
+        f"Of {trace['faults']} faults {injected} have a class with a signal. The others: {none}.",
+        "",
+        "| what follows | faults | by signal |",
+        "|---|---|---|",
+        *(
+            f"| {words} | {sum(trace[kind].values())} | "
+            + ", ".join(f"{name} {count}" for name, count in trace[kind].items())
+            + " |"
+            for kind, words in kinds
+        ),
+        "",
+        f"Held back by a guard: {trace['held_back']}.",
+    ]
+
+
+def _lemons(fitted: dict[str, Any], default: dict[str, Any]) -> list[str]:
+    return [
+        "## Lemons",
+        *LEMONS_INTRODUCTION.splitlines(),
+        "",
+        "| list | days | score from | nodes on it | failed again | of all others | repeaters on it |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {name} | {one['days']:g} | {one['score_min']:g} | {one['listed']} | {one['again']} "
+            f"({one['again'] / max(one['listed'], 1):.0%}) | {one['share_of_others']:.0%} | "
+            f"{one['repeaters_listed']} of {one['repeaters']} |"
+            for name, one in (("fitted", fitted), ("default", default))
+        ),
+        "",
+        *LEMONS_CONCLUSION.splitlines(),
+    ]
+
+
 DOCUMENTS = {
+    "signal-table.md": signal_table,
     "metrics.md": metrics,
     "cli.md": cli,
     "node-states.md": node_states,

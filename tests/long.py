@@ -48,6 +48,7 @@ def parts() -> list[Part]:
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
         Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),
+        Part("signals, a healthy day, a year of faults", (*python, "tests.signals", "--check", "--day", "--trace")),
         Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),
         *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),

@@ -27,6 +27,7 @@ from understudy_controlplane.detect.site_signals import site_signals
 from understudy_controlplane.detect.slow_gang import slow_gangs
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
+from understudy_controlplane.detect.wear_trend import wear_trends
 from understudy_controlplane.detect.xid import xid
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -49,6 +50,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *shared_signs_joined(snapshot, list(kernel_log(snapshot, config.xid)), config.hardware),
         *gpu_state(snapshot),
         *hardware(snapshot, config.hardware),
+        *wear_trends(snapshot),
         *silent_drivers(snapshot, config.hardware),
         *ports(snapshot, config.hardware),
         *silence(snapshot, config.silence),

@@ -24,6 +24,15 @@ class MovedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class WearSample:
+    """Counters of a GPU's memory."""
+
+    at: float
+    corrected: int  # errors, since the driver was loaded
+    remapped: int  # rows, for uncorrectable errors
+
+
+@dataclass(frozen=True, slots=True)
 class GpusReadable:
     """How many GPUs of a node NVML can read now, and when it could last read more of them in this boot."""
 

@@ -14,7 +14,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, Gang
-from understudy_controlplane.fleet.gpu import MovedGpu
+from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
 from understudy_controlplane.fleet.lemon import LemonSignals
@@ -101,6 +101,8 @@ class Snapshot:
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
+    gpu_wear: Mapping[tuple[str, str], Sequence[WearSample]] = field(default_factory=dict)
+    """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     topology: Topology = NO_TOPOLOGY
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones

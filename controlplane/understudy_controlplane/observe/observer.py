@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.topology import Topology
 from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.event_cache import EventCache
+from understudy_controlplane.observe.gpu_wear import GpuWear
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.observe.node_history import NodeHistory
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
@@ -67,6 +68,7 @@ class Observer:
         self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons)
         self._inventory = Inventory(stores.repairs)
+        self._wear = GpuWear()
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
         self._clock_sets = ClockSets()
@@ -129,6 +131,7 @@ class Observer:
         if view:  # while Slurm has never been read, the nodes are those in the database
             records = {name: record for name, record in records.items() if name in view.nodes}
         gpus_due = self._inventory.look(heard, now)
+        self._wear.note(gpus_due, now)
         self._events.set_burst_silence(sources.current.config.xid.burst_silence_seconds)
         new_events = [one for one in self._events.refresh(now) if one.received_at >= self._started_at]
         silent_before = now - sources.current.config.silence.silent_after_seconds
@@ -198,6 +201,7 @@ class Observer:
             signals=stores.signals.live(now),
             maintenances=stores.maintenance.open_ones(),
             moved_gpus=self._inventory.moved,
+            gpu_wear=self._wear.grown,
             gangs=self._gangs(running),
             checkpointed_at=self._checkpointed_at(running, nodes),
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),

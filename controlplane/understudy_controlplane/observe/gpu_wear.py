@@ -1,0 +1,56 @@
+"""The counters of GPU memory over a week, of those GPUs that have any errors. In memory: a control plane that starts
+learns them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from understudy_agent.wire import Gpu
+from understudy_controlplane.fleet.gpu import WearSample
+
+SAMPLE_SECONDS = 5 * 3600.0
+SAMPLES_MAX = 34
+"""A week and a little, at one about every five hours."""
+
+GREW_MIN = 100
+"""Corrected errors in all samples together: a GPU with fewer is not looked at each round."""
+
+GPUS_MAX = 4096
+"""The one that was not read for longest is forgotten first."""
+
+
+class GpuWear:
+    def __init__(self) -> None:
+        self._samples: dict[tuple[str, str], tuple[WearSample, ...]] = {}
+        self._grown: Mapping[tuple[str, str], Sequence[WearSample]] = {}
+
+    @property
+    def grown(self) -> Mapping[tuple[str, str], Sequence[WearSample]]:
+        """Node and uuid → its samples, oldest first, of GPUs whose counters grew."""
+        return self._grown
+
+    def note(self, gpus_of: Mapping[str, Sequence[Gpu]], now: float) -> None:
+        """What nodes show now; each at most once an hour (`Inventory.look`)."""
+        for node, gpus in gpus_of.items():
+            for gpu in gpus:
+                corrected, remapped = gpu.ecc_corrected or 0, gpu.remapped_rows_uncorrectable or 0
+                if gpu.uuid and (corrected or remapped):
+                    self._add((node, gpu.uuid), WearSample(now, corrected, remapped))
+        if gpus_of:
+            self._grown = {key: samples for key, samples in self._samples.items() if _grew(samples)}
+
+    def _add(self, key: tuple[str, str], sample: WearSample) -> None:
+        known = self._samples.pop(key, ())
+        if known and (sample.corrected < known[-1].corrected or sample.remapped < known[-1].remapped):
+            known = ()  # the driver was loaded again, or the GPU was reset
+        if not known or sample.at - known[-1].at >= SAMPLE_SECONDS:
+            known = (*known, sample)[-SAMPLES_MAX:]
+        self._samples[key] = known
+        if len(self._samples) > GPUS_MAX:
+            del self._samples[next(iter(self._samples))]
+
+
+def _grew(samples: Sequence[WearSample]) -> bool:
+    first, last = samples[0], samples[-1]
+    return last.corrected - first.corrected >= GREW_MIN or last.remapped > first.remapped

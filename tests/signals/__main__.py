@@ -1,0 +1,59 @@
+"""`python -m tests.signals [--trace] [--day]`: measures, and writes `tests/data/signals.json`.
+
+The table of signals takes half a minute, the trace of faults ten, and the healthy day of 1,000 nodes about an hour:
+they are measured again only with `--trace` and `--day`. `--check` writes nothing, and fails where something differs
+from what is expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from tests.signals.fault_trace import faults, lemons, replay
+from tests.signals.healthy_day import HealthyDay, healthy_day
+from tests.signals.measure import as_expected, measure
+from tests.signals.recorded import Recorded, recorded, write
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.signals", description=__doc__)
+    parser.add_argument("--day", action="store_true", help="the healthy day as well")
+    parser.add_argument("--trace", action="store_true", help="the trace of faults as well")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    before = recorded()
+    with tempfile.TemporaryDirectory(prefix="understudy-signals-") as folder:
+        found = measure(Path(folder))
+    wrong = as_expected(found)
+    day, trace = before.day, before.trace
+    if arguments.trace:
+        with tempfile.TemporaryDirectory(prefix="understudy-signals-") as folder:
+            trace = replay(Path(folder), faults())
+        print(trace)
+    if arguments.day:
+        with tempfile.TemporaryDirectory(prefix="understudy-signals-") as folder:
+            day = healthy_day(Path(folder), arguments.nodes, arguments.hours, _show)
+        _show(day)
+        wrong += [f"a healthy day: {count} x {rule}" for rule, count in day.acting.items()]
+    print("\n".join(wrong) or "as expected")
+    if not arguments.check:
+        fitted, default = lemons()
+        write(Recorded(found, day, trace, fitted, default))
+    return bool(wrong)
+
+
+def _show(day: HealthyDay) -> None:
+    print(f"{day.hours:g} h: acting {day.acting}, suspects {day.suspects}, recorded {day.recorded}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
