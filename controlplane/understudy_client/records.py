@@ -280,6 +280,26 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     at: float
     condition: str
     against: str  # what speaks against it; empty: nothing
+    layout: str = ""  # "fixed" for as many ranks, "reshardable" for any number; empty: not known
+    world_size: int = 0  # ranks that wrote it
+
+
+class CheckpointInterval(msgspec.Struct, frozen=True):
+    """How often a job saves, and what would be best. `..._lost_...` is of saving and of steps that failures make it
+    repeat, for each hour of the gang.
+    """
+
+    cost_seconds: float  # by which a checkpoint holds the training up
+    cost_is_measured: bool  # false: the time until it is written stands for it
+    write_seconds: float
+    mtbf_seconds: float  # of the gang
+    today_seconds: float | None  # null: not known
+    best_seconds: float
+    daly_seconds: float  # by Daly's formula
+    gpus: int
+    gpu_hours_lost_today: float | None
+    gpu_hours_lost_best: float
+    gpu_hour_price: float | None  # null: not configured
 
 
 class CheckpointExplanation(msgspec.Struct, frozen=True):
@@ -291,6 +311,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     why: str
     count: int
     checkpoints: tuple[JudgedCheckpoint, ...]  # furthest first
+    interval: CheckpointInterval | None = None
 
 
 class DrillDecision(msgspec.Struct, frozen=True):

@@ -15,10 +15,11 @@ from tests.new_database import new_database
 from tests.recover.rehearsal import VirtualClock
 from tests.tokens import bearer, with_tokens
 from understudy.save_steps import SaveSteps
-from understudy_agent.wire import OrderState, RankWindow, SavesFollowed
+from understudy_agent.wire import CheckpointShard, Fact, Layout, OrderState, RankStarted, RankWindow, SavesFollowed
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store.facts import Circumstances
 
 USER = 1000 + sum(b"researcher") % 1000  # as the virtual Slurm numbers its users
 
@@ -112,3 +113,37 @@ def test_a_request_whose_job_ends_is_given_up(site: Site) -> None:
         "given_up",
         "the job does not run any more",
     )
+
+
+def saved(site: Site, step: int) -> None:
+    """Both ranks announce their part of a checkpoint; rank 1 was held up for longer."""
+    telemetry, now = site.plane.telemetry, site.fake.now
+    for rank, blocked in ((0, 2.0), (1, 3.0)):
+        node = f"n{rank + 1}"
+        facts: list[Fact] = [
+            RankStarted(1, 0, rank, 2, now - 100, 50 + rank, user_id=USER),
+            CheckpointShard(
+                1, 0, rank, 2, step, f"/c/{step}", f"{rank}", 5, "", now, 0, USER, (), Layout.FIXED, blocked, 4.0
+            ),
+        ]
+        around = Circumstances(nodes_now=telemetry.nodes_of)
+        find = site.plane.reads.directory.find
+        assert site.plane.stores.facts.record(node, facts, now, find, around) == []
+
+
+def test_what_checkpoints_cost_is_shown_and_the_best_interval_is_ordered(site: Site) -> None:
+    for step in (100, 200, 300):
+        site.fake.advance(600)
+        saved(site, step)
+    site.plane.loop.tick()
+    shown = site.app.get("/v1/explain/checkpoints/1", headers=bearer(Role.VIEWER)).json()["interval"]
+    assert (shown["cost_seconds"], shown["write_seconds"], shown["today_seconds"], shown["gpus"]) == (3.0, 4.0, 600, 2)
+    assert shown["best_seconds"] == pytest.approx((2 * 3 * shown["mtbf_seconds"]) ** 0.5, rel=0.02), "as Young's"
+    site.train(20)
+    site.report()
+    site.train(40)
+    for _ in range(6):
+        site.report()
+    ordered = site.request()
+    assert (ordered["verb"], ordered["by"], ordered["status"]) == ("save-job", "understudy", "done")
+    assert "from now on instead of 500 steps" in ordered["reason"]

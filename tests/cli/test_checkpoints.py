@@ -8,7 +8,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from understudy_controlplane.cli.checkpoints import checkpoints
+from understudy_client import CheckpointInterval
+from understudy_controlplane.cli.checkpoints import checkpoints, interval_lines
 from understudy_controlplane.cli.scanned_checkpoints import scan
 
 
@@ -46,3 +47,12 @@ def test_the_command_lists_them_and_a_run_is_no_command(tmp_path: Path) -> None:
     assert "step 40" in listed.output and ".metadata is missing" in listed.output
     asked = CliRunner().invoke(checkpoints, ["pretraining", "--url", "no url"])
     assert "no url is no URL of a control plane" in asked.output
+
+
+def test_what_the_interval_costs_is_shown_beside_the_best_one() -> None:
+    found = CheckpointInterval(30, True, 40, 11_135, 1800, 798, 798.2, 16_384, 1593.4, 1137.5, 3.0)
+    assert list(interval_lines(found)) == [
+        "a checkpoint holds the training up for 30 s; the gang fails every 3.09 h",
+        "interval now: 30 min, which costs 1,593 GPU-hours (4,780.20 at 3 each) in each hour, on 16384 GPUs",
+        "best interval: 13.3 min (Daly: 13.3 min), which would cost 1,138 GPU-hours (3,412.50 at 3 each)",
+    ]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
+from understudy_agent.wire import Layout
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies, job_unknown
 from understudy_controlplane.api.jobs import job_record
@@ -22,14 +23,17 @@ from understudy_controlplane.api.records import (
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
 from understudy_controlplane.fleet.identity import Identity
-from understudy_controlplane.fleet.job import Condition, JobKey, RestoreAnswer
+from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
+from understudy_controlplane.plan.checkpoint_cost import cost_of, report
 from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.recover.saves import fleet_rate
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
 from understudy_controlplane.store.recoveries import RecoveryFilter
+from understudy_controlplane.store.report import ReportStore
 
 CHECKPOINTS_SHOWN = 100
 
@@ -78,6 +82,26 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     at: float  # when it was complete
     condition: Condition
     against: str  # what speaks against it; empty: nothing
+    layout: str  # "fixed" for as many ranks, "reshardable" for any number; empty: not known
+    world_size: int  # ranks that wrote it
+
+
+class CheckpointInterval(msgspec.Struct, frozen=True):
+    """How often a job saves, and what would be best. `..._lost_...` is of saving and of steps that failures make it
+    repeat, for each hour of the gang.
+    """
+
+    cost_seconds: float  # by which a checkpoint holds the training up
+    cost_is_measured: bool  # false: the time until it is written stands for it
+    write_seconds: float
+    mtbf_seconds: float  # of the gang
+    today_seconds: float | None  # null: not known
+    best_seconds: float
+    daly_seconds: float  # by Daly's formula
+    gpus: int
+    gpu_hours_lost_today: float | None
+    gpu_hours_lost_best: float
+    gpu_hour_price: float | None  # null: not configured
 
 
 class CheckpointExplanation(msgspec.Struct, frozen=True):
@@ -91,6 +115,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     why: str
     count: int  # of checkpoints that are complete, or were
     checkpoints: list[JudgedCheckpoint]  # furthest first, at most 100
+    interval: CheckpointInterval | None  # null: the job does not run, or no checkpoint of it was measured
 
 
 def explain_router(deps: ReadDependencies) -> APIRouter:
@@ -128,10 +153,44 @@ def explain_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -
         len(judged),
         [
             JudgedCheckpoint(
-                one.job.job_id, str(one.attempt), one.step, one.path, one.completed_at, one.condition, against
+                one.job.job_id,
+                str(one.attempt),
+                one.step,
+                one.path,
+                one.completed_at,
+                one.condition,
+                against,
+                "" if one.layout is Layout.UNKNOWN else one.layout.value,
+                one.world_size,
             )
             for one, against in judged[:CHECKPOINTS_SHOWN]
         ],
+        _interval(deps, known),
+    )
+
+
+def _interval(deps: ReadDependencies, known: KnownJob) -> CheckpointInterval | None:
+    snapshot = deps.pulse.snapshot
+    job = snapshot.jobs.get(known.key) if snapshot is not None else None
+    if snapshot is None or job is None or not job.slurm.nodes:
+        return None
+    newest = CheckpointStore(deps.engine).measured(known.key)
+    rate = fleet_rate(ReportStore(deps.engine), len(snapshot.nodes), snapshot.now)
+    found = report(newest, cost_of(newest, rate, len(job.slurm.nodes)))
+    if found is None:
+        return None
+    return CheckpointInterval(
+        found.cost,
+        found.is_measured,
+        found.write,
+        found.mtbf,
+        found.today,
+        found.best,
+        found.daly,
+        found.gpus,
+        found.lost_today,
+        found.lost_best,
+        deps.current.config.checkpoints.gpu_hour_price,
     )
 
 

@@ -18,7 +18,7 @@ from understudy_controlplane.cli.output import date, one_line, print_json
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
-    from understudy_client import Checkpoint, CheckpointExplanation, Client
+    from understudy_client import Checkpoint, CheckpointExplanation, CheckpointInterval, Client
 
 JOBS_LOOKED_AT = 1000
 
@@ -78,7 +78,7 @@ def show_checkpoints(
     client: Client, /, as_json: bool, limit: int, run: str | None, job: int | str | None, **chosen: Chosen
 ) -> None:
     """The newest checkpoints, complete or not; `understudy checkpoints` alone is the same. With RUN, the name of a run
-    or a job's id: where it would continue now, and what was passed over and why.
+    or a job's id: where it would continue now, what was passed over and why, and what its interval costs.
     """
     if run is not None:
         _explain(client, run, as_json)
@@ -111,10 +111,42 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         chosen = explained.answer == "restore" and (one.step, one.path) == (explained.step, explained.path)
         state = "chosen" if chosen else "passed over" if one.against else "older"
         known = f", {one.condition}" if one.condition == "verified" else ""
+        known += {"fixed": f", for {one.world_size} ranks", "reshardable": ", for any number of ranks"}.get(
+            one.layout, ""
+        )
         against = f": {one.against}" if one.against else ""
         yield f"  {state}: step {one.step}, {one.path}, job {one.job_id}, {date(one.at)}{known}{against}"
     if len(explained.checkpoints) < explained.count:
         yield f"  and {explained.count - len(explained.checkpoints)} more"
+    if explained.interval is not None:
+        yield from interval_lines(explained.interval)
+
+
+def interval_lines(found: CheckpointInterval) -> Iterator[str]:
+    held = "holds the training up for" if found.cost_is_measured else "takes (what it holds up is not known)"
+    yield f"a checkpoint {held} {found.cost_seconds:.3g} s; the gang fails every {_hours(found.mtbf_seconds)}"
+    if found.today_seconds is None:
+        yield f"best interval: {_hours(found.best_seconds)} (Daly: {_hours(found.daly_seconds)})"
+        return
+    lost = _lost(found.gpu_hours_lost_today or 0.0, found.gpu_hour_price)
+    best = _lost(found.gpu_hours_lost_best, found.gpu_hour_price)
+    yield f"interval now: {_hours(found.today_seconds)}, which costs {lost} in each hour, on {found.gpus} GPUs"
+    yield f"best interval: {_hours(found.best_seconds)} (Daly: {_hours(found.daly_seconds)}), which would cost {best}"
+
+
+def _lost(gpu_hours: float, price: float | None) -> str:
+    return (
+        (f"{gpu_hours:,.0f}" if gpu_hours >= 100 else f"{gpu_hours:.2g}")
+        + " GPU-hours"
+        + (f" ({gpu_hours * price:,.2f} at {price:g} each)" if price else "")
+    )
+
+
+def _hours(seconds: float) -> str:
+    for unit, size in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def _job_of(client: Client, run: str) -> int:

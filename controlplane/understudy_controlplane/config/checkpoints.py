@@ -1,4 +1,4 @@
-"""The section `checkpoints`: whether and how fast checkpoints are read back."""
+"""The section `checkpoints`: whether and how fast checkpoints are read back, and what time costs."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ class Checkpoints(Section):
     )
     verify_nodes_at_once: int = Field(4, ge=1, description="Nodes of the whole fleet that read at the same time.")
     verify_within_hours: float = Field(24.0, gt=0, description="Older checkpoints are not read back.")
+    gpu_hour_price: float | None = Field(
+        None,
+        gt=0,
+        description="Of one GPU, in any currency: `understudy checkpoints show RUN` then shows money as well.",
+    )
