@@ -59,8 +59,8 @@ def test_the_gang_loses_only_the_part_of_a_step_that_a_rank_computes() -> None:
     table = b.step_table([[1.0] * 100] * 8)
     half = replace(table, wall_seconds=np.full(8, 2.0, np.float32))
     assert slowness_cost(half, 3, 1.25, b.NOW - HOUR, b.NOW, None).share_lost == pytest.approx(0.1)
-    assert slow_seconds_seen(half, 10, 19) == pytest.approx(20.0)
-    assert slow_seconds_seen(table, 10, 19) == pytest.approx(10.0)
+    assert slow_seconds_seen(half, 3, 10, 19) == pytest.approx(20.0)
+    assert slow_seconds_seen(table, 3, 10, 19) == pytest.approx(10.0)
 
 
 def slow_table(start: float = 300.0) -> StepTable:

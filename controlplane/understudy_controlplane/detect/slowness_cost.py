@@ -83,9 +83,9 @@ def share_lost(table: StepTable, rank: int, ratio: float) -> float:
     return min(1.0, float(np.median(own)) * of_rank / wall)
 
 
-def slow_seconds_seen(table: StepTable, first_step: int, last_step: int) -> float:
-    """About how long the slow steps took that the verdict is from."""
-    wall = table.wall_seconds[np.isfinite(table.wall_seconds)] if table.wall_seconds.size else table.wall_seconds
-    known = table.self_seconds[np.isfinite(table.self_seconds)]
-    a_step = float(np.median(wall)) if wall.size else float(np.quantile(known, 0.9)) if known.size else 0.0
+def slow_seconds_seen(table: StepTable, rank: int, first_step: int, last_step: int) -> float:
+    """About how long the slow steps took that the verdict is from: by its steps, or by its own time in them."""
+    own = table.self_seconds[rank][np.isfinite(table.self_seconds[rank])]
+    wall = float(table.wall_seconds[rank]) if table.wall_seconds.size else float("nan")
+    a_step = wall if np.isfinite(wall) else float(np.median(own)) if own.size else 0.0
     return a_step * max(0, last_step - first_step + 1)

@@ -241,7 +241,7 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
 
 def _cost(snapshot: Snapshot, node: NodeView, one: _SlowNode) -> SlownessCost:
     slow, table = one.worst, one.table
-    seen_since = snapshot.now - slow_seconds_seen(table, slow.first_step, slow.last_step)
+    seen_since = snapshot.now - slow_seconds_seen(table, slow.rank, slow.first_step, slow.last_step)
     suspect_since = [known.since for known in node.record.suspicions if known.cause is SuspicionCause.SLOW]
     since = min([seen_since, *suspect_since])
     return slowness_cost(table, slow.rank, slow.ratio, since, snapshot.now, snapshot.checkpointed_at.get(table.job))
