@@ -966,7 +966,7 @@ def test_the_results_of_stages_are_kept_with_the_node_and_in_the_words_of_the_st
     validation = rehearsal.control_plane.stores.recoveries.get(kept[0].recovery)
     assert validation.steps[-1].detail.endswith(f"{ends_as}: gpu not possible: no GPU")
     rehearsal.control_plane.stores.stages.record(kept[0].recovery, "n5", results, 0.0)
-    assert len(rehearsal.control_plane.stores.stages.newest()) == 2, "recorded once, however often"
+    assert len(rehearsal.control_plane.stores.stages.newest("n4", "n5")) == 2, "recorded once, however often"
 
 
 def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_path: Path) -> None:

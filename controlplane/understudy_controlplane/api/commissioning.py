@@ -78,7 +78,7 @@ def _report(deps: ReadDependencies, targets: Sequence[str]) -> CommissioningRepo
             404, f"{', '.join(unknown)}: no such node or domain", "understudy topology show lists the domains"
         )
     kept: dict[str, list[KeptResult]] = {}
-    for one in deps.stores.stages.newest():
+    for one in deps.stores.stages.newest(*snapshot.nodes):
         kept.setdefault(one.node, []).append(one)
     speeds = bins({node: [one.result for one in results] for node, results in kept.items()})
     last: dict[str, RepairAttempt] = {}

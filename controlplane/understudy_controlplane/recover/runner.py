@@ -324,7 +324,7 @@ class Runner:
         if self._reading is None:
             self._reading, self._reading_is_own = read_for_effects(self._slurm, now, self._note_read), True
             self._note_read()
-        job = job_of(recovery.plan)
+        job, nodes = job_of(recovery.plan), tuple(self._reading.nodes)
         answers = self._asker()
         return StepContext(
             plan=recovery.plan,
@@ -339,7 +339,7 @@ class Runner:
             send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
-            network_median=lambda: self._stores.stages.median(StageName.NETWORK),
+            network_median=lambda: self._stores.stages.median(StageName.NETWORK, nodes),
         )
 
     def _note_read(self) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, bindparam, func, select
 
 from understudy_agent.stages import StageName, StageResult, StageStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 
 _STAGE = tables.stage_result
-_NEWEST = select(func.max(_STAGE.c.id)).group_by(_STAGE.c.node, _STAGE.c.stage)
+_NEWEST = (
+    select(func.max(_STAGE.c.id))
+    .where(_STAGE.c.node.in_(bindparam("nodes", expanding=True)))
+    .group_by(_STAGE.c.node, _STAGE.c.stage)
+)
 
 NODES_MIN = 8
 """Fewer nodes have no distribution."""
@@ -50,19 +54,18 @@ class StageStore:
         with self._engine.begin() as connection:
             insert_new(connection, _STAGE, rows)
 
-    def median(self, stage: StageName) -> float | None:
+    def median(self, stage: StageName, nodes: Iterable[str]) -> float | None:
         """Of the last results of nodes that passed; None: too few to compare with."""
         values = [
             one.result.value
-            for one in self.newest()
+            for one in self.newest(*nodes)
             if one.result.stage is stage and one.result.status is StageStatus.PASSED and one.result.value is not None
         ]
         return median(values) if len(values) >= NODES_MIN else None
 
-    def newest(self, node: str | None = None) -> list[KeptResult]:
-        """The last result of each stage, of one node or of all."""
-        newest = _NEWEST if node is None else _NEWEST.where(_STAGE.c.node == node)
-        query = select(_STAGE).where(_STAGE.c.id.in_(newest)).order_by(_STAGE.c.node, _STAGE.c.id)
+    def newest(self, *nodes: str) -> list[KeptResult]:
+        """The last result of each stage of these nodes."""
+        query = select(_STAGE).where(_STAGE.c.id.in_(_NEWEST)).order_by(_STAGE.c.node, _STAGE.c.id)
         with reading(self._engine) as connection:
             return [
                 KeptResult(
@@ -73,5 +76,5 @@ class StageStore:
                         StageName(row.stage), StageStatus(row.status), row.value, row.pass_mark, row.seconds, row.why
                     ),
                 )
-                for row in connection.execute(query)
+                for row in connection.execute(query, {"nodes": nodes})
             ]
