@@ -122,7 +122,9 @@ class Invariants:
         self._left_to_person: set[int] = set()
         """Jobs of which an operator has cancelled a move: the control plane leaves them to that person."""
         self._paused_jobs: dict[int, tuple[int, float]] = {}
-        """The newest recovery when the job was paused, and when that ends by the control plane's clock."""
+        """The newest recovery when the job was last not paused, and when its pause ends by the control plane's clock:
+        one that is set back lets the pause go on.
+        """
         self._wrong_since: dict[str, float] = {}
         self._at_fault: set[str] = set()
         self._failed_switches: list[set[str]] = []
@@ -411,10 +413,14 @@ class Invariants:
         return plan.requested and (self._is_moved_by_person(recovery) or not taken.isdisjoint(plan.nodes))
 
     def _job_pauses(self) -> None:
+        now, newest_of_all = self._world.clock.now(), max((one.id for one in self._known), default=0)
+        for job_id, (newest, until) in list(self._paused_jobs.items()):
+            if now >= until:
+                self._paused_jobs[job_id] = (max(newest, newest_of_all), until)
         for recovery in self._known:
             job = job_of(recovery.plan)
             newest, until = self._paused_jobs.get(job.job_id if job is not None else 0, (math.inf, 0.0))
-            if recovery.id > newest and not self._is_moved_by_person(recovery) and self._world.clock.now() < until:
+            if recovery.id > newest and not self._is_moved_by_person(recovery) and now < until:
                 raise Violation("a-paused-job-is-left-alone", f"recovery {recovery.id} began for job {job}")
 
     def _is_moved_by_person(self, recovery: Recovery) -> bool:
