@@ -93,9 +93,10 @@ class TrainingSite:
     @contextmanager
     def _started(self, script: str, ranks: list[dict[str, str]]) -> Iterator[list[multiprocessing.Process]]:
         processes = []
+        program = self._program(script)  # once: a rank that starts meanwhile would read half of it
         for number, rank in enumerate(ranks):
             self._output(number).unlink(missing_ok=True)
-            processes.append(rank_process.start(self._program(script), self.checkpoints, rank, self._output(number)))
+            processes.append(rank_process.start(program, self.checkpoints, rank, self._output(number)))
         try:
             yield processes
         finally:
