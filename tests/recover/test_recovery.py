@@ -638,7 +638,10 @@ def test_a_gang_that_cannot_move_keeps_the_other_on_its_dead_node_waiting_for_se
 
 def test_an_operator_moves_one_of_two_gangs_and_the_other_stays(shared: Rehearsal) -> None:
     entry = AuditEntry.on_host("alice", shared.clock.now(), "move-job", f"job {shared.gang}", "new cables")
-    shared.control_plane.stores.repairs.move_job(entry, ["n3"], at_checkpoint=False)
+    snapshot = shared.control_plane.loop.pulse.snapshot
+    assert snapshot is not None
+    (key,) = [key for key in snapshot.jobs if key.job_id == shared.gang]
+    shared.control_plane.stores.repairs.move_job(entry, ["n3"], key, at_checkpoint=False)
     shared.run_until(shared.ended, 60)
     (other,) = places(shared).keys() - {shared.gang}
     assert places(shared) == {

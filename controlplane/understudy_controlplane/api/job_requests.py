@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -94,7 +95,8 @@ async def _move(deps: JobRequestDependencies, request: Request, job_id: int) -> 
     if not operator_request.dry_run:
         entry = AuditEntry.of_request(identity, asked.at, Verb.MOVE_JOB.value, job_subject(job_id), asked.reason)
         entry = replace(entry, after={"off": [*asked.off]})
-        number = await asyncio.to_thread(deps.repairs.move_job, entry, asked.off, at_checkpoint=asked.at_checkpoint)
+        ask = partial(deps.repairs.move_job, entry, asked.off, job.key, at_checkpoint=asked.at_checkpoint)
+        number = await asyncio.to_thread(ask)
         log_audited(entry)
         deps.wake_loop()
     prospect = replace(prospect, why=f"{prospect.why}; {loss}")
@@ -114,7 +116,8 @@ def _move_request(
         return f"job {number} does not run on {', '.join(wrong)}"
     if not off:
         return "all of its nodes are in service: name those that it should leave (off)"
-    return MoveRequest(0, off, operator_request.reason, operator_request.by, now, operator_request.at_checkpoint)
+    at_checkpoint, submit_at = operator_request.at_checkpoint, job.key.submit_at
+    return MoveRequest(0, off, operator_request.reason, operator_request.by, now, at_checkpoint, submit_at=submit_at)
 
 
 def _loss(deps: JobRequestDependencies, snapshot: Snapshot, job: KnownJob) -> str:
@@ -190,8 +193,10 @@ async def _switch(deps: JobRequestDependencies, request: Request, job_id: int, v
     after: dict[str, Json] = {"paused": f"{why} ({identity.label})" if verb is Verb.PAUSE_JOB else ""}
     after |= {} if until is None else {"until": until}
     entry = replace(entry, before={"paused": pause.words if pause is not None else ""}, after=after)
-    ask = deps.repairs.pause_job if verb is Verb.PAUSE_JOB else deps.repairs.resume_job
-    number = await asyncio.to_thread(ask, entry, until)
+    if verb is Verb.PAUSE_JOB:
+        number = await asyncio.to_thread(deps.repairs.pause_job, entry, until, job.key)
+    else:
+        number = await asyncio.to_thread(deps.repairs.resume_job, entry, until)
     log_audited(entry)
     deps.wake_loop()
     return accepted(number, subject, verb, prospect)

@@ -135,13 +135,14 @@ class JobPause:
     by: str
     at: float
     until: float | None  # when it ends by itself; None: a person resumes the job
+    submit_at: int | None = None  # of the job that is meant, as in its key; None: asked for by an earlier release
 
     @property
     def words(self) -> str:
         return f"{self.reason} ({self.by})"
 
     def concerns(self, job: JobKey) -> bool:
-        return _is_meant(job, self.at)
+        return _is_meant(job, self.submit_at, self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +156,17 @@ class MoveRequest:
     at: float
     at_checkpoint: bool = False  # not before the next complete checkpoint
     checkpoint_at: float | None = None  # when the job's newest complete checkpoint was announced
+    submit_at: int | None = None  # as in `JobPause`
 
     def concerns(self, job: JobKey) -> bool:
-        return _is_meant(job, self.at)
+        return _is_meant(job, self.submit_at, self.at)
 
 
-def _is_meant(job: JobKey, at: float) -> bool:
-    """Slurm uses job ids again: a job that was submitted after the request is another one."""
-    return job.submit_at <= at + CLOCKS_APART_SECONDS_MAX
+def _is_meant(job: JobKey, submit_at: int | None, at: float) -> bool:
+    """Slurm uses job ids again. Where the request does not say which job it means, one that was submitted after it is
+    another one.
+    """
+    return job.submit_at <= at + CLOCKS_APART_SECONDS_MAX if submit_at is None else job.submit_at == submit_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -414,9 +414,9 @@ class Invariants:
 
     def _job_pauses(self) -> None:
         now, newest_of_all = self._world.clock.now(), max((one.id for one in self._known), default=0)
-        for job_id, (newest, until) in list(self._paused_jobs.items()):
-            if now >= until:
-                self._paused_jobs[job_id] = (max(newest, newest_of_all), until)
+        for job_id, (_, ends_at) in list(self._paused_jobs.items()):
+            if now >= ends_at:
+                self._paused_jobs[job_id] = (newest_of_all, ends_at)
         for recovery in self._known:
             job = job_of(recovery.plan)
             newest, until = self._paused_jobs.get(job.job_id if job is not None else 0, (math.inf, 0.0))

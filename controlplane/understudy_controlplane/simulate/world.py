@@ -17,6 +17,7 @@ from understudy_controlplane.config import Config, SignalKind
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
 from understudy_controlplane.fleet.site_signal import ReportedSignal
@@ -451,22 +452,29 @@ class World:
             self.invariants.switched(verb)
 
     def pause_job(self, job_id: int, seconds: float) -> None:
-        if self.core is None:
+        job = self._known(job_id)
+        if self.core is None or job is None:
             return
         now, words = self.clock.now(), "a person asks for it"
         with self.from_outside(), suppress(Killed):
             entry = AuditEntry.on_host("alice", now, Verb.PAUSE_JOB.value, job_subject(job_id), words)
-            self.core.stores.repairs.pause_job(entry, now + seconds)
+            self.core.stores.repairs.pause_job(entry, now + seconds, job)
             self.invariants.paused_job(job_id, now + seconds)
 
+    def _known(self, job_id: int) -> JobKey | None:
+        """The job as the routes find it; None: the control plane does not know it yet, and refuses the request."""
+        found = self.core.reports.directory.get(job_id) if self.core is not None else None
+        return found.key if found is not None else None
+
     def move_job(self, job_id: int, node: str) -> None:
-        if self.core is None:
+        job = self._known(job_id)
+        if self.core is None or job is None:
             return
         with self.from_outside():
             self.invariants.moved_jobs.add(job_id)
             with suppress(Killed):
                 entry = AuditEntry.on_host("alice", self.clock.now(), Verb.MOVE_JOB.value, job_subject(job_id), "odd")
-                self.core.stores.repairs.move_job(entry, [node], at_checkpoint=False)
+                self.core.stores.repairs.move_job(entry, [node], job, at_checkpoint=False)
 
     def choose_spare(self, verb: Verb, node: str) -> None:
         if self.core is None:

@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.decision import TAKES_OUT, Action
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import (
     BY_CONTROL_PLANE,
     NODE_VERBS,
@@ -118,19 +119,21 @@ class RepairStore:
         with self._engine.begin() as connection:
             ask(connection, {"at": now, "verb": verb.value, "reason": reason, "by": by, "subject": node})
 
-    def ask_audited(self, verb: Verb, entry: AuditEntry, until: float | None = None) -> int:
+    def ask_audited(
+        self, verb: Verb, entry: AuditEntry, until: float | None = None, detail: Mapping[str, Any] | None = None
+    ) -> int:
         """The number of the request. What was asked of the same subject before, and not answered yet, is not wanted
         any more.
         """
         row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject, "until": until}
         with self._engine.begin() as connection:
-            number = ask(connection, {"verb": verb.value, **row})
+            number = ask(connection, {"verb": verb.value, **row, **({} if detail is None else {"detail": detail})})
             append(connection, entry)
         return number
 
-    def pause_job(self, entry: AuditEntry, until: float | None) -> int:
+    def pause_job(self, entry: AuditEntry, until: float | None, job: JobKey) -> int:
         """The number of the request. It is unanswered until the job is resumed or paused again."""
-        return self.ask_audited(Verb.PAUSE_JOB, entry, until)
+        return self.ask_audited(Verb.PAUSE_JOB, entry, until, {"submit_at": job.submit_at})
 
     def resume_job(self, entry: AuditEntry, until: float | None = None) -> int:
         row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject, "until": until}
@@ -143,15 +146,15 @@ class RepairStore:
         """By job id, those that hold now."""
         with reading(self._engine) as connection:
             return {
-                job_of_subject(row.subject): JobPause(row.reason, row.by, row.at, row.until)
+                job_of_subject(row.subject): JobPause(row.reason, row.by, row.at, row.until, _submit_at(row))
                 for row in connection.execute(_JOB_PAUSES)
                 if row.until is None or row.until > now
             }
 
-    def move_job(self, entry: AuditEntry, off: Sequence[str], *, at_checkpoint: bool) -> int:
+    def move_job(self, entry: AuditEntry, off: Sequence[str], job: JobKey, *, at_checkpoint: bool) -> int:
         """The number of the request."""
         row = {"at": entry.at, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
-        detail = {"off": [*off], "at_checkpoint": at_checkpoint}
+        detail = {"off": [*off], "at_checkpoint": at_checkpoint, "submit_at": job.submit_at}
         with self._engine.begin() as connection:
             number = ask(connection, {"verb": Verb.MOVE_JOB.value, **row, "detail": detail})
             append(connection, entry)
@@ -396,7 +399,12 @@ class RepairStore:
 
 def _move_of(row: Row[Any]) -> MoveRequest:
     off, at_checkpoint = row.detail["off"], row.detail["at_checkpoint"]
-    return MoveRequest(row.id, tuple(off), row.reason, row.by, row.at, at_checkpoint)
+    return MoveRequest(row.id, tuple(off), row.reason, row.by, row.at, at_checkpoint, submit_at=_submit_at(row))
+
+
+def _submit_at(row: Row[Any]) -> int | None:
+    """Of the job that a request is about; None: the request is of a release that did not say it."""
+    return (row.detail or {}).get("submit_at")
 
 
 def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
