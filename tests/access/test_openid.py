@@ -276,5 +276,6 @@ def test_events_come_through_the_proxy_at_once(sign_in: SignIn) -> None:
         assert stream.status_code == 200
         lines = stream.iter_lines()
         assert next(lines)
-        browser.post("/v1/pause", json={"reason": "seen by the stream"}, headers=OWN_PAGE)
+        paused = browser.post("/v1/pause", json={"reason": "seen by the stream"}, headers=OWN_PAGE)
+        assert paused.status_code == 202, paused.text
         assert any("seen by the stream" in line for line in lines)

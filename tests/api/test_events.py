@@ -107,6 +107,14 @@ def test_rows_that_several_threads_write_wait_until_earlier_ones_must_be_there(
     assert not any("resume" in text for text in kinds)
 
 
+def test_a_stream_that_begins_while_a_row_waits_shows_it_later(rehearsal: Rehearsal, store: EventStore) -> None:
+    """It was lost: the stream began behind it."""
+    whole = read(store, rehearsal.clock.now())
+    settles = [one for one in whole if one.event.kind is EventKind.REQUEST][-1].event.at + SETTLED_SECONDS
+    began = store.newest(settles - 0.01)
+    assert any("resume" in one.event.text for one in store.after(began, 500, settles + 0.01))
+
+
 def test_a_clock_that_is_set_back_ends_no_stream(rehearsal: Rehearsal, store: EventStore) -> None:
     now = rehearsal.clock.now()
     ahead = Position(now + 3600.0, 5)

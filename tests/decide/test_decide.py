@@ -13,6 +13,7 @@ from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import CARRIED_OUT_BY, decide
+from understudy_controlplane.decide.plans import drain_reason
 from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
@@ -847,3 +848,12 @@ def test_a_reported_fault_is_left_to_the_administrator_who_has_drained_the_node(
     node = b.node("n2", NodeState.FOREIGN_DRAIN, slurm=b.slurm_node("n2", flags=["DRAIN"]))
     (decision,) = decided(b.snapshot(node, requests=asked_of("n2", Verb.QUARANTINE)))
     assert (decision.row, decision.request, decision.plan) == (256, 1, None)
+
+
+def test_a_long_reason_in_slurm_ends_with_a_whole_clause() -> None:
+    def reason(summary: str) -> str:
+        return drain_reason(Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n1", b.NOW, summary))
+
+    cause = "rank 0 takes 1.47 times as long as its peers; cause clocks: clocks throttled: hardware slowdown, thermal"
+    assert reason(cause) == reason(f"{cause}; it costs {'much ' * 20}") == f"understudy: straggler.self_time: {cause}"
+    assert len(reason("y" * 300)) == 200

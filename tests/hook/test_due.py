@@ -105,7 +105,7 @@ def test_all_ranks_save_before_the_ordered_steps_also_while_no_control_plane_ans
         plane.stop()
         wait(lambda: all(step + 2 * EVERY in saved(site, rank) for rank in range(WORLD)))
         (site.checkpoints / "end").touch()
-        wait(lambda: all(int((site.checkpoints / f"at-{rank}").read_text()) > step for rank in range(WORLD)))
+        wait(lambda: all(int((site.checkpoints / f"at-{rank}").read_text() or 0) > step for rank in range(WORLD)))
     for rank in range(WORLD):
         ordered = [one for one in saved(site, rank) if one >= step][:3]
         assert ordered == [step, step + EVERY, step + 2 * EVERY]

@@ -60,9 +60,14 @@ EXCLUDING_STEPS = (*SWAP_STEPS[:_PENDING], StepName.EXCLUDE_NODES, *SWAP_STEPS[_
 nodes of a pending job only."""
 
 
+REASON_CHARACTERS_MAX = 200
+
+
 def drain_reason(finding: Finding) -> str:
-    """At most 200 characters; begins with the prefix of the control plane's drains."""
-    return f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")[:200]
+    """At most 200 characters; begins with the prefix of the control plane's drains. A longer one ends with a clause."""
+    whole = f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")
+    cut = whole[:REASON_CHARACTERS_MAX]
+    return cut if cut == whole else cut.rpartition(";")[0] or cut
 
 
 def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:

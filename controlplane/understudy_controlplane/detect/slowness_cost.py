@@ -40,11 +40,11 @@ class SlownessCost:
     @property
     def words(self) -> str:
         rank_hours = self.ranks * self.share_lost
-        redone = "no checkpoint is known" if self.redone_seconds is None else f"{self.redone_seconds:.0f} s done again"
-        start = f"{self.restart_seconds:.0f} s for the start" if self.restart_seconds else "a start of unknown length"
+        redone = "the steps" if self.redone_seconds is None else f"{self.redone_seconds:.0f} s of steps"
+        start = f"{self.restart_seconds:.0f} s for the gang's start" if self.restart_seconds else "the gang's start"
         return (
             f"it costs {rank_hours:.3g} rank hours an hour, {self.paid_seconds:.0f} s of the gang so far; a move costs "
-            f"{start}, {redone}"
+            f"{start}, and {redone} since its last checkpoint"
         )
 
     def evidence(self) -> dict[str, Json]:

@@ -19,6 +19,8 @@ SETTLED_SECONDS = 1.0
 """Rows that several threads write, or that get their time later, are shown after this time. Before it another row with
 an earlier time may come.
 """
+UNSETTLED_MAX = 1000
+"""So many requests at most come within that time."""
 
 _STEPS_MAX = 1000
 """Of a recovery, in the number of a step."""
@@ -34,12 +36,15 @@ class EventStore:
         self._engine = engine
 
     def newest(self, now: float) -> Cursor:
-        """Behind all that has happened."""
+        """Behind all that has happened and is shown by now."""
         settled = Position(now - SETTLED_SECONDS, 0)
         found = dict.fromkeys((EventKind.INCIDENT_CLOSED, EventKind.RECOVERY_STEP, EventKind.RECOVERY_ENDED), settled)
         with reading(self._engine) as connection:
             for kind, table in _NUMBERED.items():
                 found[kind] = Position(0.0, connection.execute(select(func.max(table.c.id))).scalar() or 0)
+            first = max(0, (connection.execute(select(func.max(_INTENT.c.id))).scalar() or 0) - UNSETTLED_MAX)
+            shown = select(func.max(_INTENT.c.id)).where(_INTENT.c.id > first, _INTENT.c.at <= settled.at)
+            found[EventKind.REQUEST] = Position(0.0, connection.execute(shown).scalar() or first)
         return Cursor.of(found)
 
     def after(self, cursor: Cursor, limit: int, now: float) -> list[Happened]:
@@ -114,7 +119,6 @@ def _with_job(table: FromClause) -> FromClause:
 
 _NUMBERED: dict[EventKind, FromClause] = {
     EventKind.DECISION: _DECISION,
-    EventKind.REQUEST: _INTENT,
     EventKind.INCIDENT_OPENED: _INCIDENT,
     EventKind.RECOVERY_BEGUN: _RECOVERY,
 }
