@@ -95,6 +95,10 @@ def wait_for_row(site: Site, node: str, row: int) -> None:
     wait_for(site, lambda: row in rows_about(site, node), 180, f"row {row} about {node}")
 
 
+RELEASED = ("n3: release: will be carried out (request ", "n3: release: waits for a guard (request ")
+"""The second one where the node's last test has not left Slurm yet."""
+
+
 def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
     """By the command line, as an operator would."""
     options = ["--url", site.url, "--token-file", str(site.operator_token_file)]
@@ -184,9 +188,7 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
 
     # A person repairs it, and has it tested.
     (tmp_path / "broken.n3").unlink()
-    # Its last test may not have left Slurm yet: then the release waits for that.
-    answer = ask(site, "n3", "release", "new GPU").stdout
-    assert answer.startswith(("n3: release: will be carried out", "n3: release: waits for a guard")), answer
+    assert ask(site, "n3", "release", "new GPU").stdout.startswith(RELEASED)
     wait_for_state(site, "n3", "in_service")
     site.wait_for(lambda: rows_about(site, "n3")[-3:] == [253, 220, 231], 60, "its weight is put back")
     assert site.items("/v1/tickets")[0]["closed_at"] is not None
