@@ -1,4 +1,6 @@
-"""Memory that wears out faster is recorded before the driver concludes anything. The series are synthetic."""
+"""Memory that wears out faster is recorded before the driver concludes anything, and where the site wants it the node
+leaves service before it fails. The series are synthetic.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,19 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
-from understudy_controlplane.detect.wear_trend import DAY_SECONDS, move_pays, wear_of, wear_trends
+from understudy_controlplane.detect.wear_trend import (
+    DAY_SECONDS,
+    UNPLANNED_SECONDS,
+    GangCost,
+    wear_of,
+    wear_trends,
+    worn_nodes,
+)
 from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.gpu import WearSample
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations
 from understudy_controlplane.observe.gpu_wear import GPUS_MAX, SAMPLES_MAX, GpuWear
@@ -57,33 +69,107 @@ def test_healthy_gpus_warn_of_nothing() -> None:
     assert warned == 0
 
 
-def snapshot(samples: list[WearSample]) -> Snapshot:
+def snapshot(samples: list[WearSample], saved: float | None = None, every: float = 0.0, start: float = 60) -> Snapshot:
+    """A gang on the node, whose newest checkpoint was complete so many seconds ago."""
     job = b.job()
-    table = replace(b.step_table([[1.0] * 100] * 4), durations=Durations(startup=60))
+    table = replace(b.step_table([[1.0] * 100] * 4), durations=Durations(startup=start))
     return b.snapshot(
-        b.node("n2", gpus=(b.gpu(3),)), jobs=[job], tables={job.key: table}, gpu_wear={("n2", "GPU-3"): samples}
+        b.node("n2", gpus=(b.gpu(3),)),
+        *(b.node(f"n{number}") for number in (5, 6)),
+        jobs=[job],
+        tables={job.key: table},
+        gpu_wear={("n2", "GPU-3"): samples},
+        checkpointed_at={} if saved is None else {job.key: b.NOW - saved},
+        checkpoint_gaps={job.key: every} if every else {},
     )
 
 
-def test_it_is_recorded_with_what_an_operator_may_do_and_nothing_is_done() -> None:
-    seen = snapshot(FASTER)
-    (found,) = wear_trends(seen)
+def test_by_default_it_is_recorded_with_what_an_operator_may_do_and_nothing_is_done() -> None:
+    seen = snapshot(FASTER, saved=5)
+    config = b.config()
+    (found,) = wear_trends(seen, config.hardware)
     assert "5240 corrected memory errors a day, 200 before" in found.summary, found.summary
     assert "understudy job move 7 --off n2 --at-checkpoint" in found.summary
-    assert found.evidence.shown()["moves"] == "pays"
-    config = b.config()
+    assert found.evidence.shown()["moves_after_checkpoint"] == "pays"
     (decision,) = [one for one in decide(seen, detect(seen, config), config) if one.subject == "n2"]
     assert (decision.row, decision.action, decision.to_state, decision.plan) == (61, Action.NOTHING, None, None)
 
 
+LEAVES = b.config(hardware={"leave_worn": True})
+
+
 @pytest.mark.parametrize(
-    ("chance", "start", "redone", "pays"),
-    [(0.1, 60.0, 900.0, True), (0.1, 600.0, 900.0, False), (0.5, 600.0, 900.0, True), (0.0, 1.0, 9000.0, False)],
+    ("saved", "every", "start", "leaves"),
+    [
+        (5, 3600, 60, True),
+        (5, 0, 60, True),
+        (600, 3600, 60, False),  # the steps since then would be done again
+        (5, 3600, 600, False),
+        (5, 36_000, 600, True),  # where checkpoints are rare a failure costs more
+        (None, 0, 60, False),  # no checkpoint is known
+        (5, 3600, 0, False),  # nor what a start takes
+    ],
+)
+def test_with_the_setting_the_node_is_left_right_after_a_checkpoint_where_that_costs_less(
+    saved: float | None, every: float, start: float, leaves: bool
+) -> None:
+    seen = snapshot(FASTER, saved, every, start)
+    decisions = [one for one in decide(seen, detect(seen, LEAVES), LEAVES) if one.subject == "n2"]
+    shown = [(one.row, one.action, one.to_state) for one in decisions]
+    if leaves:
+        assert shown == [(132, Action.QUARANTINE, NodeState.QUARANTINED)]
+        assert isinstance(decisions[0].plan, PoolSwapPlan), "its gang moves"
+    else:
+        assert shown == [(61, Action.NOTHING, None)]
+        assert "leaves service after a checkpoint of its gang" in decisions[0].reason
+
+
+def test_with_the_setting_an_idle_node_leaves_at_once_and_waits_for_a_person() -> None:
+    seen = b.snapshot(b.node("n2", gpus=(b.gpu(3),)), gpu_wear={("n2", "GPU-3"): ROWS})
+    (found,) = wear_trends(seen, LEAVES.hardware)
+    assert (found.signal, found.evidence.shown()["repair"]) == (Signal.WORN, "manual_repair")
+    (decision,) = decide(seen, detect(seen, LEAVES), LEAVES)
+    assert (decision.row, decision.action) == (132, Action.QUARANTINE)
+
+
+def test_only_nodes_whose_memory_wears_are_asked_for_checkpoints() -> None:
+    assert worn_nodes({("n1", "a"): STEADY, ("n1", "b"): FEW, ("n2", "c"): FASTER}, b.NOW) == {"n2"}
+
+
+@pytest.mark.parametrize(
+    ("chance", "start", "since", "every", "pays"),
+    [
+        (0.1, 60.0, 0.0, 1800.0, True),
+        (0.1, 600.0, 0.0, 1800.0, False),
+        (0.5, 600.0, 0.0, 1800.0, True),
+        (0.5, 600.0, 600.0, 1800.0, False),
+        (0.0, 1.0, 0.0, 9000.0, False),
+    ],
 )
 def test_a_move_before_the_failure_pays_by_expected_cost(
-    chance: float, start: float, redone: float, pays: bool
+    chance: float, start: float, since: float, every: float, pays: bool
 ) -> None:
-    assert move_pays(chance, start, redone) is pays
+    assert GangCost(start, since, every).move_pays(chance) is pays
+
+
+@pytest.mark.parametrize("true_share", [0.0, 0.1, 1.0])
+def test_what_the_setting_costs_and_saves_on_synthetic_series(true_share: float) -> None:
+    """Gangs whose GPU warns, with starts of 20 to 300 s and checkpoints each 10 to 120 minutes. The GPU fails within a
+    day as often as assumed, a tenth as often, or never.
+    """
+    rng = np.random.default_rng(1)
+    count, chance = 20_000, wear_of(FASTER, b.NOW).chance
+    starts, gaps = rng.uniform(20, 300, count), rng.uniform(600, 7200, count)
+    moves = np.array(
+        [GangCost(start, 0.0, gap).move_pays(chance) for start, gap in zip(starts, gaps, strict=True)], np.bool_
+    )
+    fails = rng.random(count) < chance * true_share
+    failure = fails * (starts + rng.uniform(0, gaps) + UNPLANNED_SECONDS)
+    stayed, left = failure.mean(), np.where(moves, starts, failure).mean()
+    print(f"{moves.mean():.0%} move; seconds for each warning: {stayed:.0f} staying, {left:.0f} leaving")
+    if true_share == 1.0:
+        assert left < 0.85 * stayed, "right about the chance: it saves"
+    assert left <= stayed + starts[moves].sum() / count, "wrong about it: it costs no more than the starts of the moves"
 
 
 def test_counters_are_kept_for_a_week_of_gpus_that_have_errors() -> None:

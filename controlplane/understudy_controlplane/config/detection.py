@@ -238,6 +238,12 @@ class Hardware(Section):
     disk_free_share_min: float = Field(
         0.01, ge=0, lt=1, description="Share of free room or free inodes on a disk below which the node is suspect."
     )
+    leave_worn: bool = Field(
+        False,
+        description="Take a node out of service whose GPU memory wears out faster and faster (`memory.wear`), before "
+        "it fails: at once where no managed gang runs, and otherwise right after a checkpoint of the gang, where a "
+        "move is expected to cost it less than the failure. How likely a failure is, is a guess.",
+    )
     clock_offset_seconds: float = Field(
         5.0,
         gt=0,

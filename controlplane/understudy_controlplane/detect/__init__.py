@@ -50,7 +50,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *shared_signs_joined(snapshot, list(kernel_log(snapshot, config.xid)), config.hardware),
         *gpu_state(snapshot),
         *hardware(snapshot, config.hardware),
-        *wear_trends(snapshot),
+        *wear_trends(snapshot, config.hardware),
         *silent_drivers(snapshot, config.hardware),
         *ports(snapshot, config.hardware),
         *silence(snapshot, config.silence),

@@ -1,21 +1,25 @@
-"""GPU memory that wears out faster and faster: a warning before the driver itself concludes anything. Recorded only.
+"""GPU memory that wears out faster and faster: a warning before the driver itself concludes anything.
 
 What is compared is a GPU with itself: corrected errors of the last day with those of the day before, and rows that were
 remapped for uncorrectable errors within a week. How likely a failure follows is judgement: no open data set has these
-counters beside failures. So nothing is done; the finding names what an operator may do, and whether that would pay.
+counters beside failures. So nothing is done by default; the finding names what an operator may do, and whether that
+would pay. Where the site wants it (`leave_worn`), the node leaves service right after a checkpoint of its gang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from understudy_agent.wire import Gpu
+from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gpu import WearSample
+from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.xid_policy import Repair
 
 DAY_SECONDS = 86_400.0
 WEEK_SECONDS = 7 * DAY_SECONDS
@@ -55,11 +59,20 @@ class Wear:
         return min(CHANCE_MAX, 1 - well)
 
 
-def move_pays(chance: float, start_seconds: float, redone_seconds: float) -> bool:
-    """Whether a move right after a checkpoint costs less than waiting, as expected: it costs the gang's start for sure;
-    a failure costs the same, and the steps since the last checkpoint, and the time until it is found.
-    """
-    return start_seconds < chance * (start_seconds + redone_seconds + UNPLANNED_SECONDS)
+@dataclass(frozen=True, slots=True)
+class GangCost:
+    """What a move, or a failure, costs the gang on the node. Seconds."""
+
+    start: float  # as its last one took
+    since_checkpoint: float
+    between_checkpoints: float = 0.0  # 0: only one is known
+
+    def move_pays(self, chance: float) -> bool:
+        """Whether a move now costs less than waiting, as expected. It costs the start and the steps since the last
+        checkpoint for sure; a failure costs the start, half of the steps between two, and the time until it is found.
+        """
+        failure = self.start + self.between_checkpoints / 2 + UNPLANNED_SECONDS
+        return self.start + self.since_checkpoint < chance * failure
 
 
 def wear_of(samples: Sequence[WearSample], now: float) -> Wear:
@@ -85,7 +98,12 @@ def _per_day(first: WearSample, last: WearSample) -> float:
     return (last.corrected - first.corrected) * DAY_SECONDS / seconds if seconds >= DAY_SECONDS / 4 else 0.0
 
 
-def wear_trends(snapshot: Snapshot) -> Iterator[Finding]:
+def worn_nodes(samples_of: Mapping[tuple[str, str], Sequence[WearSample]], now: float) -> set[str]:
+    """Keys are node and uuid."""
+    return {node for (node, _), samples in samples_of.items() if samples and wear_of(samples, now).chance}
+
+
+def wear_trends(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     for (name, uuid), samples in snapshot.gpu_wear.items():
         node = snapshot.nodes.get(name)
         gpu = next((one for one in node.gpus if one.uuid == uuid), None) if node is not None else None
@@ -93,10 +111,10 @@ def wear_trends(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         wear = wear_of(samples, snapshot.now)
         if wear.chance:
-            yield _finding(snapshot, node, gpu, wear)
+            yield _finding(snapshot, node, gpu, wear, leave=policy.leave_worn)
 
 
-def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear) -> Finding:
+def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear, *, leave: bool) -> Finding:
     parts = []
     if wear.faster:
         parts.append(
@@ -104,31 +122,37 @@ def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear) -> Findin
         )
     if wear.remapped_in_week >= REMAPPED_IN_WEEK_MIN:
         parts.append(f"{wear.remapped_in_week} memory rows remapped within a week")
-    managed = [job for job in snapshot.job_on(node.name) if job.managed]
-    advice = "".join(
-        f"; `understudy job move {job.key.job_id} --off {node.name} --at-checkpoint` takes the gang off it"
-        for job in managed[:1]
-    )
+    gangs = [job for job in snapshot.job_on(node.name) if job.managed]
+    costs = [cost for job in gangs if (cost := _cost(snapshot, job)) is not None]
+    known = len(costs) == len(gangs)
+    leaves = leave and known and all(cost.move_pays(wear.chance) for cost in costs)
+    soon = known and all(replace(cost, since_checkpoint=0.0).move_pays(wear.chance) for cost in costs)
+    advice = ""
+    if leave and not leaves:
+        advice = "; it leaves service after a checkpoint of its gang, where that pays"
+    elif gangs and not leave:
+        number = gangs[0].key.job_id
+        advice = f"; `understudy job move {number} --off {node.name} --at-checkpoint` takes the gang off it"
     what = f"wears out faster: {', '.join(parts)}; it may fail soon (a guess: {wear.chance:.0%} within a day){advice}"
     return gpu_finding(
         node,
         gpu,
-        Signal.RECORDED,
+        Signal.WORN if leaves else Signal.RECORDED,
         "memory.wear",
         what,
+        Repair.MANUAL_REPAIR if leaves else Repair.NONE,
         corrected_per_day=round(wear.corrected_per_day),
         corrected_per_day_before=round(wear.corrected_per_day_before),
         remapped_in_week=wear.remapped_in_week,
         chance_within_a_day=round(wear.chance, 3),
-        moves=_moves(snapshot, node, wear),
+        moves_after_checkpoint="pays" if soon else "does not pay" if known else "not known",
     )
 
 
-def _moves(snapshot: Snapshot, node: NodeView, wear: Wear) -> str:
-    """Whether a move at the gang's next checkpoint pays by expected cost, in words."""
-    tables = [table for table in snapshot.tables.values() if node.name in table.nodes]
-    if not tables or not tables[0].durations.startup:
-        return "not known"
-    at = snapshot.checkpointed_at.get(tables[0].job)
-    redone = 0.0 if at is None else (snapshot.now - at) / 2
-    return "pays" if move_pays(wear.chance, tables[0].durations.startup, redone) else "does not pay"
+def _cost(snapshot: Snapshot, job: Job) -> GangCost | None:
+    """None: its start or its checkpoints are not known."""
+    table, at = snapshot.tables.get(job.key), snapshot.checkpointed_at.get(job.key)
+    if table is None or not table.durations.startup or at is None:
+        return None
+    since = max(0.0, snapshot.now - at)
+    return GangCost(table.durations.startup, since, snapshot.checkpoint_gaps.get(job.key, 0.0))

@@ -24,6 +24,7 @@ class Signal(StrEnum):
     STRAGGLER_CONFIRMED = "straggler_confirmed"  # statistics and a second signal
     STRAGGLER_SUSPECTED = "straggler_suspected"  # statistics alone
     HEALTH_SUSPECTED = "health_suspected"  # the node's hardware or system looks wrong; that proves no fault
+    WORN = "worn"  # it may fail soon, and the site wants such a node to leave service before
     CORRUPTION_SUSPECTED = "corruption_suspected"  # it may compute wrong
     SILENT = "silent"  # the agent does not report
     HEARD = "heard"  # the agent reports again
@@ -95,6 +96,7 @@ ACCUSING = frozenset(
         Signal.STRAGGLER_CONFIRMED,
         Signal.GANG_STRANDED,
         Signal.DRAIN_AT_JOB_END,
+        Signal.WORN,
         Signal.SITE_FAULT,
     }
 )

@@ -79,7 +79,11 @@ class Snapshot:
     was started.
     """
     checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
-    """Jobs with a slow suspect → when their newest complete checkpoint was announced. Others are not looked up."""
+    """Jobs on a node that is slow or wears out → when their newest complete checkpoint was announced. Others are not
+    looked up.
+    """
+    checkpoint_gaps: Mapping[JobKey, float] = field(default_factory=dict)
+    """The same jobs → seconds between their two newest ones, where there are two."""
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     returns_failed: Mapping[str, float] = field(default_factory=dict)
     """Nodes whose newest return to service has failed → when it was decided, within the last week."""

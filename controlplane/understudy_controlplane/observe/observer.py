@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from understudy_agent.wire import Gpu
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.ladder import WEEK_SECONDS
+from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.drill import Drill, is_drill
 from understudy_controlplane.fleet.gang import Gang
@@ -157,6 +158,7 @@ class Observer:
             for job in running
             if (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
         }
+        saved = self._saved_at(running, nodes, now)
         return Snapshot(
             now=now,
             monotonic=monotonic,
@@ -203,7 +205,8 @@ class Observer:
             moved_gpus=self._inventory.moved,
             gpu_wear=self._wear.grown,
             gangs=self._gangs(running),
-            checkpointed_at=self._checkpointed_at(running, nodes),
+            checkpointed_at={key: times[-1] for key, times in saved.items()},
+            checkpoint_gaps={key: times[-1] - times[-2] for key, times in saved.items() if len(times) > 1},
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
             limits=past.limits_since(week_ago),
             returns_failed=past.returns_failed_since(week_ago),
@@ -248,16 +251,18 @@ class Observer:
                 found[key] = replace(request, checkpoint_at=newest)
         return found
 
-    def _checkpointed_at(self, jobs: Sequence[Job], nodes: Mapping[str, NodeView]) -> dict[JobKey, float]:
-        """Read only for jobs on a node that is suspected to be slow."""
-        slow = {name for name, node in nodes.items() if node.record.suspected_of(SuspicionCause.SLOW)}
-        found: dict[JobKey, float] = {}
-        for job in jobs if slow else ():
-            if job.managed and slow.intersection(job.slurm.nodes):
+    def _saved_at(self, jobs: Sequence[Job], nodes: Mapping[str, NodeView], now: float) -> dict[JobKey, list[float]]:
+        """When their checkpoints were complete, oldest first. Read only for jobs on a node that is suspected to be
+        slow, or wears out.
+        """
+        asked = {name for name, node in nodes.items() if node.record.suspected_of(SuspicionCause.SLOW)}
+        asked |= worn_nodes(self._wear.grown, now)
+        found: dict[JobKey, list[float]] = {}
+        for job in jobs if asked else ():
+            if job.managed and asked.intersection(job.slurm.nodes):
                 complete = self._sources.stores.checkpoints.complete_checkpoints(job.key)
-                times = [one.completed_at for one in complete if not one.condition.is_gone]
-                if times:
-                    found[job.key] = max(times)
+                if times := sorted(one.completed_at for one in complete if not one.condition.is_gone):
+                    found[job.key] = times
         return found
 
     def _domains(self, topology: Topology) -> dict[str, tuple[str, ...]]:
