@@ -8,6 +8,7 @@ GPUs run into their power cap, and for moments into their temperature.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ from understudy_controlplane.fleet.node import NodeState
 TICK_SECONDS = 15.0
 NVML_SECONDS = 30.0
 """Larger than an agent's, for speed. A reading is a moment's: a peak of heat is seen as often, in the share of time."""
+
+GARBAGE_TICKS = 80
+"""Python's collector of cycles would look through a whole fleet many times a tick; it is asked once in so many."""
 
 HOUR = 3600.0
 SPARES = 8
@@ -65,7 +69,7 @@ class Day:
         fleet, shown = self.fleet, 0
         for _ in range(2):
             fleet.tick(2.0)
-        begun = fleet.now
+        begun, ticks = fleet.now, 0
         while (passed := fleet.now - begun) < hours * HOUR:
             self._fill()
             self._gangs()
@@ -75,6 +79,8 @@ class Day:
                 self._later.remove(one)
                 one[1]()
             fleet.tick(TICK_SECONDS)
+            if (ticks := ticks + 1) % GARBAGE_TICKS == 0:
+                gc.collect()
             self._rank_seconds += TICK_SECONDS * sum(gang.world for gang in fleet.gangs)
             if passed // HOUR > shown:
                 shown = int(passed // HOUR)
@@ -277,7 +283,9 @@ def healthy_day(
     seed: int = 1,
 ) -> HealthyDay:
     day = Day(folder, nodes, seed)
+    gc.disable()
     try:
         return day.run(hours, each_hour)
     finally:
+        gc.enable()
         day.fleet.close()

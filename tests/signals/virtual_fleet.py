@@ -92,11 +92,11 @@ class Gang:
     def windows(self, now: float) -> dict[str, list[RankWindow]]:
         first, times = self.finish_steps(now)
         wall = float(self.step_seconds * max([1.0, *self.pace.values()]))
-        found: dict[str, list[RankWindow]] = {}
-        steps = times.shape[1]
+        found: dict[str, list[RankWindow]] = {name: [] for name in self.nodes}
+        steps, of_ranks = times.shape[1], times.tolist()
+        walls = [wall] * steps
         for rank in range(self.world):
-            node = self.nodes[rank // self.ranks_per_node]
-            found.setdefault(node, []).append(
+            found[self.nodes[rank // self.ranks_per_node]].append(
                 RankWindow(
                     self.job_id,
                     self.restart_count,
@@ -106,8 +106,8 @@ class Gang:
                     self.user_id,
                     "",
                     first,
-                    times[rank].tolist(),
-                    [wall] * steps,
+                    of_ranks[rank],
+                    walls,
                     collective=self._collective(rank),
                     section=self.section,
                     data_seconds=[self.data_wait.get(rank, 0.0)] * steps if self.data_wait else [],
