@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 
 from tests import builders as b
 from tests.resampled_steps import recorded
-from understudy_agent.wire import RankWindow
+from understudy_agent.wire import RankWindow, Training
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
-from understudy_controlplane.detect.slow_gang import SLOWER_RATIO, slow_gang
+from understudy_controlplane.detect.slow_gang import SLOWER_RATIO, slow_gang, slow_gangs
 from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, BLOCKS_KEPT, Durations
 from understudy_controlplane.live.step_buffer import StepBuffer
 
@@ -74,3 +77,86 @@ def test_real_steps_whose_work_varies_are_no_slow_gang() -> None:
     best = np.minimum.accumulate(blocks)
     slow = np.lib.stride_tricks.sliding_window_view(blocks, BLOCKS_KEPT).min(axis=1)
     assert (slow / best[BLOCKS_KEPT - 1 :]).max() < 1.1 < SLOWER_RATIO
+
+
+# -- against what the model should reach on these GPUs -----------------------------------------------------------------
+
+FLOPS = 1.978e11  # a thousand tokens a second are 20 % of an H100
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def reporting(*, tokens: Sequence[float | None], spikes: int = 0, name: str = H100, ranks: int = 2) -> Snapshot:
+    """A gang that reports these tokens per second in its blocks of steps; and few in so many reports of each block, as
+    after an evaluation.
+    """
+    buffer = StepBuffer(Attempt(0), ranks)
+    for block, rate in enumerate(tokens):
+        for report in range(10):
+            shown = rate if rate is None or report >= spikes else rate / 10
+            for rank in range(ranks):
+                step = block * BLOCK_STEPS + 10 * report
+                now = Training(tokens_per_second=shown, flops_per_token=FLOPS)
+                window = RankWindow(7, 0, rank, ranks, 0, 1000, "", step, [0.5] * 10, [1.0] * 10, training=now)
+                buffer.add(window, f"n{rank + 1}", b.NOW - 1000 + step)
+    nodes = [b.node(f"n{rank + 1}", gpus=(b.gpu(0, name=name),)) for rank in range(ranks)]
+    job = b.job(comment="understudy mfu=0.4")
+    return b.snapshot(*nodes, jobs=[job], tables={job.key: buffer.table(job.key)})
+
+
+def found(snapshot: Snapshot, **policy: float) -> Finding | None:
+    return next(iter(slow_gangs(snapshot, b.config(straggler=policy).straggler)), None)
+
+
+def test_a_gang_that_was_never_faster_is_held_against_what_its_job_expects() -> None:
+    one = found(reporting(tokens=[1000.0] * 3))
+    assert one is not None
+    assert (one.signal, one.rule, one.at) == (Signal.GANG_SLOW, "straggler.gang_mfu", b.NOW - 1000)
+    assert "its MFU is 20.0%, and 40.0% is expected, since its first steps that are known" in one.summary
+    assert "it costs 1 rank hours in each hour; its nodes show no reason" in one.summary
+
+
+def test_a_gang_that_has_become_slow_says_since_when() -> None:
+    one = found(reporting(tokens=[2000.0] * 4 + [1000.0] * 3))
+    assert one is not None
+    assert one.at == b.NOW - 1000 + 400
+    assert "first steps" not in one.summary
+
+
+def test_what_its_nodes_show_is_named() -> None:
+    seen = reporting(tokens=[1000.0] * 3)
+    hot = b.node("n2", gpus=(b.gpu(0, name=H100, clock_event_reasons=0x40),))
+    one = found(replace(seen, nodes={**seen.nodes, "n2": hot}))
+    assert one is not None and "its nodes show: 1 of its 2 nodes (n2) have throttled clocks" in one.summary
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (reporting(tokens=[1000.0] * 2), "too few steps"),
+        (reporting(tokens=[1700.0] * 3), "a little below what is expected"),
+        (reporting(tokens=[2000.0] * 3, spikes=4), "few tokens in a minute that has an evaluation in it"),
+        (reporting(tokens=[1000.0, 1000.0, 2000.0]), "it has been as fast lately"),
+        (reporting(tokens=[1000.0] * 3, name="Tesla T4"), "what its GPUs can do is not known"),
+        (reporting(tokens=[None] * 3), "it reports no tokens"),
+    ],
+)
+def test_innocent_gangs_are_not_found(seen: Snapshot, why: str) -> None:
+    assert found(seen) is None, why
+
+
+def test_a_gang_of_which_only_one_rank_reports_tokens_is_not_judged() -> None:
+    seen = reporting(tokens=[1000.0] * 3, ranks=4)
+    ((key, table),) = seen.tables.items()
+    alone = replace(table, training={0: table.training[0]})
+    assert found(replace(seen, tables={key: alone})) is None
+    all_one = replace(alone, replicas=np.zeros(4, np.int64))
+    assert found(replace(seen, tables={key: all_one})) is not None, "unless it reports for all ranks of its replica"
+
+
+def test_without_an_expectation_nothing_is_compared_and_the_site_can_have_one_for_all_jobs() -> None:
+    seen = reporting(tokens=[1000.0] * 3)
+    plain = b.job()
+    seen = replace(seen, jobs={plain.key: plain})
+    assert found(seen) is None
+    assert found(seen, mfu_expected=0.2) is None
+    assert found(seen, mfu_expected=0.3) is not None

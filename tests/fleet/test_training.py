@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests import builders as b
 from understudy_agent.wire import Gpu, Training
 from understudy_controlplane.fleet import training
+from understudy_controlplane.fleet.job import expected_mfu
 from understudy_controlplane.fleet.steps import StepTable
 
 
@@ -55,6 +58,11 @@ def test_ranks_of_one_replica_report_the_same_tokens() -> None:
         ("NVIDIA GH200 480GB", 0.4),
         ("NVIDIA GB200", 0.4 * 989 / 2500),
         ("NVIDIA A100-SXM4-80GB", 0.4 * 989 / 312),
+        ("NVIDIA H20", 0.4 * 989 / 148),
+        ("NVIDIA H200", 0.4),
+        ("NVIDIA GB300", 0.4 * 989 / 2500),
+        ("NVIDIA B300 SXM6 AC", 0.4 * 989 / 2250),
+        ("NVIDIA L40S", 0.4 * 989 / 362),
         ("Tesla T4", None),
         ("", None),
     ],
@@ -65,3 +73,35 @@ def test_mfu_is_what_the_model_needs_of_what_the_gpus_could_do(name: str, expect
     assert found == (None if expected is None else pytest.approx(expected))
     unknown = table(*reported[:3], Training(tokens_per_second=1.0))
     assert training.mfu(unknown, of(name)) is None, "what a token of one rank needs"
+
+
+def test_mfu_of_a_rank_is_that_of_its_replica_on_all_its_gpus() -> None:
+    h100 = of("NVIDIA H100 80GB HBM3")
+    reported = [Training(tokens_per_second=1000.0, flops_per_token=0.4 * 989e9)] * 4
+    alone = training.mfu_of_ranks(table(*reported), h100, range(1, 9))
+    assert alone == {rank: pytest.approx(0.4) for rank in (1, 2, 3)}
+    gang = table(*reported[:3], Training(), replicas=(0, 0, 1, 1))
+    assert training.mfu_of_ranks(gang, h100, range(4)) == {rank: pytest.approx(0.2) for rank in range(4)}
+    assert training.mfu_of_ranks(gang, of("Tesla T4"), range(4)) == {}
+    assert training.mfu_of_ranks(table(ranks=4), h100, range(4)) == {}
+
+
+def test_the_documents_have_what_each_gpu_can_do_and_its_source() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "straggler.md").read_text()
+    rows = re.findall(r"^\| ([A-Z0-9][\w ,]*) \| ([\d,]+) TFLOPS \| (.+) \|$", text, re.MULTILINE)
+    shown = {name: float(flops.replace(",", "")) * 1e12 for names, flops, _ in rows for name in names.split(", ")}
+    assert shown == training.PEAK_FLOPS
+
+
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("understudy mfu=0.4", 0.4),
+        ("understudy,mfu=0.25", 0.25),
+        ("understudy mfu=40", None),
+        ("understudy mfu=1.4", None),
+        ("understudy", None),
+    ],
+)
+def test_a_job_names_the_mfu_that_it_expects_in_its_comment(comment: str, expected: float | None) -> None:
+    assert expected_mfu(comment) == expected

@@ -13,7 +13,16 @@ import numpy.typing as npt
 from tests import builders as b
 from tests.new_database import new_database
 from tests.signals.virtual_node import VirtualNode
-from understudy_agent.wire import CheckpointShard, Collective, Fact, KernelEvent, RankStarted, RankWindow, Report
+from understudy_agent.wire import (
+    CheckpointShard,
+    Collective,
+    Fact,
+    KernelEvent,
+    RankStarted,
+    RankWindow,
+    Report,
+    Training,
+)
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.detect.node_log import with_code
@@ -65,6 +74,7 @@ class Gang:
     paused_until: float = 0.0
     variation: float = 0.03  # of each rank by itself
     work_variation: float = 0.0  # of all together
+    training: Training | None = None  # what each rank reports
 
     @property
     def world(self) -> int:
@@ -111,6 +121,7 @@ class Gang:
                     collective=self._collective(rank),
                     section=self.section,
                     data_seconds=[self.data_wait.get(rank, 0.0)] * steps if self.data_wait else [],
+                    training=self.training,
                 )
             )
         return found
@@ -155,9 +166,9 @@ class Fleet:
         self.control_plane = self._compose()
         self.control_plane.loop.tick()
 
-    def submit(self, nodes: int, user: str = "researcher", **values: Any) -> Gang:
+    def submit(self, nodes: int, user: str = "researcher", comment: str = "understudy", **values: Any) -> Gang:
         """Starts at once: the nodes that Slurm gives it."""
-        job_id = self.slurm.submit(user, nodes, comment="understudy")
+        job_id = self.slurm.submit(user, nodes, comment=comment)
         self.slurm.set_time_limit(job_id, 100_000)
         self.slurm.advance(2.0)
         job = self.slurm.job(job_id)

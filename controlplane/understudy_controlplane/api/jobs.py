@@ -21,6 +21,7 @@ from understudy_controlplane.api.pages import (
     page,
     timed_page,
 )
+from understudy_controlplane.fleet import training
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.slurm import ArrayTask
@@ -151,7 +152,8 @@ def _ranks(deps: ReadDependencies, job_id: int, query: RanksQuery, reader: Ident
     attempt, ranks = found if found else (None, [])
     which = attempt._asdict() if attempt else {"restart_count": None, "launch": None}
     following = ranks[-1].rank + 1 if len(ranks) == query.limit else None
-    return page([rank_record(one) for one in ranks], following, job_id=job_id, **which)
+    used = _mfu_of_ranks(deps, job_id, range(first, first + query.limit))
+    return page([rank_record(one, used.get(one.rank)) for one in ranks], following, job_id=job_id, **which)
 
 
 def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery, reader: Identity) -> Response:
@@ -160,7 +162,16 @@ def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery, reader: Identi
     return timed_page(records, "at", "number", query.limit)
 
 
-def rank_record(now: RankNow) -> Record:
+def _mfu_of_ranks(deps: ReadDependencies, job_id: int, wanted: range) -> dict[int, float]:
+    snapshot, known = deps.pulse.snapshot, deps.directory.find(job_id)
+    table = snapshot.tables.get(known.key) if snapshot is not None and known is not None else None
+    if snapshot is None or table is None:
+        return {}
+    nodes = snapshot.nodes
+    return training.mfu_of_ranks(table, lambda name: nodes[name].gpus if name in nodes else (), wanted)
+
+
+def rank_record(now: RankNow, mfu: float | None = None) -> Record:
     entered = now.collective
     return {
         "rank": now.rank,
@@ -173,4 +184,5 @@ def rank_record(now: RankNow) -> Record:
         "loss": now.training.loss,
         "grad_norm": now.training.grad_norm,
         "tokens_per_second": now.training.tokens_per_second,
+        "mfu": mfu,
     }

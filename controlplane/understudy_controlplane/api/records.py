@@ -182,6 +182,7 @@ class RankRecord(msgspec.Struct, frozen=True):
     loss: float | None
     grad_norm: float | None
     tokens_per_second: float | None
+    mfu: float | None
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True):

@@ -95,6 +95,14 @@ class Straggler(Section):
         "gang's start, and the steps since its last complete checkpoint. So it mostly moves right after a checkpoint. "
         "Until then the node is a suspect.",
     )
+    mfu_expected: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="MFU that gangs should reach, where their ranks report `tokens=` and `flops_per_token=`: a gang "
+        "that stays a fifth below it is recorded. `mfu=0.4` in the Slurm comment is the same for one job. 0: not "
+        "compared.",
+    )
     pace_ratio: float = Field(
         1.035, gt=1, description="As `ratio`, where the work of each step is known and its times are judged without it."
     )

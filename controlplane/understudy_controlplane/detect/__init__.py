@@ -63,7 +63,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *drift(snapshot, config.hardware.baseline),
         *launches(snapshot),
         *hang(snapshot, config.hang, config.silence),
-        *slow_gangs(snapshot),
+        *slow_gangs(snapshot, config.straggler),
         *site_signals(snapshot, config.signals),
     ]
     found = block_faults_joined(snapshot, found)

@@ -1,26 +1,37 @@
-"""A gang that is slow as a whole: against its own best steps, because its ranks have no faster peer. A warning only:
-the program may have another phase, such as longer sequences.
+"""A gang that is slow as a whole: against its own best steps, because its ranks have no faster peer, and against the
+MFU that its model should reach on its GPUs, where that is known. A warning only: the program may have another phase,
+such as longer sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_controlplane.detect.what_changed import what_changed
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.what_changed import what_changed, what_its_nodes_show
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import expected_mfu
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, BLOCKS_KEPT, StepTable
-from understudy_controlplane.fleet.training import mfu
+from understudy_controlplane.fleet.training import GpusOf, all_report_tokens, mfu, tokens_per_second
 
 SLOWER_RATIO = 1.2
 """Three hundred steps of a healthy gang whose work varies were at most 3 % slower than its best hundred."""
 
 
-def slow_gangs(snapshot: Snapshot) -> Iterator[Finding]:
+LOW_MFU_SHARE = 0.8
+"""Of the MFU that is expected."""
+
+
+def slow_gangs(snapshot: Snapshot, policy: Straggler) -> Iterator[Finding]:
     for key, table in snapshot.tables.items():
         job = snapshot.jobs.get(key)
-        if job is not None and job.running and (found := slow_gang(table, snapshot)) is not None:
+        if job is None or not job.running:
+            continue
+        expected = expected_mfu(job.slurm.comment) or policy.mfu_expected
+        found = slow_gang(table, snapshot) or (low_mfu(table, snapshot, expected) if expected else None)
+        if found is not None:
             yield found
 
 
@@ -34,7 +45,7 @@ def slow_gang(table: StepTable, snapshot: Snapshot) -> Finding | None:
     ratio, ranks = now.seconds / best.seconds, len(table.nodes)
     lost = ranks * (1 - 1 / ratio)
     changed = what_changed(snapshot, table, best, now)
-    used = mfu(table, lambda name: snapshot.nodes[name].gpus if name in snapshot.nodes else ())
+    used = mfu(table, _gpus_of(snapshot))
     expected = f"; MFU is {used:.1%}, and was {used * ratio:.1%}" if used is not None else ""
     return Finding(
         Signal.GANG_SLOW,
@@ -62,3 +73,49 @@ def slow_gang(table: StepTable, snapshot: Snapshot) -> Finding | None:
         job=table.job,
         nodes=tuple(sorted({name for name in table.nodes if name})),
     )
+
+
+def low_mfu(table: StepTable, snapshot: Snapshot, expected: float) -> Finding | None:
+    """Each of the last blocks stayed below what is expected. Also for a gang that was never faster."""
+    blocks, best = table.durations.blocks, table.durations.best
+    if len(blocks) < BLOCKS_KEPT or best is None or not all_report_tokens(table):
+        return None
+    gpus_of = _gpus_of(snapshot)
+    reached = [mfu(table, gpus_of, one.tokens_per_second) for one in blocks if one.tokens_per_second]
+    known = [one for one in reached if one is not None]
+    if len(known) < BLOCKS_KEPT or max(known) >= LOW_MFU_SHARE * expected:
+        return None
+    used, ranks = max(known), len(table.nodes)
+    lost = ranks * (1 - used / expected)
+    was = mfu(table, gpus_of, best.tokens_per_second) if best.tokens_per_second else None
+    always = was is None or was < LOW_MFU_SHARE * expected
+    since = table.heard_since if always else blocks[0].begun_at
+    shown = what_its_nodes_show(snapshot, table)
+    return Finding(
+        Signal.GANG_SLOW,
+        "straggler.gang_mfu",
+        "",
+        since,
+        f"the whole gang is slow: its MFU is {used:.1%}, and {expected:.1%} is expected"
+        + (", since its first steps that are known" if always else "")
+        + f"; it costs {lost:.3g} rank hours in each hour; "
+        + (f"its nodes show: {'; '.join(shown)}" if shown else "its nodes show no reason"),
+        Evidence(
+            {
+                "mfu": round(used, 4),
+                "mfu_expected": round(expected, 4),
+                "tokens_per_second": tokens_per_second(table),
+                "rank_hours_lost_per_hour": round(lost, 3),
+                "since": since,
+                "changed": [*shown],
+                "restart_count": table.attempt.restart_count,
+                "launch": table.attempt.launch,
+            }
+        ),
+        job=table.job,
+        nodes=tuple(sorted({name for name in table.nodes if name})),
+    )
+
+
+def _gpus_of(snapshot: Snapshot) -> GpusOf:
+    return lambda name: snapshot.nodes[name].gpus if name in snapshot.nodes else ()

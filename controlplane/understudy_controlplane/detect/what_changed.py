@@ -42,6 +42,11 @@ def what_changed(snapshot: Snapshot, table: StepTable, best: Block, now: Block) 
     ]
 
 
+def what_its_nodes_show(snapshot: Snapshot, table: StepTable) -> list[str]:
+    """For people. Also where there are no better steps to compare with."""
+    return [*_shown(snapshot, table), *_software(snapshot, table)]
+
+
 def _data(best: Block, now: Block) -> Iterator[str]:
     longer = now.seconds - best.seconds
     if now.data_seconds - best.data_seconds >= PART_MIN * longer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -13,6 +14,7 @@ from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
 from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="
+MFU = re.compile(r"mfu=(0\.\d{1,6})")
 """In the Slurm comment, before a folder in which the job saves its checkpoints."""
 
 
@@ -270,6 +272,12 @@ def checkpoint_folders(comment: str) -> tuple[str, ...]:
 def parallelism(comment: str) -> Parallelism | None:
     """Sizes that a Slurm comment names: "understudy tp=8 pp=4"."""
     return parallelism_of(_words(comment))
+
+
+def expected_mfu(comment: str) -> float | None:
+    """That a Slurm comment names: "understudy mfu=0.4"."""
+    named = [match[1] for word in _words(comment) if (match := MFU.fullmatch(word))]
+    return float(named[-1]) if named else None
 
 
 def _words(comment: str) -> list[str]:

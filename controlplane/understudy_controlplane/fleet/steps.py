@@ -29,6 +29,7 @@ class Block:
     data_seconds: float = 0.0  # the mean time that this rank waited for data
     nodes: tuple[str, ...] = ()  # of the gang, by rank
     attempt: Attempt = FIRST_ATTEMPT
+    tokens_per_second: float = 0.0  # the median of what this rank reported of its replica; 0: nothing
 
 
 @dataclass(frozen=True, slots=True)

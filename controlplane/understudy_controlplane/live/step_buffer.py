@@ -56,6 +56,7 @@ class StepBuffer:
         self._block: list[float] = []
         self._block_self: list[float] = []
         self._block_data = 0.0
+        self._block_tokens: list[float] = []
         self._block_begun_at = 0.0
         self._wall = np.full(world_size, np.nan, dtype=np.float32)
         """Per rank: duration of a step, the mean of its last report."""
@@ -136,9 +137,11 @@ class StepBuffer:
             self._block += wall_seconds
             self._block_self += window.self_seconds
             self._block_data += sum(window.data_seconds)
+            if window.training is not None and window.training.tokens_per_second is not None:
+                self._block_tokens.append(window.training.tokens_per_second)
             if len(self._block) >= BLOCK_STEPS:
                 self.durations = self.durations.with_block(self._whole_block())
-                self._block, self._block_self, self._block_data = [], [], 0.0
+                self._block, self._block_self, self._block_data, self._block_tokens = [], [], 0.0, []
 
     def _whole_block(self) -> Block:
         return Block(
@@ -148,6 +151,7 @@ class StepBuffer:
             self._block_data / len(self._block),
             tuple(self.nodes),
             self.attempt,
+            median(self._block_tokens) if self._block_tokens else 0.0,
         )
 
     def _note_place(self, rank: int, window: RankWindow, now: float) -> None:
