@@ -420,6 +420,7 @@ class RankConnection:
                 looks=message.looks,
                 run=hello.run,
                 run_folder=hello.run_folder,
+                world_size=hello.world_size,
             )
             self._ask(message.id, asked)
         elif unknown := _unknown_value(message):

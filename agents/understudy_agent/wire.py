@@ -763,6 +763,7 @@ class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answe
     step: Step | None = None  # the furthest step that this launch has finished; None: not known
     restore_step: Step = 0  # of the newest good checkpoint, for launches while no control plane answers
     restore_path: str = ""  # empty: there is none
+    restore_ranks: Count = 0  # a gang of no other size can restore it; 0: any can, or it is not known
 
 
 CREDENTIAL_CHARACTERS_MAX = 4096

@@ -312,6 +312,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     count: int
     checkpoints: tuple[JudgedCheckpoint, ...]  # furthest first
     interval: CheckpointInterval | None = None
+    ranks: int | None = None  # for which it is answered
 
 
 class DrillDecision(msgspec.Struct, frozen=True):

@@ -76,7 +76,11 @@ class FakeControlPlane:
             answer = self._answer_to_launchers
             if answer.orders_version != known:
                 return answer
-            return LauncherAnswer(restore_step=answer.restore_step, restore_path=answer.restore_path)
+            return LauncherAnswer(
+                restore_step=answer.restore_step,
+                restore_path=answer.restore_path,
+                restore_ranks=answer.restore_ranks,
+            )
 
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)

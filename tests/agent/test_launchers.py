@@ -216,13 +216,15 @@ def test_progress_is_seen_although_no_rank_reports_it_any_more() -> None:
 def test_while_the_control_plane_is_silent_a_launch_restores_the_newest_checkpoint_that_it_named(
     config: Config, control_plane: FakeControlPlane, line: AgentLine
 ) -> None:
-    control_plane.answer_launchers(LauncherAnswer("a", LauncherOrders(), restore_step=40, restore_path="/c/40"))
+    control_plane.answer_launchers(
+        LauncherAnswer("a", LauncherOrders(), restore_step=40, restore_path="/c/40", restore_ranks=8)
+    )
     with running_agent(config):
         turn_until(line, lambda: line.has_orders)
         assert (line.silent, line.restore_point()) == (False, None), "the ranks ask for the newest"
         control_plane.stop()
         turn_until(line, lambda: line.silent)
-        assert line.restore_point() == (40, "/c/40")
+        assert (line.restore_point(8), line.restore_point(4)) == ((40, "/c/40"), None)
         control_plane.start()
         turn_until(line, lambda: not line.silent)
         assert line.restore_point() is None
@@ -244,6 +246,16 @@ def test_a_checkpoint_that_was_deleted_is_not_restored_but_the_one_named_before_
     assert named.newest() == (20, str(tmp_path / "20")), "the ranks may see what the launcher does not"
     named.note(0, "")
     assert named.newest() is None
+
+
+def test_a_launch_of_another_size_restores_what_so_many_ranks_can() -> None:
+    named = NamedCheckpoints()
+    named.note(20, "/c/20")
+    named.note(40, "/c/40", 8)
+    assert [named.newest(ranks) for ranks in (8, 4, 0)] == [(40, "/c/40"), (20, "/c/20"), (40, "/c/40")]
+    fixed = NamedCheckpoints()
+    fixed.note(40, "/c/40", 8)
+    assert fixed.newest(4) is None, "the ranks ask, and stop where nothing answers"
 
 
 def test_a_control_plane_that_never_answered_is_not_silent(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests import builders as b
-from understudy_agent.wire import AnomalyKind, RestoreOutcome
-from understudy_controlplane.decide.restore_point import Catalogue, choose, decide, explain, suspicion
+from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
+from understudy_controlplane.decide.restore_point import Catalogue, choose, decide, explain, judged, suspicion
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
@@ -139,6 +139,37 @@ def test_what_is_known_of_another_jobs_attempt_is_not_taken_for_this_ones() -> N
     doubt = Catalogue([], [], doubt="jobs 3 and 4 of its name and folder ran together")
     assert decide(doubt, KEY, NEXT) == RestoreDecision(RestoreAnswer.UNKNOWN, why=doubt.doubt)
     assert decide(replace(doubt, complete=[written(20)]), KEY, NEXT).step == 20, "it has saved itself"
+
+
+def of_size(step: int, layout: Layout, ranks: int = 4) -> Checkpoint:
+    return replace(written(step), layout=layout, world_size=ranks)
+
+
+def test_a_gang_is_told_only_what_one_of_its_size_can_restore_and_what_was_passed_over_and_why() -> None:
+    there = [of_size(20, Layout.RESHARDABLE), of_size(40, Layout.FIXED), of_size(60, Layout.FIXED, 8)]
+    known = Catalogue(there, there)
+    steps = {ranks: decide(known, KEY, NEXT, ranks).step for ranks in (0, 2, 4, 8)}
+    assert steps == {0: 60, 2: 20, 4: 40, 8: 60}, "0: the size of the gang is not known"
+    assert decide(known, KEY, NEXT, 2).why == (
+        "step 60: only 8 ranks can restore it, and this gang has 2; "
+        "step 40: only 4 ranks can restore it, and this gang has 2"
+    )
+    assert [why for _, why in judged(known, KEY, NEXT, 4)] == [
+        "only 8 ranks can restore it, and this gang has 4",
+        "",
+        "",
+    ]
+    assert [decide(known, KEY, NEXT, ranks).ranks for ranks in (2, 4, 8)] == [0, 4, 8]
+
+
+def test_where_a_gang_of_this_size_can_restore_none_it_is_not_known_and_not_the_beginning() -> None:
+    fixed = [of_size(20, Layout.FIXED)]
+    decision = decide(Catalogue(fixed, fixed), KEY, NEXT, 3)
+    assert decision == RestoreDecision(
+        RestoreAnswer.UNKNOWN, why="step 20: only 4 ranks can restore it, and this gang has 3"
+    )
+    unnamed = [of_size(20, Layout.UNKNOWN)]
+    assert decide(Catalogue(unnamed, unnamed), KEY, NEXT, 3).step == 20, "its training has named no layout"
 
 
 def run_of(steps: int) -> list[Checkpoint]:

@@ -54,7 +54,7 @@ class Route:
     launchers: Launchers
     facts: FactStore
     directory: JobDirectory
-    newest: list[tuple[int, str]]
+    newest: list[RestoreDecision]
     woken: list[float] = field(default_factory=list)
 
     def post(self, headers: dict[str, str] | None = None, **changes: Any) -> httpx.Response:
@@ -90,7 +90,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     attempts = [b.job(managed=request.param, restart_count=count) for count in range(2)]
     known = FleetStore(engine).see_jobs(attempts, b.NOW)[-1]
     launchers, woken, facts = Launchers(), [], FactStore(engine)  # type: Launchers, list[float], FactStore
-    directory, newest = JobDirectory(known={7: known}), [(40, "/c/40")]
+    directory, newest = JobDirectory(known={7: known}), [RestoreDecision(RestoreAnswer.RESTORE, 40, "/c/40", ranks=8)]
     deps = ReportDependencies(
         b.CLUSTER,
         telemetry,
@@ -100,7 +100,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         Still(),
         lambda: woken.append(b.NOW),
         lambda _user: woken.append(b.NOW),
-        lambda _known, _attempt: RestoreDecision(RestoreAnswer.FRESH),
+        lambda *_: RestoreDecision(RestoreAnswer.FRESH),
         lambda _node, _now: "",
         Rates(per_second=50),
         lambda _job: newest[-1],
@@ -253,6 +253,6 @@ def test_launches_spent_before_a_requeue_are_in_the_answer(route: Route) -> None
 def test_the_newest_checkpoint_is_in_every_answer(route: Route) -> None:
     """For launches that begin while no control plane answers."""
     answer = route.post().json()
-    assert (answer["restore_step"], answer["restore_path"]) == (40, "/c/40")
-    threading.Timer(0.2, lambda: route.newest.append((60, "/c/60"))).start()
+    assert (answer["restore_step"], answer["restore_path"], answer["restore_ranks"]) == (40, "/c/40", 8)
+    threading.Timer(0.2, lambda: route.newest.append(RestoreDecision(RestoreAnswer.RESTORE, 60, "/c/60"))).start()
     assert route.post(wait_seconds=0.6).json()["restore_step"] == 60, "as it is when the answer goes out"

@@ -105,7 +105,9 @@ def route(tmp_path: Path) -> Iterator[Route]:
     directory = JobDirectory(known={known.key.job_id: known})
     woken: list[float] = []
 
-    def give(known: KnownJob, attempt: Attempt) -> RestoreDecision:
+    def give(known: KnownJob, attempt: Attempt, ranks: int) -> RestoreDecision:
+        if ranks == 3:
+            return RestoreDecision(RestoreAnswer.UNKNOWN, why="only 4 ranks can restore it")
         if attempt.launch == 9:
             return RestoreDecision(RestoreAnswer.UNKNOWN, why="step 20: loss_nan")
         return RestoreDecision(RestoreAnswer.RESTORE, 20, f"/c/20/{known.row}/{attempt}")
@@ -570,6 +572,7 @@ class TestRestorePoint:
 
     def test_what_is_not_known_is_refused_so_that_no_hook_takes_it_for_the_beginning(self, route: Route) -> None:
         refused(self.ask(route, 7, launch=9), 409, "loss_nan", "trust-checkpoints")
+        refused(self.ask(route, 7, world_size=3), 409, "only 4 ranks")
 
     def test_a_job_that_slurm_has_not_named_is_asked_for_again(self, route: Route) -> None:
         refused(self.ask(route, 8), 404, "job 8")

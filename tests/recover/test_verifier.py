@@ -123,10 +123,10 @@ def test_the_newest_goes_first() -> None:
 def test_a_bad_one_is_passed_over_with_the_reason_until_a_person_trusts_it(outcome: ReadBackOutcome) -> None:
     site = Site()
     site.save(20, 40)
-    assert site.points.newest(site.known) == (40, "/c/40")
+    assert site.points.newest(site.known).path == "/c/40"
     site.answer("n2", outcome, "r1 has 4 bytes, 5 were announced")
     decision = site.points.give(site.known, Attempt(1))
-    assert (decision.step, site.points.newest(site.known)) == (20, (20, "/c/20"))
+    assert (decision.step, site.points.newest(site.known).path) == (20, "/c/20")
     assert f"step 40: {outcome.value}: r1 has 4 bytes, 5 were announced (read back on n2)" in decision.why
     site.answer("n1", outcome)
     assert site.points.give(site.known, Attempt(2)).answer is RestoreAnswer.UNKNOWN

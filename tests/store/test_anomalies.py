@@ -20,6 +20,7 @@ from understudy_agent.wire import (
     AnomalyKind,
     CheckpointShard,
     Fact,
+    Layout,
     RankStarted,
     RestoreOutcome,
     RestoreReport,
@@ -60,6 +61,10 @@ def shards(step: int, restart_count: int = 0) -> list[Fact]:
         )
         for rank in range(4)
     ]
+
+
+def fixed(*facts: Fact) -> list[Fact]:
+    return [msgspec.structs.replace(one, layout=Layout.FIXED) for one in facts]
 
 
 def gang() -> list[Fact]:
@@ -172,6 +177,32 @@ def test_one_node_looks_whether_the_checkpoint_is_there_before_any_rank_restores
     assert restore(engine, 1) == (60, "/c/60")
 
 
+def test_a_gang_of_another_size_is_told_what_it_can_restore_also_where_something_else_asked_before_its_ranks(
+    engine: Engine, report: Report
+) -> None:
+    known = FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
+    points = RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock())
+    report("n2", *shards(20), *fixed(*shards(40)))
+    prolog = points.give(known, Attempt(1))
+    assert (prolog.step, points.newest(known).ranks) == (40, 4), "before the size of the gang is known"
+    assert points.looker(known, Attempt(1), "n2", 2) == "n2"
+    assert [points.give(known, Attempt(1), ranks).step for ranks in (2, 2, 0, 1)] == [20] * 4, "the same for all"
+    assert "only 4 ranks can restore it, and this gang has 2" in points.give(known, Attempt(1), 2).why
+    restarted = RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock())
+    assert [restarted.give(known, Attempt(1), 2).step, restarted.give(known, Attempt(2), 4).step] == [20, 40]
+
+
+def test_a_single_process_beside_the_gang_does_not_decide_for_it(engine: Engine, report: Report) -> None:
+    known = FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
+    points = RestorePoints(CheckpointStore(engine), FleetStore(engine), StoodClock())
+    report("n2", *fixed(*shards(40)))
+    assert points.looker(known, Attempt(1), "n2", 1) == ""
+    assert points.give(known, Attempt(1), 1).answer is RestoreAnswer.UNKNOWN
+    assert points.looker(known, Attempt(1), "n3", 4) == "n3", "what was settled for one is not for the gang"
+    assert points.give(known, Attempt(1), 4).step == 40
+    assert points.give(known, Attempt(0), 1).step == 40, "where the gang has started, it counts"
+
+
 def test_a_chained_job_restores_what_the_jobs_of_its_run_before_it_saved(engine: Engine, report: Report) -> None:
     fleet = FleetStore(engine)
     report("n2", *shards(20), *shards(40), anomaly(30))
@@ -254,15 +285,20 @@ def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: E
         fleet.known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id],
         RestorePoints(checkpoints, fleet, StoodClock()),
     )
-    assert points.newest(known) == (0, "")
+
+    def newest() -> tuple[int, str]:
+        found = points.newest(known)
+        return found.step, found.path
+
+    assert newest() == (0, "")
     report("n2", *shards(20), *shards(40)[:3])
-    assert points.newest(known) == (20, "/c/20")
+    assert newest() == (20, "/c/20")
     report("n2", *shards(40))
-    assert points.newest(known) == (40, "/c/40")
+    assert newest() == (40, "/c/40")
     report("n2", anomaly(30))
-    assert points.newest(known) == (20, "/c/20")
+    assert newest() == (20, "/c/20")
     checkpoints.trust(known.row, AuditEntry.on_host("alice", b.NOW + 1, "trust-checkpoints", "job 7", "looked at"))
-    assert points.newest(known) == (40, "/c/40")
+    assert newest() == (40, "/c/40")
     assert fleet.restore_point(known.row, Attempt(0, 1)) is None
     _, changed = checkpoints.checkpoint_news(checkpoints.newest())
     assert changed == set()
@@ -340,14 +376,20 @@ def test_what_would_be_restored_now_is_shown_with_what_was_passed_over_and_why(t
     with closing(compose(config, Outside(VirtualSlurm(["n1"]), lambda _: True, StoodClock()))) as plane:
         client = TestClient(plane.app, headers=bearer(Role.VIEWER))
         assert client.get("/v1/explain/checkpoints/99").status_code == 404
+        assert client.get("/v1/explain/checkpoints/7?ranks=-1").status_code == 422
         assert client.get("/v1/explain/checkpoints/7").json()["answer"] == "fresh"
         known = plane.stores.fleet.known_jobs(b.CLUSTER, [JOB.key.job_id])
-        facts = of_owner([*gang(), *shards(20), *shards(40), *shards(60), anomaly(41)])
+        facts = of_owner([*gang(), *fixed(*shards(20)), *shards(40), *shards(60), anomaly(41)])
         plane.stores.facts.record("n2", facts, b.NOW, known.get)
-        shown = msgspec.json.decode(client.get("/v1/explain/checkpoints/7").content, type=CheckpointExplanation)
+        shown, with_two = (
+            msgspec.json.decode(
+                client.get("/v1/explain/checkpoints/7", params=ranks).content, type=CheckpointExplanation
+            )
+            for ranks in ({}, {"ranks": 2})
+        )
     assert (shown.answer, shown.step, shown.path, shown.count) == ("restore", 40, "/c/40", 3)
     assert [line.partition(", ")[0] for line in explanation_lines(7, shown)] == [
-        "an attempt of job 7 that begins now restores step 40: /c/40",
+        "an attempt of job 7 with 4 ranks that begins now restores step 40: /c/40",
         "  passed over: step 60",
         "  chosen: step 40",
         "  older: step 20",
@@ -355,3 +397,6 @@ def test_what_would_be_restored_now_is_shown_with_what_was_passed_over_and_why(t
     assert next(line for line in explanation_lines(7, shown) if "passed over" in line).endswith(
         "loss_nan (nan) on rank 1 (n2) since step 41"
     )
+    lines = list(explanation_lines(7, with_two))
+    assert lines[0] == "an attempt of job 7 with 2 ranks that begins now restores step 40: /c/40"
+    assert lines[-1].endswith(", for 4 ranks: only 4 ranks can restore it, and this gang has 2")

@@ -135,14 +135,15 @@ class AgentLine:
             self._control_plane_answers is True and self._connection is None
         )
 
-    def restore_point(self) -> tuple[int, str] | None:
-        """Step and path from which a launch that begins now continues. None: its ranks ask the control plane.
+    def restore_point(self, ranks: int = 0) -> tuple[int, str] | None:
+        """Step and path from which a launch of so many ranks that begins now continues. None: its ranks ask the control
+        plane.
 
         While the control plane is silent, it is the newest good checkpoint that it named and that is still there: all
         ranks get the same one, at once, and none of them looks for itself. A checkpoint that was complete stays
         complete; what has been reported against it since is not known.
         """
-        return self._checkpoints.newest() if self.silent else None
+        return self._checkpoints.newest(ranks) if self.silent else None
 
     def restart(self, launch: int) -> Restart | None:
         """An order to restart that is about this launch."""
@@ -268,7 +269,8 @@ class AgentLine:
         if not self._control_plane_answers:
             self._heard_again_at = time.monotonic()
         self._control_plane_answers = True
-        self._checkpoints.note(int(answer.get("restore_step", 0)), str(answer.get("restore_path", "")))
+        step, path, ranks = (answer.get(f"restore_{name}") for name in ("step", "path", "ranks"))
+        self._checkpoints.note(int(step or 0), str(path or ""), int(ranks or 0))
         if answer.get("step") is not None:
             self._note_step(int(answer.get("launch", 0)), int(answer["step"]))
         if answer.get("orders") is None:  # the earlier orders stand

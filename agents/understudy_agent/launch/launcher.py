@@ -231,7 +231,8 @@ class Launcher:
         launch.began_at = time.monotonic()
         self._budget.begin(launch, launch.began_at)
         self._failed_steps = 0
-        restore = self._line.restore_point() if launch.number > 0 else None
+        ranks = len(launch.seats) * launch.ranks_per_node(self._options.procs_per_node)
+        restore = self._line.restore_point(ranks) if launch.number > 0 else None
         self._seats.go(launch, restore)
         self._reports.begun(launch, self._standbys.spares(launch), restore)
         self._phase = Phase.RUNNING

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_agent.wire import Layout
 from understudy_controlplane.access.admission import Reader
@@ -36,6 +37,7 @@ from understudy_controlplane.store.recoveries import RecoveryFilter
 from understudy_controlplane.store.report import ReportStore
 
 CHECKPOINTS_SHOWN = 100
+RANKS_MAX = 2**31 - 1
 
 NEWEST = 10
 """Of each kind of record."""
@@ -116,6 +118,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     count: int  # of checkpoints that are complete, or were
     checkpoints: list[JudgedCheckpoint]  # furthest first, at most 100
     interval: CheckpointInterval | None  # null: the job does not run, or no checkpoint of it was measured
+    ranks: int | None  # for which it is answered: the size of its last gang, unless the request names one
 
 
 def explain_router(deps: ReadDependencies) -> APIRouter:
@@ -132,19 +135,25 @@ def explain_router(deps: ReadDependencies) -> APIRouter:
         return await deps.readers.read(lambda: explain_job(deps, job_id, reader))
 
     @router.get("/checkpoints/{job_id}")
-    async def checkpoints(job_id: JobId, reader: Reader) -> Response:
-        """Where an attempt of the job would continue now, and what speaks against the checkpoints of its run."""
-        return await deps.readers.read(lambda: explain_checkpoints(deps, job_id, reader))
+    async def checkpoints(
+        job_id: JobId, reader: Reader, ranks: Annotated[int, Query(ge=0, le=RANKS_MAX)] = 0
+    ) -> Response:
+        """Where an attempt of the job would continue now, and what speaks against the checkpoints of its run; with
+        `ranks`: if its gang had so many.
+        """
+        return await deps.readers.read(lambda: explain_checkpoints(deps, job_id, reader, ranks))
 
     return router
 
 
-def explain_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -> CheckpointExplanation | Response:
+def explain_checkpoints(
+    deps: ReadDependencies, job_id: int, reader: Identity, ranks: int = 0
+) -> CheckpointExplanation | Response:
     known = deps.directory.find(job_id)
     if known is None or not reader.sees_jobs_of(known.user_id):
         return job_unknown(job_id)
     points = RestorePoints(CheckpointStore(deps.engine), FleetStore(deps.engine), deps.clock)
-    decision, judged = points.explain(known)
+    ranks, decision, judged = points.explain(known, ranks)
     return CheckpointExplanation(
         decision.answer,
         decision.step if decision.path else None,
@@ -166,6 +175,7 @@ def explain_checkpoints(deps: ReadDependencies, job_id: int, reader: Identity) -
             for one, against in judged[:CHECKPOINTS_SHOWN]
         ],
         _interval(deps, known),
+        ranks or None,
     )
 
 

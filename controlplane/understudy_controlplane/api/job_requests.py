@@ -28,7 +28,7 @@ from understudy_controlplane.decide import job_moves
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
-from understudy_controlplane.fleet.job import KnownJob
+from understudy_controlplane.fleet.job import KnownJob, RestoreDecision
 from understudy_controlplane.fleet.operator import JobPause, MoveRequest, Outcome, Prospect, Verb, job_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
@@ -42,7 +42,7 @@ class JobRequestDependencies:
     admission: Admission
     repairs: RepairStore
     directory: JobDirectory
-    newest_checkpoint: Callable[[KnownJob], tuple[int, str]]
+    newest_checkpoint: Callable[[KnownJob], RestoreDecision]
     current: CurrentConfig
     pulse: Pulse
     clock: Clock
@@ -124,9 +124,11 @@ def _loss(deps: JobRequestDependencies, snapshot: Snapshot, job: KnownJob) -> st
     """What the gang has to do twice, in words."""
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table is not None else -1
-    step, path = deps.newest_checkpoint(job)
-    where = f"it goes on from the checkpoint of step {step}" if path else "it has no good checkpoint and begins again"
-    return f"{where}; steps lost: {max(0, last_step + 1 - step) if last_step >= 0 else 'not known'}"
+    newest = deps.newest_checkpoint(job)
+    where = f"it goes on from the checkpoint of step {newest.step}"
+    if not newest.path:
+        where = "it has no good checkpoint and begins again"
+    return f"{where}; steps lost: {max(0, last_step + 1 - newest.step) if last_step >= 0 else 'not known'}"
 
 
 async def _admit(

@@ -72,27 +72,37 @@ def save_now(client: Client, as_json: bool, run: str, **options: Unpack[Options]
 @checkpoints.command("show")
 @click.argument("run", required=False)
 @click.option("--job", type=JOB, help="Only checkpoints of this job.")
+@click.option("--ranks", type=click.IntRange(1), help="With RUN: as if its gang had so many ranks.")
 @limit_option
 @connected
 def show_checkpoints(
-    client: Client, /, as_json: bool, limit: int, run: str | None, job: int | str | None, **chosen: Chosen
+    client: Client,
+    /,
+    as_json: bool,
+    limit: int,
+    run: str | None,
+    job: int | str | None,
+    ranks: int | None,
+    **chosen: Chosen,
 ) -> None:
     """The newest checkpoints, complete or not; `understudy checkpoints` alone is the same. With RUN, the name of a run
     or a job's id: where it would continue now, what was passed over and why, and what its interval costs.
     """
     if run is not None:
-        _explain(client, run, as_json)
+        _explain(client, run, ranks, as_json)
         return
+    if ranks is not None:
+        raise click.UsageError("--ranks needs a RUN")
     if job is not None:
         chosen["job"] = job_id_of(client, job)
     print_items(client, listing(), as_json, limit, chosen)
 
 
-def _explain(client: Client, run: str, as_json: bool) -> None:
+def _explain(client: Client, run: str, ranks: int | None, as_json: bool) -> None:
     from understudy_client import CheckpointExplanation
 
     number = _job_of(client, run)
-    explained = client.get(f"/v1/explain/checkpoints/{number}", CheckpointExplanation)
+    explained = client.get(f"/v1/explain/checkpoints/{number}", CheckpointExplanation, ranks=ranks)
     if as_json:
         print_json(explained)
         return
@@ -101,12 +111,13 @@ def _explain(client: Client, run: str, as_json: bool) -> None:
 
 
 def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator[str]:
+    of = f" with {explained.ranks} ranks" if explained.ranks else ""
     if explained.answer == "restore":
-        yield f"an attempt of job {job_id} that begins now restores step {explained.step}: {explained.path}"
+        yield f"an attempt of job {job_id}{of} that begins now restores step {explained.step}: {explained.path}"
     elif explained.answer == "fresh":
-        yield f"an attempt of job {job_id} that begins now starts from the beginning: nothing was ever saved"
+        yield f"an attempt of job {job_id}{of} that begins now starts from the beginning: nothing was ever saved"
     else:
-        yield f"an attempt of job {job_id} that begins now stops and asks: {explained.why}"
+        yield f"an attempt of job {job_id}{of} that begins now stops and asks: {explained.why}"
     for one in explained.checkpoints:
         chosen = explained.answer == "restore" and (one.step, one.path) == (explained.step, explained.path)
         state = "chosen" if chosen else "passed over" if one.against else "older"

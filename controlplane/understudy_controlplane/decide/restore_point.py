@@ -41,20 +41,20 @@ class Catalogue:
     doubt: str = ""  # why it is not known which jobs it continues
 
 
-def decide(known: Catalogue, job: JobKey, attempt: Attempt) -> RestoreDecision:
+def decide(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> RestoreDecision:
     """From the beginning only where nothing was ever saved. An attempt that ended during its first save has saved
-    nothing; one that went on after a checkpoint that is not complete may have saved more than was announced.
+    nothing; one that went on after a checkpoint that is not complete may have saved more than was announced. `ranks` is
+    the size of the attempt's gang; 0: not known.
     """
-    struck = [
-        (one, why) for one in known.complete if (why := _gone(one) or struck_off(one, known.restores, (job, attempt)))
-    ]
+    attempt_of = (job, attempt)
+    struck = [(one, why) for one in known.complete if (why := _not_to_restore(one, known, attempt_of, ranks))]
     without = {one for one, _ in struck}
     left = [one for one in known.complete if one not in without]
     chosen = choose(left, known.anomalies)
     passed_over = [(one, why) for one, why in struck if chosen is None or one.step >= chosen.step]
     why = "; ".join(filter(None, (_named(passed_over), explain(left, known.anomalies))))
     if chosen is not None:
-        return RestoreDecision(RestoreAnswer.RESTORE, chosen.step, chosen.path, why)
+        return RestoreDecision(RestoreAnswer.RESTORE, chosen.step, chosen.path, why, chosen.ranks)
     if known.complete:
         return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
     if known.doubt:
@@ -66,12 +66,24 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt) -> RestoreDecision:
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
 
 
-def judged(known: Catalogue, job: JobKey, attempt: Attempt) -> list[tuple[Checkpoint, str]]:
+def judged(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> list[tuple[Checkpoint, str]]:
     """All that are complete, or were, furthest first, each with what speaks against it; empty: nothing."""
     return [
-        (one, _gone(one) or struck_off(one, known.restores, (job, attempt)) or suspicion(one, known.anomalies))
+        (one, _not_to_restore(one, known, (job, attempt), ranks) or suspicion(one, known.anomalies))
         for one in sorted(known.complete, key=lambda one: (-one.step, -one.completed_at))
     ]
+
+
+def _not_to_restore(checkpoint: Checkpoint, known: Catalogue, attempt: tuple[JobKey, Attempt], ranks: int) -> str:
+    """Why this attempt, with a gang of this size, cannot restore it; empty: it can, as far as is known."""
+    return _gone(checkpoint) or struck_off(checkpoint, known.restores, attempt) or other_size(checkpoint, ranks)
+
+
+def other_size(checkpoint: Checkpoint, ranks: int) -> str:
+    """Why a gang of so many ranks cannot restore it; empty: it can, or the gang's size or the layout is not known."""
+    if not ranks or not checkpoint.ranks or checkpoint.ranks == ranks:
+        return ""
+    return f"only {checkpoint.ranks} ranks can restore it, and this gang has {ranks}"
 
 
 def _gone(checkpoint: Checkpoint) -> str:

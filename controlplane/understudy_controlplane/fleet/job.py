@@ -173,6 +173,11 @@ class Checkpoint:
     condition_why: str = ""
     layout: Layout = Layout.UNKNOWN
 
+    @property
+    def ranks(self) -> int:
+        """A gang of no other size can restore it; 0: any can, or it is not known."""
+        return self.world_size if self.layout is Layout.FIXED else 0
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCheckpoint:
@@ -212,6 +217,7 @@ class RestoreDecision:
     step: int = 0
     path: str = ""
     why: str = ""  # what speaks against newer checkpoints, or why nothing is known
+    ranks: int = 0  # a gang of no other size can restore it; 0: any can, or it is not known
 
 
 @dataclass(frozen=True, slots=True)

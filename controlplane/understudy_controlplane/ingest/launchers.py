@@ -55,7 +55,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
             if launchers.note(gang_of(report, nodes, deps.clock.now())):
                 deps.wake_loop()
             orders = await launchers.wait_for_orders(state.job_id, report.known, report.wait_seconds)
-            restore_step, restore_path = await asyncio.to_thread(deps.newest_checkpoint, known)
+            restore = await asyncio.to_thread(deps.newest_checkpoint, known)
         except StoreError as error:
             return refuse(503, f"the database does not answer: {type(error).__name__}", "ask again")
         return answer(
@@ -65,8 +65,9 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
                 earlier=earlier,
                 launch=state.launch,
                 step=deps.telemetry.step_of(state.job_id, Attempt(state.restart_count, state.launch)),
-                restore_step=restore_step,
-                restore_path=restore_path,
+                restore_step=restore.step,
+                restore_path=restore.path,
+                restore_ranks=restore.ranks,
             )
         )
 

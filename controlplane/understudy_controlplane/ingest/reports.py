@@ -72,6 +72,7 @@ class RestoreQuery(BaseModel):
     launch: int = Field(0, ge=0, le=2**31 - 1)
     if_managed: bool = False  # for a job that is not managed the answer is that, and nothing is decided
     looks: bool = False  # the rank that asks can look whether the checkpoint is there
+    world_size: int = Field(0, ge=0, le=2**31 - 1)  # of the rank that asks; 0: no rank asks
     run: str = Field("", max_length=255, pattern=r"^[^\x00]*$")  # to which the job belongs; empty: not known
     run_folder: str = Field("", max_length=TEXT_CHARACTERS_MAX, pattern=r"^[^\x00]*$")
 
@@ -88,10 +89,12 @@ _NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
 class ReportDependencies:
     """What the routes for agents use.
 
-    `give_restore_point(job, attempt)` decides where an attempt continues. `unfit(node, now)` returns why no new job may
-    start on the node; empty: it may. `read_slurm(user_id)` asks for a new reading of Slurm, for that user.
-    `newest_checkpoint(job)` returns step and path, or (0, ""). `looker(job, attempt, node)` returns the node whose rank
-    is to look whether the checkpoint is there; empty: it is settled. `note_run(job, run)`: to which run it belongs.
+    `give_restore_point(job, attempt, ranks)` decides where an attempt continues, with a gang of so many ranks.
+    `unfit(node, now)` returns why no new job may start on the node; empty: it may. `read_slurm(user_id)` asks for a new
+    reading of Slurm, for that user.
+    `newest_checkpoint(job)` is for an attempt that begins now. `looker(job, attempt, node, ranks)` returns the node
+    whose rank is to look whether the checkpoint is there; empty: it is settled. `note_run(job, run)`: to which run it
+    belongs.
     `read_back(node)` returns what the node's agent is to read of a checkpoint; `take_read_back` takes what it found.
     """
 
@@ -103,11 +106,11 @@ class ReportDependencies:
     clock: Clock
     wake_loop: Callable[[], None]
     read_slurm: Callable[[int], None]
-    give_restore_point: Callable[[KnownJob, Attempt], RestoreDecision]
+    give_restore_point: Callable[[KnownJob, Attempt, int], RestoreDecision]
     unfit: Callable[[str, float], str]
     rates: Rates
-    newest_checkpoint: Callable[[KnownJob], tuple[int, str]] = lambda _: (0, "")
-    looker: Callable[[KnownJob, Attempt, str], str] = lambda *_: ""
+    newest_checkpoint: Callable[[KnownJob], RestoreDecision] = lambda _: RestoreDecision(RestoreAnswer.FRESH)
+    looker: Callable[[KnownJob, Attempt, str, int], str] = lambda *_: ""
     note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
@@ -165,7 +168,8 @@ async def _answer_restore_point(deps: ReportDependencies, query: RestoreQuery, i
         return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
     if query.run:
         await asyncio.to_thread(deps.note_run, known, TrainingRun(query.run, query.run_folder))
-    return await _decided(deps, known, Attempt(restart_count, query.launch), identity.node if query.looks else "")
+    attempt = Attempt(restart_count, query.launch)
+    return await _decided(deps, known, attempt, query.world_size, identity.node if query.looks else "")
 
 
 async def _receive(deps: ReportDependencies, request: Request, identity: Identity) -> tuple[Cause | None, Response]:
@@ -194,15 +198,15 @@ async def _receive(deps: ReportDependencies, request: Request, identity: Identit
     return BY_STATUS.get(answered.status_code), answered
 
 
-async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt, node: str) -> Response:
+async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt, ranks: int, node: str) -> Response:
     """`node` can look whether the checkpoint is there; empty: it cannot. Where it is not known where to continue, hooks
     of all releases take a refusal for that; none takes it for the beginning.
     """
     number = known.key.job_id
-    looker = await _settle(deps, known, attempt, node) if node else ""
+    looker = await _settle(deps, known, attempt, ranks, node) if node else ""
     if looker not in ("", node):
         return refuse(503, f"a rank on {looker} looks whether the checkpoint is there", "ask again")
-    decision = await asyncio.to_thread(deps.give_restore_point, known, attempt)
+    decision = await asyncio.to_thread(deps.give_restore_point, known, attempt, ranks)
     if decision.answer is not RestoreAnswer.UNKNOWN:
         point = RestorePoint(number, attempt.restart_count, decision.step, decision.path, attempt.launch)
         return answer(msgspec.structs.replace(point, look=bool(looker)))
@@ -215,10 +219,10 @@ async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt, 
     return refuse(409, f"no checkpoint of job {number} can be named, and it may have saved some: {decision.why}", hint)
 
 
-async def _settle(deps: ReportDependencies, known: KnownJob, attempt: Attempt, node: str) -> str:
+async def _settle(deps: ReportDependencies, known: KnownJob, attempt: Attempt, ranks: int, node: str) -> str:
     """Waits while a rank on another node looks. Returns the node that looks; empty: it is settled."""
     for _ in range(SETTLED_LOOKED_FOR):
-        looker = await asyncio.to_thread(deps.looker, known, attempt, node)
+        looker = await asyncio.to_thread(deps.looker, known, attempt, node, ranks)
         if looker in ("", node):
             break
         await asyncio.sleep(SETTLED_PAUSE_SECONDS)

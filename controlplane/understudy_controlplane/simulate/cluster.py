@@ -312,7 +312,7 @@ class Cluster:
             gang.starts_at = now + 1.0
             return
         try:
-            decisions = [core.reports.give_restore_point(known, gang.attempt) for _ in gang.seats]
+            decisions = [core.reports.give_restore_point(known, gang.attempt, len(gang.seats)) for _ in gang.seats]
             answers = {(one.step, one.path) for one in decisions}  # where nothing is known: from the beginning
         except StoreError:
             gang.starts_at = now + 1.0

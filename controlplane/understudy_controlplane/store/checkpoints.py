@@ -123,6 +123,13 @@ class CheckpointStore:
                 or Condition(row.condition).is_gone
             ]
 
+    def ranks_of(self, job: JobKey, attempt: Attempt | None = None) -> int:
+        """The size of this attempt's gang, or of the last one that started; 0: not known."""
+        with reading(self._engine) as connection:
+            worlds = _worlds(connection, job)
+        key = max(worlds, default=None) if attempt is None else (attempt.restart_count, attempt.launch)
+        return worlds.get(key, 0) if key is not None else 0
+
     def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
         """Checkpoints of which any process of the job announced a shard."""
         with reading(self._engine) as connection:
