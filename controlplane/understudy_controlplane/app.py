@@ -436,11 +436,16 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) 
         telemetry,
         launchers,
         runner,
-        Saves(telemetry.saves, stores.repairs, stores.checkpoints, ReportStore(stores.engine), outside.clock),
+        _saves(telemetry, stores, current, outside),
         current,
         outside.clock,
         outside.alone,
     )
+
+
+def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside: Outside) -> Saves:
+    reports = ReportStore(stores.engine)
+    return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
 
 
 def _lifespan(

@@ -453,7 +453,9 @@ def test_a_running_job_is_given_more_time(side: Side) -> None:
     job_id = side.submit("news", 1)
     running(side, job_id)
     side.slurm.set_time_limit(job_id, 90)
-    assert job_of(side, job_id).time_limit_minutes == 90
+    job = job_of(side, job_id)
+    assert job.time_limit_minutes == 90
+    assert (job.end_at or 0) - (job.start_at or 0) == 90 * 60
     side.slurm.set_time_limit(job_id, 3 * 24 * 60)
     assert job_of(side, job_id).time_limit_minutes == 3 * 24 * 60
 

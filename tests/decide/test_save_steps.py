@@ -9,11 +9,18 @@ import pytest
 
 from tests import builders as b
 from understudy_agent.wire import OrderState, SaveOrder
-from understudy_controlplane.config import Mode
-from understudy_controlplane.decide.save_steps import step_ahead, wanted
+from understudy_controlplane.config import Mode, SignalKind, Signals
+from understudy_controlplane.decide.save_steps import (
+    WARNED_PAUSE_SECONDS,
+    WARNED_SECONDS_MAX,
+    step_ahead,
+    wanted,
+)
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, WantedSave
+from understudy_controlplane.fleet.site_signal import SiteSignal
+from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 
 JOB = b.job(job_id=7, nodes=["n1", "n2"])
 GANG = SavingGang(
@@ -28,6 +35,7 @@ GANG = SavingGang(
 )
 COST = SaveCost(seconds=30, write_seconds=40, mtbf_seconds=11_135, best_seconds=798)
 ASKED = SaveRequest(3, "before the power is switched off", "alice", b.NOW - 2)
+WARN = Signals.model_validate({"leak": "warn"})
 MOVE = MoveRequest(4, ("n1",), "firmware", "alice", b.NOW - 5, at_checkpoint=True)
 
 
@@ -36,10 +44,12 @@ def orders(
     request: SaveRequest | None = None,
     cost: SaveCost | None = None,
     job: Any = JOB,
+    policy: Signals = WARN,
     **values: Any,
 ) -> list[WantedSave]:
     snapshot = b.snapshot(jobs=[job], **values)
-    return list(wanted(snapshot, {7: gang}, {7: request} if request else {}, {job.key: cost} if cost else {}))
+    requests, costs = {7: request} if request else {}, {job.key: cost} if cost else {}
+    return list(wanted(snapshot, {7: gang}, requests, costs, policy))
 
 
 def test_the_step_is_further_than_any_rank_gets_before_the_order_has_reached_all() -> None:
@@ -90,6 +100,61 @@ def test_a_job_saves_once_before_its_time_limit() -> None:
     assert one.cause is SaveCause.TIME_LIMIT
     just_saved = replace(GANG, saves_at=b.NOW - 20)
     assert orders(just_saved, cost=steady, job=ending(lead - 22), mode=Mode.ACT) == []
+
+
+def test_a_job_that_slurm_preempts_saves_in_its_grace_time() -> None:
+    """Slurm shows that it ends earlier than its time limit."""
+    preempted = replace(JOB, slurm=replace(JOB.slurm, time_limit_minutes=600, start_at=int(b.NOW) - 60))
+    assert orders(job=preempted, mode=Mode.APPROVE) == []
+    in_grace = replace(preempted, slurm=replace(preempted.slurm, end_at=int(b.NOW) + 60))
+    [one] = orders(job=in_grace, mode=Mode.APPROVE)
+    assert (one.cause, one.why) == (SaveCause.TIME_LIMIT, "Slurm ends it in 60 s")
+    assert orders(replace(GANG, saves_at=b.NOW - 1), job=in_grace, mode=Mode.APPROVE) == [], "once"
+
+
+RACKS = merged([Domain(DomainKind.RACK, "r1", ("n2", "n3")), Domain(DomainKind.RAIL, "0", ("n1", "n2"))])
+
+
+def leak(*targets: str, at: float = b.NOW - 5) -> SiteSignal:
+    return SiteSignal("bms", "k", SignalKind.LEAK, targets, "wet floor", 7, at, b.NOW + 600)
+
+
+def warned(*signals: SiteSignal, gang: SavingGang = GANG, **values: Any) -> list[WantedSave]:
+    fixed: dict[str, Any] = {"mode": Mode.APPROVE, "topology": RACKS, "domains": RACKS.failing_together}
+    return orders(gang, signals=signals, **fixed | values)
+
+
+@pytest.mark.parametrize("target", ["n1", "rack r1"])
+def test_a_gang_saves_once_for_a_warning_that_names_its_nodes_or_their_domain(target: str) -> None:
+    [one] = warned(leak(target))
+    assert (one.cause, one.every, one.why) == (SaveCause.WARNING, 0, "bms reports leak: wet floor")
+    assert warned(leak(target), gang=replace(GANG, saves_at=b.NOW - 1)) == []
+
+
+def test_a_warning_of_other_nodes_or_of_what_others_stand_in_for_makes_no_gang_save() -> None:
+    assert warned(leak("n3"), leak("rail 0")) == []
+
+
+def test_no_gang_saves_for_a_signal_that_only_explains_or_while_nothing_is_to_be_done() -> None:
+    assert warned(leak("n1"), policy=Signals.model_validate({"leak": "explain"})) == []
+    assert warned(leak("n1"), mode=Mode.OBSERVE) == []
+    assert warned(leak("n1"), paused="by bob") == []
+    assert warned(leak("n1"), paused_jobs={JOB.key: "by alice"}) == []
+
+
+def test_warnings_that_come_without_end_do_not_make_a_gang_save_without_end() -> None:
+    lately = replace(GANG, saves_at=b.NOW - WARNED_PAUSE_SECONDS + 1)
+    assert warned(leak("n1"), gang=lately) == []
+    assert len(warned(leak("n1"), gang=replace(GANG, saves_at=b.NOW - WARNED_PAUSE_SECONDS - 1))) == 1
+    steady = replace(COST, best_seconds=250)
+    assert warned(leak("n1"), gang=replace(GANG, saves_at=b.NOW - 399), cost=steady) == [], "it takes 40 s"
+    assert warned(leak("n1", at=b.NOW - WARNED_SECONDS_MAX - 1)) == [], "as after a start of the control plane"
+
+
+def test_for_a_node_that_a_person_has_resumed_since_no_gang_saves() -> None:
+    resumed = b.node("n1", record=b.record("n1", cleared_at=b.NOW - 1))
+    snapshot = b.snapshot(resumed, jobs=[JOB], mode=Mode.APPROVE, signals=(leak("n1"),))
+    assert list(wanted(snapshot, {7: GANG}, {}, {}, WARN)) == []
 
 
 def test_a_better_interval_is_ordered_where_it_differs_by_more_than_a_quarter() -> None:

@@ -77,13 +77,13 @@ def test_it_stands_in_the_evidence_of_incidents_of_nodes_and_domains_there() -> 
     assert sorted(rows) == [62, 71]
 
 
-def test_a_warning_is_one_ticket_that_names_the_gangs_there_and_that_they_get_no_order() -> None:
+def test_a_warning_is_one_ticket_that_names_the_gangs_there_and_what_becomes_of_them() -> None:
     signals = (leak("rack r1"), leak("n8", id=8, key="other"))
     (page,) = decided(seen(*signals), effect("warn"))
     plan = b.plan_as(PagePlan, page.plan)
     assert (page.row, page.action, plan.about) == (97, Action.PAGE, ("signal 7", "signal 8"))
     assert "bms reports leak: wet floor (rack r1)" in plan.reason
-    assert "Gangs there: job 7. The control plane cannot make a job write a checkpoint at once" in plan.reason
+    assert "Gangs there: job 7. In the modes approve and act those save a checkpoint now whose" in plan.reason
     sent = tuple(RepairAttempt(1, one, RecoveryKind.PAGE, None, b.NOW, RecoveryStatus.SUCCEEDED) for one in plan.about)
     assert decided(seen(*signals, attempts=sent), effect("warn")) == []
 

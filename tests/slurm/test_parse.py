@@ -85,9 +85,11 @@ def test_jobs_are_read_with_nodes_times_and_reservation() -> None:
     gang = jobs[1]
     assert (gang.user, gang.state, gang.nodes, gang.node_count) == ("nobody", "RUNNING", ("n4", "n5"), 2)
     assert (gang.batch, gang.requeue, gang.restart_count, gang.reason) == (True, True, 0, "")
-    assert (gang.submit_at, gang.start_at) == (1795264709, 1795264712)
+    assert (gang.submit_at, gang.start_at, gang.end_at) == (1795264709, 1795264712, None)
     assert (jobs[2].reservation, jobs[2].excluded_nodes) == ("seats", ("n4", "n5"))
     assert (jobs[5].state, jobs[5].nodes, jobs[5].start_at, jobs[5].reason) == ("PENDING", (), None, "Resources")
+    limited = job_line(1).replace("EndTime=Unknown", "EndTime=2026-11-21T18:38:32")
+    assert parse_jobs(limited)[0].end_at == 1795264712 + 6 * 60 * 60
 
 
 def test_text_of_users_is_not_taken_for_fields() -> None:

@@ -24,7 +24,7 @@ class SignalEffect(StrEnum):
     """What follows from a signal while it lives. Each effect includes those before it."""
 
     EXPLAIN = "explain"  # it is shown, and stands in the evidence of incidents there
-    WARN = "warn"  # a person gets a ticket that names the gangs there
+    WARN = "warn"  # a person gets a ticket that names the gangs there, and those that ask when to save do so
     BLOCK = "block"  # no node there is taken as a spare
     ACT = "act"  # nodes there are quarantined, within the budgets
 
@@ -41,9 +41,9 @@ def _effect(default: SignalEffect, what: str) -> SignalEffect:
 class Signals(Section):
     leak: SignalEffect = _effect(
         SignalEffect.WARN,
-        "`explain` (it is shown, and stands in the evidence of incidents there), `warn` (and a person gets a ticket), "
-        "`block` (and no node there is taken as a spare) or `act` (and nodes there are quarantined, within the "
-        "budgets). [Signals of the site](topology.md#signals-of-the-site)",
+        "`explain` (it is shown, and stands in the evidence of incidents there), `warn` (and a person gets a ticket, "
+        "and gangs there that ask when to save do so), `block` (and no node there is taken as a spare) or `act` (and "
+        "nodes there are quarantined, within the budgets). [Signals of the site](topology.md#signals-of-the-site)",
     )
     over_temperature: SignalEffect = _effect(SignalEffect.WARN, "as above")
     power: SignalEffect = _effect(SignalEffect.WARN, "as above; a feed or a supply failed, or its redundancy is lost")

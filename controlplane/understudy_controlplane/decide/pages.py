@@ -179,8 +179,9 @@ def _gangs_there(snapshot: Snapshot, nodes: Set[str]) -> str:
     if not there:
         return "No managed gang runs there"
     return (
-        f"Gangs there: {_shown(there)}. The control plane cannot make a job write a checkpoint at once: ask the owner, "
-        "or move it with `understudy job move JOB REASON --at-checkpoint --off NODES`"
+        f"Gangs there: {_shown(there)}. In the modes approve and act those save a checkpoint now whose training asks "
+        "when to; for others ask the owner, or move them with `understudy job move JOB REASON --at-checkpoint --off "
+        "NODES`"
     )
 
 

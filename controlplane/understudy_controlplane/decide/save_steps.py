@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from understudy_controlplane.config import Mode
+from understudy_controlplane.config import Mode, SignalEffect, Signals
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, WantedSave
+from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 OTHER_INTERVAL_SHARE = 0.25
@@ -24,19 +25,32 @@ TIME_LIMIT_SAVES = 2.0
 TIME_LIMIT_SECONDS = 60.0
 STEPS_AHEAD_MAX = 100_000_000
 
+WARNED_SECONDS_MAX = 1800.0
+"""A warning that is older leads to no save any more: the control plane or the gang may have started after it."""
+
+WARNED_PAUSE_SECONDS = 300.0
+WARNED_PAUSE_SAVES = 10.0
+"""After one save a warning leads to no other one for this time, or this many times what a checkpoint takes: signals
+that come without end are no reason to save without end.
+"""
+
 
 def wanted(
     snapshot: Snapshot,
     gangs: Mapping[int, SavingGang],
     requests: Mapping[int, SaveRequest],
     costs: Mapping[JobKey, SaveCost],
+    policy: Signals,
 ) -> Iterator[WantedSave]:
     """At most one of each gang. `gangs` and `requests`: by job id."""
     for key, job in snapshot.jobs.items():
         gang = gangs.get(key.job_id)
         if gang is None or not job.running or not job.managed or not can_be_ordered(gang, job, snapshot.now):
             continue
-        found = _of_gang(snapshot, job, gang, requests.get(key.job_id), costs.get(key))
+        found = _of_request(snapshot, job, gang, requests.get(key.job_id))
+        rests = snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs
+        if found is None and not rests:
+            found = _of_gang(snapshot, job, gang, costs.get(key), policy)
         if found is not None:
             yield found
 
@@ -65,24 +79,30 @@ def best_every(gang: SavingGang, cost: SaveCost) -> int | None:
     return max(1, round(cost.best_seconds / gang.step_seconds))
 
 
+def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveRequest | None) -> WantedSave | None:
+    if request is None:
+        return None
+    step, why = step_ahead(gang, snapshot.now), f"{request.by}: {request.reason}"
+    return WantedSave(job.key, step, gang.ordered_every, SaveCause.REQUEST, why, request.id)
+
+
 def _of_gang(
-    snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveRequest | None, cost: SaveCost | None
+    snapshot: Snapshot, job: Job, gang: SavingGang, cost: SaveCost | None, policy: Signals
 ) -> WantedSave | None:
     now, key = snapshot.now, job.key
     step, every = step_ahead(gang, now), gang.ordered_every
-    if request is not None:
-        return WantedSave(key, step, every, SaveCause.REQUEST, f"{request.by}: {request.reason}", request.id)
-    if snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs:
-        return None
     move = snapshot.moves.get(key)
     if move is not None and _waits(move) and gang.saves_at <= move.at:
         why = f"its gang leaves {', '.join(move.off)} at a checkpoint: {move.reason}"
         return WantedSave(key, step, every, SaveCause.MOVE, why)
     left = seconds_left(job, now)
     lead = _lead_seconds(gang, cost)
-    if left is not None and 0 < left < lead and gang.saves_at < now - lead:
-        why = f"its time limit ends it in {left:.0f} s"
+    if left is not None and 0 < left < lead and gang.saves_at < now + left - lead:
+        why = f"Slurm ends it in {left:.0f} s"
         return WantedSave(key, step, every, SaveCause.TIME_LIMIT, why)
+    warning = _warning(snapshot, job, policy)
+    if warning is not None and gang.saves_at < min(warning.at, now - _pause_seconds(cost)):
+        return WantedSave(key, step, every, SaveCause.WARNING, warning.words)
     best = best_every(gang, cost) if cost is not None and snapshot.mode is Mode.ACT else None
     if best is not None and abs(best - gang.every) > OTHER_INTERVAL_SHARE * gang.every:
         before = f"{gang.every} steps" if gang.every else "no interval"
@@ -91,14 +111,43 @@ def _of_gang(
 
 
 def seconds_left(job: Job, now: float) -> float | None:
-    """Until the job's time limit ends it; None: it has none."""
+    """Until Slurm ends the job: at its time limit, or when the grace time of a preemption is over. None: not known."""
     limit, began = job.slurm.time_limit_minutes, job.slurm.start_at
-    return None if limit is None or not began else began + limit * 60.0 - now
+    ends = [float(job.slurm.end_at)] if job.slurm.end_at else []
+    if limit is not None and began:
+        ends.append(began + limit * 60.0)
+    return min(ends) - now if ends else None
+
+
+def _warning(snapshot: Snapshot, job: Job, policy: Signals) -> SiteSignal | None:
+    """The newest signal that threatens a node of the job, and is of a kind that warns. A person who has resumed the
+    node since answers for it.
+    """
+    threats = [
+        one
+        for name in job.slurm.nodes
+        for one in snapshot.threats_to.get(name, ())
+        if one.at > max(snapshot.now - WARNED_SECONDS_MAX, snapshot.nodes[name].record.cleared_at)
+        and policy.effect_of(one.kind).includes(SignalEffect.WARN)
+    ]
+    return max(threats, key=lambda one: one.at, default=None)
+
+
+def _pause_seconds(cost: SaveCost | None) -> float:
+    return max(WARNED_PAUSE_SECONDS, WARNED_PAUSE_SAVES * _takes_seconds(cost))
+
+
+def _takes_seconds(cost: SaveCost | None) -> float:
+    return max(cost.write_seconds, cost.seconds or 0.0) if cost is not None else 0.0
 
 
 def _lead_seconds(gang: SavingGang, cost: SaveCost | None) -> float:
-    takes = max(cost.write_seconds, cost.seconds or 0.0) if cost is not None else 0.0
-    return TIME_LIMIT_SECONDS + TIME_LIMIT_SAVES * takes + gang.margin_seconds + 2 * (gang.step_seconds or 0.0)
+    return (
+        TIME_LIMIT_SECONDS
+        + TIME_LIMIT_SAVES * _takes_seconds(cost)
+        + gang.margin_seconds
+        + 2 * (gang.step_seconds or 0.0)
+    )
 
 
 def _waits(move: MoveRequest) -> bool:

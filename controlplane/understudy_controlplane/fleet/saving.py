@@ -14,7 +14,8 @@ class SaveCause(StrEnum):
 
     REQUEST = "request"  # a person asked
     MOVE = "move"  # the gang leaves nodes at its next checkpoint, as for a maintenance
-    TIME_LIMIT = "time_limit"  # of the job
+    TIME_LIMIT = "time_limit"  # of the job, or the grace time of a preemption
+    WARNING = "warning"  # another system of the site reports trouble where the gang runs
     INTERVAL = "interval"  # another one is better
 
 

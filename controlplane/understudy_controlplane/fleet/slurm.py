@@ -218,6 +218,7 @@ class SlurmJob:
     part_of: str = ""  # HETEROGENEOUS_JOB or WAITING_TASKS, which Slurm requeues and holds as a whole only
     exit_code: int = 0  # of its script, once it has ended
     exit_signal: int = 0  # that ended its script
+    end_at: int | None = None  # by then Slurm ends it, as after a time limit or a preemption; None: not known
 
     @property
     def address(self) -> JobAddress:

@@ -8,6 +8,7 @@ import structlog
 
 from understudy_agent.wire import OrderState
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.save_steps import wanted
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, SettledSave
@@ -34,10 +35,16 @@ class Saves:
     """Called by the loop alone."""
 
     def __init__(
-        self, live: SaveOrders, repairs: RepairStore, checkpoints: CheckpointStore, reports: ReportStore, clock: Clock
+        self,
+        live: SaveOrders,
+        repairs: RepairStore,
+        checkpoints: CheckpointStore,
+        reports: ReportStore,
+        current: CurrentConfig,
+        clock: Clock,
     ) -> None:
         self._live, self._repairs, self._checkpoints, self._reports = live, repairs, checkpoints, reports
-        self._clock = clock
+        self._current, self._clock = current, clock
         self._costs: dict[JobKey, SaveCost] = {}
         self._costs_at = 0.0
 
@@ -50,7 +57,7 @@ class Saves:
         if not gangs:
             return
         self._read_costs(snapshot, gangs, now)
-        for one in wanted(snapshot, gangs, requests, self._costs):
+        for one in wanted(snapshot, gangs, requests, self._costs, self._current.config.signals):
             if self._live.propose(one, now):
                 log.info("save_proposed", job=str(one.job), step=one.step, cause=one.cause.value, reason=one.why)
 

@@ -656,6 +656,7 @@ class VirtualSlurm:
             exit_code=job.exit_code,
             exit_signal=job.exit_signal,
             array_task=job.array_task,
+            end_at=_end_of(job),
         )
 
     def _pending_reason(self, job: _Job, begin_at: int | None) -> str:
@@ -701,3 +702,11 @@ class VirtualSlurm:
         if name not in self._reservations:
             raise SlurmError(f"Requested reservation is invalid: {name}")
         return self._reservations[name]
+
+
+def _end_of(job: _Job) -> int | None:
+    if job.ended_at is not None:
+        return int(job.ended_at)
+    if job.started_at is None or job.time_limit_minutes is None:
+        return None
+    return int(job.started_at) + 60 * job.time_limit_minutes

@@ -82,6 +82,7 @@ class _Job(msgspec.Struct, frozen=True):
     array_task: tuple[int, int] | None = None
     exit_code: int = 0
     exit_signal: int = 0
+    end_at: int | None = None
 
 
 class _Reservation(msgspec.Struct, frozen=True):

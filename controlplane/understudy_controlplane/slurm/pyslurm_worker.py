@@ -235,6 +235,7 @@ class Calls:
             "array_task": _array_task(job),
             "exit_code": _count(getattr(job, "exit_code", 0)),
             "exit_signal": _count(getattr(job, "exit_code_signal", 0)),
+            "end_at": None if job.state == "PENDING" else _epoch(getattr(job, "end_time", None)),
         }
 
 
