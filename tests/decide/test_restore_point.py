@@ -145,7 +145,7 @@ def of_size(step: int, layout: Layout, ranks: int = 4) -> Checkpoint:
     return replace(written(step), layout=layout, world_size=ranks)
 
 
-def test_a_gang_is_told_only_what_one_of_its_size_can_restore_and_what_was_passed_over_and_why() -> None:
+def test_a_gang_restores_only_what_one_of_its_size_can_and_the_reason_names_what_was_passed_over() -> None:
     there = [of_size(20, Layout.RESHARDABLE), of_size(40, Layout.FIXED), of_size(60, Layout.FIXED, 8)]
     known = Catalogue(there, there)
     steps = {ranks: decide(known, KEY, NEXT, ranks).step for ranks in (0, 2, 4, 8)}

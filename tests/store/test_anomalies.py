@@ -177,7 +177,7 @@ def test_one_node_looks_whether_the_checkpoint_is_there_before_any_rank_restores
     assert restore(engine, 1) == (60, "/c/60")
 
 
-def test_a_gang_of_another_size_is_told_what_it_can_restore_also_where_something_else_asked_before_its_ranks(
+def test_a_gang_of_another_size_restores_what_it_can_also_where_something_else_asked_before_its_ranks(
     engine: Engine, report: Report
 ) -> None:
     known = FleetStore(engine).known_jobs(b.CLUSTER, [JOB.key.job_id])[JOB.key.job_id]
