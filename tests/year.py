@@ -200,6 +200,8 @@ def _jobs(shape: Shape) -> Iterator[Row]:
             "user": f"user{job % 200:03}",
             "user_id": 20_000 + job % 200,
             "name": f"train-llm-{job % 1000:04}",
+            "account": f"group{job % 20:02}",
+            "partition": "train",
             "managed": job % 10 > 0,
             "state": "RUNNING" if runs else "FAILED" if job % 20 == 0 else "COMPLETED",
             "restart_count": 0,

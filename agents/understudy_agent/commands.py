@@ -63,7 +63,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "recovery": Command("list | show | cancel | approve", _cli("recovery", "recovery")),
         "ticket": Command("list | show | ack | close: manual repairs", _cli("ticket", "ticket")),
         "events": Command("what happens, as it happens", _cli("events", "events")),
-        "report": Command("what happened in a span of time, as Markdown", _cli("report", "report")),
+        "report": Command("what happened in a span of time, and what it cost", _cli("report", "report")),
         "inject": Command("a drill: what would follow if a node logged an Xid", _cli("inject", "inject")),
         "explain": Command("node | job | xid | sxid: what was done, and why", _cli("explain", "explain")),
     },

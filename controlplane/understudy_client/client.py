@@ -98,6 +98,10 @@ class Client:
     def get(self, path: str, kind: type[T], /, **parameters: object) -> T:
         return self._answer("GET", path, kind, parameters)
 
+    def text(self, path: str, /, **parameters: object) -> str:
+        """The answer as it is."""
+        return self._send_checked("GET", path, parameters).text
+
     def items(self, path: str, kind: type[T], at_most: int | None = None, /, **parameters: object) -> list[T]:
         """The records of a list, page by page; without `at_most` all of them."""
         found: list[T] = []
@@ -145,8 +149,8 @@ class Client:
             time.sleep(int(wait))
         return self._http.send(request)
 
-    def _answer(self, method: str, path: str, kind: type[T], parameters: Record, body: Record | None = None) -> T:
-        """Parameters that are None are left out."""
+    def _send_checked(self, method: str, path: str, parameters: Record, body: Record | None = None) -> httpx.Response:
+        """Parameters that are None are left out. A refusal is raised."""
         address = self.url + path
         given = {name: value for name, value in parameters.items() if value is not None}
         try:
@@ -155,12 +159,16 @@ class Client:
             raise self._unreachable(error) from error
         if response.is_error:
             raise _refusal(address, response, self._munge.problem if self._munge else "")
+        return response
+
+    def _answer(self, method: str, path: str, kind: type[T], parameters: Record, body: Record | None = None) -> T:
+        response = self._send_checked(method, path, parameters, body)
         try:
             return msgspec.json.decode(response.content, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnreachableError(
-                f"{address}: the answer cannot be read: {error}; check that the URL is that of a control plane of the "
-                "same release"
+                f"{self.url}{path}: the answer cannot be read: {error}; check that the URL is that of a control "
+                "plane of the same release"
             ) from error
 
     def _unreachable(self, error: Exception) -> UnreachableError:

@@ -73,7 +73,7 @@ class Side(Protocol):
 
 class FakeSide:
     def __init__(self) -> None:
-        self.fake = VirtualSlurm(NODES)
+        self.fake = VirtualSlurm(NODES, account="physics")
 
     @property
     def slurm(self) -> Slurm:
@@ -136,6 +136,7 @@ class RealSide:
             "--requeue" if requeue else "--no-requeue",
             f"--comment={comment}",
             "--job-name=job",
+            "--account=physics",
             user=user,
             script=f"#!/bin/sh\n{trap}\nend={self._cluster.directory}/end.$SLURM_JOB_ID\n"
             'while [ ! -e "$end" ]; do sleep 0.1; done\nexit "$(cat "$end")"\n',

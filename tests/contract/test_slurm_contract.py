@@ -95,7 +95,7 @@ def test_a_job_has_its_owner_and_its_request(side: Side) -> None:
     before = int(side.now())
     job_id = side.submit("news", 2, comment="team-a understudy, note=x y")
     job = running(side, job_id)
-    assert (job.user, job.name, job.partition) == ("news", "job", "train")
+    assert (job.user, job.name, job.partition, job.account) == ("news", "job", "train", "physics")
     assert (job.comment, job.batch, job.requeue) == ("team-a understudy, note=x y", True, True)
     assert (job.restart_count, job.node_count, len(set(job.nodes))) == (0, 2, 2)
     assert (job.reservation, job.reason) == ("", "")

@@ -10,8 +10,6 @@ import pytest
 from sqlalchemy import insert
 
 from tests.new_database import new_database
-from understudy_client import Count, FleetReport, RecoveryCount
-from understudy_controlplane.cli.report import lines
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.report import ReportStore
@@ -78,19 +76,3 @@ def test_incidents_are_counted_by_rule(engine: Engine) -> None:
     for kind, at in (("node", SINCE), ("gang", SINCE), ("node", UNTIL)):
         add(engine, tables.incident, subject_kind=kind, subject="x", rule="xid.79", opened_at=at, **values)
     assert [(one.name, one.count) for one in ReportStore(engine).incidents(SINCE, UNTIL)] == [("xid.79", 2)]
-
-
-def test_people_get_markdown_without_empty_tables() -> None:
-    found = FleetReport(
-        SINCE, UNTIL, (), 1, (RecoveryCount("pool", "succeeded", 3, 5.04),), 90.0, (Count("xid.79", 2),), (), (), ()
-    )
-    shown = lines(found)
-    assert shown[0] == "# Understudy, 1970-01-01 00:16:40 to 1970-01-01 00:33:20"
-    assert "- gangs stood still for 1.5 min in recoveries, from the fault on" in shown
-    at = shown.index("## Recoveries")
-    assert shown[at + 1 : at + 4] == [
-        "| path | outcome | number | median time |",
-        "|---|---|---|---|",
-        "| pool | succeeded | 3 | 5.0 s |",
-    ]
-    assert "## Held back" not in shown

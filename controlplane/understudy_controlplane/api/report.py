@@ -1,7 +1,8 @@
-"""The route to a report: what happened in a span of time."""
+"""The route to a report: what happened in a span of time, and what it cost."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -9,13 +10,44 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.api.report_files import as_csv, as_html, as_text
+from understudy_controlplane.api.report_sections import sections
 from understudy_controlplane.decide.observed import DAY_SECONDS, RuleRecord, records
+from understudy_controlplane.detect.lemon import lemons
+from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.plan.fleet_costs import FleetCosts, History, Span, fleet_costs
+from understudy_controlplane.store.history import HistoryStore
 from understudy_controlplane.store.report import Count, RecoveryCount, ReportStore
 
 DAYS = 7
 
+
+class ReportFormat(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+    HTML = "html"
+    CSV = "csv"
+
+
+MEDIA_TYPES = {
+    ReportFormat.TEXT: "text/markdown",
+    ReportFormat.HTML: "text/html",
+    ReportFormat.CSV: "text/csv",
+}
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""Of a report in HTML: it has styles of its own, so that its file stands alone, and no script."""
+
 Since = Annotated[float | None, Query(allow_inf_nan=False, description="Seconds since the epoch; without it 7 days.")]
 Until = Annotated[float | None, Query(allow_inf_nan=False, description="Seconds since the epoch; without it now.")]
+Price = Annotated[
+    float | None,
+    Query(
+        gt=0,
+        allow_inf_nan=False,
+        description="Of one GPU for an hour, in any currency; without it `checkpoints.gpu_hour_price`.",
+    ),
+]
+Format = Annotated[ReportFormat, Query(description="`text` is Markdown; `html` has plots.")]
 
 
 class FleetReport(msgspec.Struct, frozen=True):
@@ -33,27 +65,39 @@ class FleetReport(msgspec.Struct, frozen=True):
     worst_nodes: list[Count]
     held_back: list[Count]
     observed: list[RuleRecord]
+    cluster: str
+    costs: FleetCosts
 
 
 def report_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/report")
-    async def report(since: Since = None, until: Until = None) -> Response:
-        """What happened: incidents, recoveries with median times, time lost, quarantines, what guards held back."""
+    async def report(
+        since: Since = None, until: Until = None, gpu_hour_price: Price = None, format: Format = ReportFormat.JSON
+    ) -> Response:
+        """What happened and what it cost: interruptions by cause, hours lost by job and owner, spares, lemons, false
+        alarms, incidents, recoveries, quarantines, what guards held back.
+        """
         end = deps.clock.now() if until is None else until
         begin = end - DAYS * DAY_SECONDS if since is None else since
-        return await deps.readers.read(lambda: _report(deps, begin, end))
+        return await deps.readers.read(lambda: _answer(fleet_report(deps, begin, end, gpu_hour_price), format))
 
     return router
 
 
-def _report(deps: ReadDependencies, since: float, until: float) -> FleetReport:
+def fleet_report(
+    deps: ReadDependencies, since: float, until: float, gpu_hour_price: float | None = None
+) -> FleetReport:
+    """`gpu_hour_price`: None: as configured."""
     sums, queries = ReportStore(deps.engine), deps.queries
+    incidents = sums.incidents(since, until)
+    price = deps.current.config.checkpoints.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
+    history = _history(deps, Span(since, until), {one.name: one.count for one in incidents})
     return FleetReport(
         since,
         until,
-        sums.incidents(since, until),
+        incidents,
         len(deps.stores.incidents.open_incidents()),
         sums.recoveries(since, until),
         sums.seconds_lost(since, until),
@@ -61,4 +105,44 @@ def _report(deps: ReadDependencies, since: float, until: float) -> FleetReport:
         sums.worst_nodes(since, until),
         sums.held_back(since, until),
         records(queries.held_decisions(since, until), queries.verdicts(since), queries.administrators_drains(since)),
+        deps.current.config.cluster,
+        fleet_costs(history, Span(since, until), price),
+    )
+
+
+def rendered(report: FleetReport, form: ReportFormat) -> str:
+    """What is printed, or written to a file."""
+    if form is ReportFormat.JSON:
+        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    made = sections(report)
+    return {ReportFormat.TEXT: as_text, ReportFormat.HTML: as_html, ReportFormat.CSV: as_csv}[form](report, made)
+
+
+def _answer(report: FleetReport, form: ReportFormat) -> FleetReport | Response:
+    if form is ReportFormat.JSON:
+        return report
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    if form is ReportFormat.HTML:
+        headers["Content-Security-Policy"] = POLICY
+    return Response(rendered(report, form), media_type=MEDIA_TYPES[form], headers=headers)
+
+
+def _history(deps: ReadDependencies, span: Span, incidents: dict[str, int]) -> History:
+    snapshot, config = deps.pulse.snapshot, deps.current.config
+    views = snapshot.nodes if snapshot is not None else {}
+    stored = deps.stores.fleet.nodes()
+    of_gres = {name: gpus_of_gres(view.slurm.gres) if view.slurm else 0 for name, view in views.items()}
+    usual = config.hardware.gpus_per_node or max(of_gres.values(), default=0) or 1
+    gpus = {name: config.hardware.gpus_per_node or of_gres.get(name) or usual for name in stored}
+    history = HistoryStore(deps.engine)
+    return History(
+        nodes={name: (record.state, record.since) for name, record in stored.items()},
+        gpus=sum(gpus.values()),
+        jobs=history.jobs(span.since, span.until, lambda node: gpus.get(node, usual)),
+        incidents=incidents,
+        transitions=history.transitions(span.since, span.until),
+        verdicts=deps.queries.verdicts(span.since),
+        pool=history.pool(span.since),
+        spares=[name for name, view in views.items() if view.is_spare],
+        lemons=lemons(snapshot, config.lemon) if snapshot is not None else {},
     )

@@ -219,6 +219,7 @@ class SlurmJob:
     exit_code: int = 0  # of its script, once it has ended
     exit_signal: int = 0  # that ended its script
     end_at: int | None = None  # by then Slurm ends it, as after a time limit or a preemption; None: not known
+    account: str = ""  # to which Slurm charges it; empty: to none
 
     @property
     def address(self) -> JobAddress:

@@ -103,9 +103,11 @@ class VirtualSlurm:
         partition: str = "train",
         scheduler_tick_seconds: float = 1.0,
         gpus: int = 8,
+        account: str = "",
     ) -> None:
         self.now = now
         self._partition = partition
+        self._account = account
         self._tick_seconds = scheduler_tick_seconds
         self._gres = f"gpu:{gpus}"
         self._nodes = {name: _Node(name) for name in nodes}
@@ -640,6 +642,7 @@ class VirtualSlurm:
             user_id=0 if job.user == "root" else 1000 + sum(job.user.encode()) % 1000,
             name=job.name,
             partition=self._partition,
+            account=self._account,
             state=job.state,
             restart_count=job.restart_count,
             nodes=tuple(job.nodes),

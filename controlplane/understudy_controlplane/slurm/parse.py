@@ -318,6 +318,7 @@ def _job(record: str) -> SlurmJob | None:
         user_id=_integer(owner["user_id"], record),
         name=record[: owner.start()].partition(" JobName=")[2],
         partition=_value(own_part, "Partition") or "",
+        account=_value(own_part, "Account") or "",
         state=state,
         restart_count=_number(own_part, "Restarts", record),
         # While pending, Slurm may still show the nodes of the attempt before.

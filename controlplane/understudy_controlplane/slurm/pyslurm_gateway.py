@@ -83,6 +83,7 @@ class _Job(msgspec.Struct, frozen=True):
     exit_code: int = 0
     exit_signal: int = 0
     end_at: int | None = None
+    account: str = ""
 
 
 class _Reservation(msgspec.Struct, frozen=True):

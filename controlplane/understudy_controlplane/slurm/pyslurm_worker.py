@@ -236,6 +236,7 @@ class Calls:
             "exit_code": _count(getattr(job, "exit_code", 0)),
             "exit_signal": _count(getattr(job, "exit_code_signal", 0)),
             "end_at": None if job.state == "PENDING" else _epoch(getattr(job, "end_time", None)),
+            "account": job.account or "",
         }
 
 

@@ -427,6 +427,8 @@ def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
         "user": job.slurm.user,
         "user_id": job.slurm.user_id,
         "name": job.slurm.name,
+        "account": job.slurm.account,
+        "partition": job.slurm.partition,
         "managed": job.managed,
         "state": job.slurm.state,
         "restart_count": job.slurm.restart_count,

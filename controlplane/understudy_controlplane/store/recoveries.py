@@ -162,6 +162,11 @@ class RecoveryStore:
         """
         return self._read(_CHANGED, {"after": after, "known": list(running), "since": since})
 
+    def decided(self, since: float, kinds: Sequence[RecoveryKind]) -> list[Recovery]:
+        """Those decided since then, oldest first."""
+        of_kinds = (_RECOVERY.c.kind.in_([kind.value for kind in kinds]), _RECOVERY.c.decided_at >= since)
+        return self._read(select(_RECOVERY).where(*of_kinds).order_by(_RECOVERY.c.id))
+
     # Each returns the step as it is now: the runner need not read the recovery again.
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> RecoveryStep:

@@ -1,0 +1,290 @@
+"""A report as tables: each way to show it prints these, so that all show the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from understudy_controlplane.plan.causes import PEOPLE
+from understudy_controlplane.plan.fleet_costs import FleetCosts, JobRow, OwnerRow
+from understudy_controlplane.plan.job_hours import Loss
+
+if TYPE_CHECKING:
+    from understudy_controlplane.api.report import FleetReport
+
+Cell = str | int | float | None
+LOSSES = tuple(loss.value for loss in Loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`note`: where its numbers come from."""
+
+    name: str
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+
+
+def date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def shown(cell: Cell) -> str:
+    """For people. A number that is not known is empty."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 10 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def sections(report: FleetReport) -> list[Section]:
+    """Those with rows."""
+    return [one for one in _all(report) if one.rows]
+
+
+def summary(report: FleetReport) -> list[tuple[str, str]]:
+    """What one reads first: name and value."""
+    costs = report.costs
+    lost, price = sum(costs.lost_gpu_hours.values()), costs.gpu_hour_price
+    money = "" if costs.lost_money is None else f", {costs.lost_money:,.0f} at {price:g} for a GPU-hour"
+    mtbf = costs.interrupted.mtbf_hours
+    idle = "" if costs.spares.idle_money is None else f", {costs.spares.idle_money:,.0f}"
+    return [
+        ("interruptions", f"{costs.interrupted.unexpected} unexpected, {costs.interrupted.planned} planned"),
+        ("mean time between interruptions", "none happened" if mtbf is None else f"{mtbf:.3g} h"),
+        ("ETTR of all jobs", _percent(costs.ettr)),
+        ("goodput", f"{_percent(costs.goodput)} of {costs.gpu_hours:,.1f} GPU-hours"),
+        ("lost", f"{lost:,.1f} GPU-hours{money}"),
+        ("spares waited", f"{costs.spares.idle_gpu_hours:,.1f} GPU-hours{idle}; gangs took {costs.spares.taken}"),
+        ("false alarms", f"{sum(one.false_alarms for one in costs.alarms)} of {_quarantines(costs)} quarantines"),
+        ("incidents", f"{sum(one.count for one in report.incidents)} opened, {report.incidents_open} open now"),
+        ("recoveries", f"{sum(one.count for one in report.recoveries)} ended"),
+        ("gangs stood still", f"{report.seconds_lost / 60:.1f} min in recoveries, from the fault on"),
+        ("nodes quarantined", f"{sum(one.count for one in report.quarantines)} times"),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "not known" if share is None else f"{100 * share:.1f} %"
+
+
+def _quarantines(costs: FleetCosts) -> int:
+    return sum(one.quarantines for one in costs.alarms)
+
+
+def _all(report: FleetReport) -> Iterator[Section]:
+    costs = report.costs
+    yield Section(
+        "interruptions",
+        "Interruptions by cause",
+        "Of jobs that asked for Understudy: what ended an attempt. The recovery's incident names the cause; without "
+        "one the job's launcher, then Slurm. The share is of those that were not planned; incidents include those that "
+        "interrupted no job.",
+        ("component", "category", "interruptions", "% of interruptions", "MTBF h", "incidents"),
+        [
+            (
+                one.component,
+                one.category,
+                one.interruptions,
+                _share(one.share, one.component),
+                one.mtbf_hours,
+                one.incidents,
+            )
+            for one in costs.interrupted.causes
+        ],
+    )
+    yield Section(
+        "rates",
+        "Rates",
+        "Of unexpected interruptions, for the nodes and GPUs of the jobs above.",
+        ("rate", "value"),
+        _named(
+            {
+                "interruptions per 1000 node-days": costs.interrupted.per_1000_node_days,
+                "GPU-days per interruption": costs.interrupted.gpu_days_per_interruption,
+            }
+        )
+        if costs.interrupted.unexpected
+        else [],
+    )
+    yield Section(
+        "hours",
+        "Where the GPU-hours went",
+        "From a job's first start to its last step: what was not productive has one cause. Detect: from the fault "
+        "until it was found. Decide: until a recovery was planned. Swap: until the gang had its nodes. Start and "
+        "restore: until its first step. Recompute: steps done again. Slow: what steps took longer than the job's "
+        "healthy ones. Held: spares of its own.",
+        ("GPU-hours of", "GPU-hours", "%", "money"),
+        list(_hours(costs)),
+    )
+    owner = (
+        "jobs",
+        "interruptions",
+        "GPU-hours",
+        "productive",
+        *LOSSES,
+        "lost money",
+        "spares taken",
+        "spares' GPU-hours",
+    )
+    for name, rows in (("user", costs.users), ("account", costs.accounts), ("partition", costs.partitions)):
+        yield Section(
+            f"by_{name}",
+            f"By {name}",
+            "GPU-hours. Spares' hours: for how long the spares that their gangs got had waited in the pool.",
+            (name, *owner),
+            [_owner(one) for one in rows],
+        )
+    yield Section(
+        "jobs",
+        "By job",
+        "GPU-hours. ETTR: productive time of its whole time. Goodput: productive GPU-hours of those held, spares of "
+        "its own included.",
+        (
+            "job",
+            "user",
+            "name",
+            "state",
+            "GPUs",
+            "interruptions",
+            "ETTR %",
+            "goodput %",
+            "GPU-hours",
+            *LOSSES,
+            "lost money",
+        ),
+        [_job(one) for one in costs.jobs],
+    )
+    yield Section(
+        "spares",
+        "Spares",
+        "Needed so that a spare was free 99 times of 100: by the chance that a node leaves service within a day "
+        "(binomial), by the nodes out of service on average (Poisson), and by what was seen. Faults come together and "
+        "repairs take long: where the last number is the greatest, it counts.",
+        ("spares", "value"),
+        _named(
+            {
+                "taken by gangs": costs.spares.taken,
+                "most taken within a day": costs.spares.taken_in_a_day,
+                "GPU-hours waited": costs.spares.idle_gpu_hours,
+                "GPU-hours waited by spares that a gang then took": costs.spares.served_gpu_hours,
+                "money": costs.spares.idle_money,
+                "needed at P99, binomial": costs.spares.needed_binomial,
+                "needed at P99, Poisson": costs.spares.needed_poisson,
+                "needed at P99, by history": costs.spares.needed_by_history,
+            }
+        ),
+    )
+    yield Section(
+        "outages",
+        "Nodes out of service",
+        "By the control plane or by administrators; retired nodes are left out.",
+        ("measure", "value"),
+        _named(_outages(costs)) if costs.outages.count or costs.outages.down_max else [],
+    )
+    yield Section(
+        "lemons",
+        "Lemons",
+        "Nodes that fail repeatedly, now: the score counts faults of `lemon.days`.",
+        ("node", "score"),
+        [(one.node, one.score) for one in costs.lemons],
+    )
+    yield Section(
+        "repeaters",
+        "Nodes out of service most often",
+        "More than once.",
+        ("node", "times"),
+        [(one.node, one.outages) for one in costs.repeaters],
+    )
+    yield Section(
+        "alarms",
+        "False alarms",
+        "A quarantine was one where an operator disagreed with it, or where the node passed its validation without a "
+        "repair and did not fail again within a week.",
+        ("rule", "quarantines", "disagreed", "nothing found", "false alarms"),
+        [(one.rule, one.quarantines, one.disagreed, one.nothing_found, one.false_alarms) for one in costs.alarms],
+    )
+    yield from _records(report)
+
+
+def _records(report: FleetReport) -> Iterator[Section]:
+    counted = (
+        ("incidents", "Incidents", ("rule", "opened"), report.incidents),
+        ("quarantines", "Quarantines", ("rule", "number"), report.quarantines),
+        ("quarantined", "Nodes quarantined most often", ("node", "number"), report.worst_nodes),
+        ("held_back", "Held back", ("guard", "decisions"), report.held_back),
+    )
+    recoveries = [(one.kind, one.status, one.count, one.median_seconds) for one in report.recoveries]
+    yield Section(
+        "recoveries",
+        "Recoveries",
+        "From the detection of the fault to the end.",
+        ("path", "outcome", "number", "median s"),
+        recoveries,
+    )
+    for name, title, columns, counts in counted:
+        yield Section(name, title, "", columns, [(one.name, one.count) for one in counts])
+    yield Section(
+        "observed",
+        "Only observed",
+        "Decisions that were not carried out, and how often people agreed.",
+        ("rule", "cases", "agreed", "disagreed"),
+        [(one.rule, one.cases, one.agreed, one.disagreed) for one in report.observed],
+    )
+
+
+def _share(share: float, component: str) -> float | None:
+    return None if component == PEOPLE.component else 100 * share
+
+
+def _named(values: Mapping[str, Cell]) -> list[tuple[Cell, ...]]:
+    """Those that are known."""
+    return [(name, value) for name, value in values.items() if value is not None]
+
+
+def _hours(costs: FleetCosts) -> Iterator[tuple[Cell, ...]]:
+    if not costs.gpu_hours:
+        return
+    rest = costs.gpu_hours - costs.productive_gpu_hours - sum(costs.lost_gpu_hours.values())
+    parts = {"productive": costs.productive_gpu_hours, **costs.lost_gpu_hours, "held": max(rest, 0.0)}
+    for name, hours in parts.items():
+        money = None if costs.gpu_hour_price is None else hours * costs.gpu_hour_price
+        yield name, hours, 100 * hours / costs.gpu_hours, money
+
+
+def _lost(of: JobRow | OwnerRow) -> Iterable[float]:
+    return (of.lost_gpu_hours[loss] for loss in LOSSES)
+
+
+def _owner(one: OwnerRow) -> tuple[Cell, ...]:
+    begin = (one.name or "not known", one.jobs, one.interruptions, one.gpu_hours, one.productive_gpu_hours)
+    return (*begin, *_lost(one), one.lost_money, one.spares_taken, one.spare_gpu_hours)
+
+
+def _job(one: JobRow) -> tuple[Cell, ...]:
+    shares = [None if share is None else 100 * share for share in (one.ettr, one.goodput)]
+    begin = (str(one.job_id), one.user, one.name, one.state, one.gpus, one.interruptions)
+    return (*begin, *shares, one.gpu_hours, *_lost(one), one.lost_money)
+
+
+def _outages(costs: FleetCosts) -> dict[str, Cell]:
+    found = costs.outages
+    return {
+        "began": found.count,
+        "repair, mean h": _in_hours(found.repair_mean_seconds),
+        "repair, median h": _in_hours(found.repair_median_seconds),
+        "repair, P90 h": _in_hours(found.repair_p90_seconds),
+        "nodes out of service, mean": found.down_mean,
+        "nodes out of service, most": found.down_max,
+        **{f"again within {one.days:g} days, %": 100 * one.share for one in found.failed_again},
+        "on the worst 5 % of nodes, %": 100 * found.worst_nodes_share,
+    }
+
+
+def _in_hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 3600
