@@ -57,9 +57,56 @@ class WaitingClock:
             return total
 
 
+class TransferClock:
+    """Time that was spent in transfers with each peer since the last step."""
+
+    def __init__(self, waiting: WaitingClock) -> None:
+        self._waiting = waiting
+        self._seconds: dict[int, float] = {}
+
+    def add(self, peer: SupportsInt, seconds: float) -> None:
+        """Of two threads at once one may be lost, which no verdict depends on."""
+        try:
+            rank = int(peer)
+        except (TypeError, ValueError, OverflowError):
+            return  # it is no rank
+        self._seconds[rank] = self._seconds.get(rank, 0.0) + seconds
+
+    def take(self) -> dict[int, float] | None:
+        if not self._seconds:
+            return None
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+    def with_peer(self, peer: SupportsInt) -> Transfer:
+        return Transfer(peer, self, self._waiting)
+
+
+class Transfer:
+    """Around a transfer that blocks until it is done: its time is waiting, for this peer."""
+
+    __slots__ = ("_begun", "_clock", "_peer", "_waiting")
+
+    def __init__(self, peer: SupportsInt, clock: TransferClock, waiting: WaitingClock) -> None:
+        self._peer = peer
+        self._clock = clock
+        self._waiting = waiting
+
+    def __enter__(self) -> None:
+        self._begun = perf_counter()
+        self._waiting.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waiting.__exit__(kind, error, trace)
+        self._clock.add(self._peer, perf_counter() - self._begun)
+
+
 class Clocks(NamedTuple):
     waiting: WaitingClock  # for other ranks
     data: WaitingClock
+    transfers: TransferClock
 
 
 class FinishedStep(NamedTuple):
@@ -68,12 +115,25 @@ class FinishedStep(NamedTuple):
     wall_seconds: float
     data_seconds: float  # waiting for data, in the step and since the step before
     work: SupportsFloat | None
+    transfers: dict[int, float] | None = None
+    """In transfers with each peer, in the step and since the step before."""
 
 
 class StepTimer:
     """Times one step. A step that ends in an exception does not count."""
 
-    __slots__ = ("_begin", "_data", "_data_before", "_done", "_end", "_number", "_started", "_waiting", "_work")
+    __slots__ = (
+        "_begin",
+        "_data",
+        "_data_before",
+        "_done",
+        "_end",
+        "_number",
+        "_started",
+        "_transfers",
+        "_waiting",
+        "_work",
+    )
 
     def __init__(
         self,
@@ -87,7 +147,7 @@ class StepTimer:
         """Calls `begin` with the number at the start, `end` at every end, `done` with the times if the step counts."""
         self._number = number
         self._work = work
-        self._waiting, self._data = clocks
+        self._waiting, self._data, self._transfers = clocks
         self._begin = begin
         self._end = end
         self._done = done
@@ -107,4 +167,5 @@ class StepTimer:
         if kind is None:
             wall = now - self._started
             own = max(0.0, wall - waited - data)
-            self._done(FinishedStep(self._number, own, wall, self._data_before + data, self._work))
+            transfers = self._transfers.take()
+            self._done(FinishedStep(self._number, own, wall, self._data_before + data, self._work, transfers))

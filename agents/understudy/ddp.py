@@ -47,6 +47,9 @@ COLLECTIVES = (
 )
 
 
+TRANSFERS = ("send", "recv")
+
+
 class Watch:
     """The hooks that watch_ddp() registered; remove() removes them."""
 
@@ -87,16 +90,32 @@ def watch_collectives(monitor: Monitor) -> Iterator[None]:
     """Within this block, every call of `torch.distributed.all_reduce` and the other collectives is timed and recorded.
 
     Functions that were imported by name before (`from torch.distributed import barrier`) are not. For a call that does
-    not block, with `async_op=True` or on NCCL, the time is only that of starting it.
+    not block, with `async_op=True` or on NCCL, the time is only that of starting it. `send` and `recv` are timed for
+    their peer.
     """
     originals = {name: getattr(dist, name) for name in COLLECTIVES if monitor.active and hasattr(dist, name)}
     for name, original in originals.items():
         setattr(dist, name, monitor.collective(name)(original))
+    for name in TRANSFERS if monitor.active else ():
+        originals[name] = getattr(dist, name)
+        setattr(dist, name, _timed_transfer(monitor, originals[name]))
     try:
         yield
     finally:
         for name, original in originals.items():
             setattr(dist, name, original)
+
+
+def _timed_transfer(monitor: Monitor, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`send` and `recv` take a tensor and the peer's global rank. Without that it is time spent waiting."""
+
+    @functools.wraps(original)
+    def timed(*given: Any, **named: Any) -> Any:
+        peer = given[1] if len(given) > 1 else named.get("dst", named.get("src"))
+        with monitor.waiting() if peer is None else monitor.transfer(peer):
+            return original(*given, **named)
+
+    return timed
 
 
 class _CpuWait:

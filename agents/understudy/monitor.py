@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 
 from .checkpoints import Checkpoints
-from .clocks import Clocks, FinishedStep, StepTimer, WaitingClock
+from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
 from .collectives import Collective, NoCollective
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
@@ -100,7 +100,8 @@ class Monitor:
         """Everything but the link."""
         self._waiting = WaitingClock()
         self._data = WaitingClock()
-        self._clocks = Clocks(self._waiting, self._data)
+        self._transfers = TransferClock(self._waiting)
+        self._clocks = Clocks(self._waiting, self._data, self._transfers)
         self._outbox = Outbox()
         self._first_step_open = True
         self._names_gpu = False
@@ -248,6 +249,17 @@ class Monitor:
     def waiting(self) -> AbstractContextManager[None]:
         """Within this block the rank waits for other ranks: the time does not count as its own."""
         return self._waiting
+
+    def transfer(self, peer: SupportsInt) -> AbstractContextManager[None]:
+        """Around a transfer with one other rank that blocks until it is done, as a receive of a pipeline: its time
+        counts as waiting, and for this peer (its global rank). It shows between which ranks transfers are slow.
+        """
+        return self._transfers.with_peer(peer)
+
+    def transferred(self, peer: SupportsInt, seconds: float) -> None:
+        """Adds such time that was measured elsewhere, as by events of a GPU."""
+        self._waiting.add(seconds)
+        self._transfers.add(peer, seconds)
 
     def collective(self, name: str) -> Collective | NoCollective:
         """Around a collective, or as a decorator: its time counts as waiting. The last one that was entered explains a

@@ -32,6 +32,10 @@ DATA_SECONDS_MIN = 1e-4
 
 WORK_MAX = 1e30
 
+PEERS_MAX = 6
+RANK_MAX = 2**31 - 1
+"""What the agent takes in one message."""
+
 
 class Outbox:
     def __init__(self) -> None:
@@ -157,7 +161,20 @@ def _steps_message(first_step: int, run: list[FinishedStep]) -> dict[str, Any]:
         message["data_seconds"] = [round(step.data_seconds, 6) for step in run]
     if any(step.work is not None for step in run):
         message["work"] = [_work(step.work) for step in run]
+    if any(step.transfers for step in run):
+        message["transfers"] = _transfers(run)
     return message
+
+
+def _transfers(run: list[FinishedStep]) -> list[dict[str, Any]]:
+    """Of the peers that took the most time."""
+    by_peer: dict[int, list[float]] = {}
+    for place, step in enumerate(run):
+        for peer, seconds in (step.transfers or {}).items():
+            if 0 <= peer <= RANK_MAX:
+                by_peer.setdefault(peer, [0.0] * len(run))[place] += seconds
+    most = sorted(by_peer, key=lambda peer: -sum(by_peer[peer]))[:PEERS_MAX]
+    return [{"peer": peer, "seconds": [round(one, 6) for one in by_peer[peer]]} for peer in sorted(most)]
 
 
 def _work(value: Any) -> float | None:

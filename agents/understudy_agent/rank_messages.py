@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
     FILES_PER_SHARD_MAX,
+    PEERS_MAX,
     SECTION_CHARACTERS_MAX,
     STACK_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
@@ -67,12 +68,18 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     takes_orders: bool = False  # the hook knows SaveOrder
 
 
+class PeerSeconds(msgspec.Struct, frozen=True):
+    peer: Count
+    seconds: Durations  # as long as those of the steps
+
+
 class Steps(msgspec.Struct, frozen=True, tag="steps"):
     first_step: Step
     self_seconds: Durations
     wall_seconds: Durations
     data_seconds: MoreDurations = []  # waiting for data; as long as `self_seconds`, or empty: no step waited
     work: Works = []  # how much each step had to do; as long, or empty: not known of any
+    transfers: Annotated[list[PeerSeconds], Meta(max_length=PEERS_MAX)] = []  # in transfers with single peers
 
 
 class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):

@@ -24,6 +24,7 @@ from understudy_agent.rank_messages import (
     Whereabouts,
 )
 from understudy_agent.wire import (
+    PEERS_MAX,
     RANKS_PER_NODE_MAX,
     STEPS_PER_WINDOW_MAX,
     Collective,
@@ -31,6 +32,7 @@ from understudy_agent.wire import (
     RankWindow,
     SavesFollowed,
     Training,
+    Transfers,
 )
 
 Key = tuple[int, int, int, int, int]
@@ -70,6 +72,11 @@ class WindowBuffer:
         wall = [round(seconds, SECONDS_DIGITS) for seconds in steps.wall_seconds]
         data = [round(seconds, SECONDS_DIGITS) for seconds in steps.data_seconds]
         work, first = steps.work, steps.first_step
+        transfers = {
+            one.peer: [round(seconds, SECONDS_DIGITS) for seconds in one.seconds]
+            for one in steps.transfers
+            if len(one.seconds) == len(own)
+        }
         if key in self._places:
             self._places[key].stack = ""  # it goes on
         before = self._windows.pop(key, None)
@@ -77,6 +84,11 @@ class WindowBuffer:
         if before is not None and before.first_step + len(before.self_seconds) == first:
             data = _appended(before.data_seconds, data, 0.0, len(before.self_seconds), len(own))
             work = _appended(before.work, work, None, len(before.self_seconds), len(own))
+            earlier = {one.peer: one.seconds for one in before.transfers}
+            transfers = {
+                peer: _appended(earlier.get(peer, []), transfers.get(peer, []), 0.0, len(before.self_seconds), len(own))
+                for peer in list({**earlier, **transfers})[:PEERS_MAX]
+            }
             own, wall, first = before.self_seconds + own, before.wall_seconds + wall, before.first_step
         surplus = max(0, len(own) - STEPS_PER_WINDOW_MAX)
         if len(self._windows) >= self._ranks_max:
@@ -88,6 +100,7 @@ class WindowBuffer:
             wall_seconds=wall[surplus:],
             data_seconds=data[surplus:],
             work=work[surplus:],
+            transfers=[Transfers(peer, seconds[surplus:]) for peer, seconds in transfers.items()],
         )
 
     def place(self, hello: Hello, message: Whereabouts, user_id: int) -> None:

@@ -59,6 +59,8 @@ COLLECTIVE_CHARACTERS_MAX = 64
 SECTION_CHARACTERS_MAX = 64
 STACK_CHARACTERS_MAX = 512
 WORK_MAX = 1e30
+PEERS_MAX = 6
+"""With which a rank's transfers are reported: in a pipeline it has two or four."""
 LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 
@@ -273,6 +275,13 @@ class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
     own_every: Count = 0  # what counts without an order; 0: nothing
 
 
+class Transfers(msgspec.Struct, frozen=True):
+    """What a rank spent in transfers with one peer, in each step of a window, waiting for the peer included."""
+
+    peer: Count  # its rank
+    seconds: list[float]
+
+
 class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The training steps that one rank finished since the agent's last report; none where only its last collective is
     reported again.
@@ -302,6 +311,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     work: list[float | None] = []  # how much each step had to do, in a unit of the training's own; empty: not known
     training: Training | None = None
     saves: SavesFollowed | None = None  # None: the training does not ask
+    transfers: Annotated[list[Transfers], Meta(max_length=PEERS_MAX)] = []  # with single peers; empty: not known
 
 
 KERNEL_PATTERNS_MAX = 64

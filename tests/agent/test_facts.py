@@ -3,9 +3,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from understudy_agent.facts import FactQueue
-from understudy_agent.rank_messages import CollectiveEntered, Hello, Steps
+from understudy_agent.rank_messages import CollectiveEntered, Hello, PeerSeconds, Steps
 from understudy_agent.step_windows import WindowBuffer
-from understudy_agent.wire import STEPS_PER_WINDOW_MAX, Anomaly, AnomalyKind, CheckpointShard, FirstStep, KernelEvent
+from understudy_agent.wire import (
+    PEERS_MAX,
+    STEPS_PER_WINDOW_MAX,
+    Anomaly,
+    AnomalyKind,
+    CheckpointShard,
+    FirstStep,
+    KernelEvent,
+    Transfers,
+)
 
 
 def kernel_event(sequence: int) -> KernelEvent:
@@ -134,6 +143,18 @@ def test_waiting_for_data_and_work_stay_beside_their_steps() -> None:
     windows.add(hello(), steps(8, 1), 1000)
     [window] = windows.take()
     assert (window.data_seconds, window.work) == ([0.0, 0.0, 0.5, 0.0], [None, None, 9.0, None])
+
+
+def test_transfers_stay_beside_their_steps_for_each_peer_up_to_a_limit() -> None:
+    windows = WindowBuffer()
+    windows.add(hello(), replace(steps(5, 2), transfers=[PeerSeconds(1, [0.5, 0.25])]), 1000)
+    windows.add(hello(), replace(steps(7, 1), transfers=[PeerSeconds(3, [0.125]), PeerSeconds(2, [1.0, 1.0])]), 1000)
+    [window] = windows.take()
+    assert window.transfers == [Transfers(1, [0.5, 0.25, 0.0]), Transfers(3, [0.0, 0.0, 0.125])]
+    for first, peers in ((8, range(4)), (9, range(4, 9))):
+        windows.add(hello(), replace(steps(first, 1), transfers=[PeerSeconds(peer, [1.0]) for peer in peers]), 1000)
+    [window] = windows.take()
+    assert [one.peer for one in window.transfers] == list(range(PEERS_MAX))
 
 
 def test_a_window_has_no_gaps() -> None:

@@ -94,6 +94,44 @@ def test_the_rank_that_the_others_wait_for_shows_in_its_own_time(
     assert own_of_slow > SLOW_SECONDS
 
 
+TRANSFERS = f"""
+import time
+from understudy import Monitor
+import torch, torch.distributed as dist
+from understudy.ddp import watch_collectives
+
+monitor = Monitor()
+dist.init_process_group("gloo")
+value = torch.ones(4)
+with watch_collectives(monitor):
+    for n in monitor.steps(range(8)):
+        if dist.get_rank() == 0:
+            time.sleep({SLOW_SECONDS})
+            dist.send(value, 1) if n % 2 else dist.send(value, dst=1)
+        else:
+            dist.recv(value, 0) if n % 2 else dist.recv(tensor=value, src=0)
+            assert dist.recv.__name__ == "recv"
+        dist.barrier()
+monitor.close()
+"""
+
+
+def test_who_waits_for_a_peer_shows_in_the_transfers_with_it(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    with running_agent(config):
+        TrainingSite(tmp_path).train(TRANSFERS, 2, config.socket)
+        plane.wait_for(lambda plane: {window.rank for window in windows(plane, 0) if window.transfers} == {0, 1})
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for window in windows(plane, 0):
+        for one in window.transfers:
+            seconds.setdefault((window.rank, one.peer), []).extend(one.seconds)
+    assert seconds.keys() == {(0, 1), (1, 0)}
+    assert statistics.median(seconds[1, 0]) > SLOW_SECONDS / 2
+    assert statistics.median(seconds[0, 1]) < SLOW_SECONDS / 2
+    assert median_seconds(plane, 1)[0] < SLOW_SECONDS / 2, "it is none of its own time"
+
+
 def test_gradients_are_to_the_last_bit_what_they_are_without_the_watch(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:

@@ -516,6 +516,31 @@ def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane
     assert first.step == 10
 
 
+def test_transfers_with_a_peer_are_waiting_and_reach_the_control_plane_for_this_peer(
+    plane: FakeControlPlane, config: Config
+) -> None:
+    with running_agent(config):
+        monitor = Monitor()
+        with monitor.step(1):
+            pass
+        with monitor.step(2):
+            for peer in (1, 0):
+                with monitor.transfer(peer):
+                    time.sleep(0.02)
+            monitor.transferred(1, 0.5)
+            monitor.transferred(object(), 1.0)  # type: ignore[arg-type]  # nothing that a user passes is raised
+        monitor.close()
+        plane.wait_for(lambda plane: len(reported_steps(plane)) == 2)
+    by_peer: dict[int, list[float]] = {}
+    for window in windows(plane):
+        for one in window.transfers:
+            by_peer.setdefault(one.peer, []).extend(one.seconds)
+    assert {peer: len([one for one in seconds if one]) for peer, seconds in by_peer.items()} == {0: 1, 1: 1}
+    assert 0.015 < max(by_peer[0]) < 0.4
+    assert max(by_peer[1]) > 0.515
+    assert [seconds for window in windows(plane) for seconds in window.self_seconds][-1] < 0.03
+
+
 def test_a_step_that_is_broken_off_does_not_count(plane: FakeControlPlane, config: Config) -> None:
     def stop(monitor: Monitor) -> str:
         for n in monitor.steps(range(4, 10)):

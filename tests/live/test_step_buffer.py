@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests import builders as b
-from understudy_agent.wire import Collective, RankWindow
+from understudy_agent.wire import Collective, RankWindow, Transfers
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations
-from understudy_controlplane.live.step_buffer import STEPS_KEPT, StepBuffer
+from understudy_controlplane.live.step_buffer import PAIRS_MAX, STEPS_KEPT, StepBuffer
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 
 
@@ -56,6 +56,49 @@ def test_windows_with_impossible_data_or_work_are_dropped(odd: dict[str, list[fl
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset(["n1"]))})
     (words,) = telemetry.receive(b.report(ranks=[replace(window(0, 0, [1.0, 1.0]), **odd)]), b.NOW)
     assert "data_seconds or work" in words
+
+
+def test_transfers_stand_beside_their_steps_for_each_rank_and_peer() -> None:
+    buffer = StepBuffer(Attempt(0), 3)
+    buffer.add(window(0, 0, [1.0] * 2), "n1", b.NOW)
+    assert buffer.table(b.job().key).transfers is None
+    buffer.add(replace(window(0, 2, [1.0] * 2), transfers=[Transfers(1, [0.5, 0.25])]), "n1", b.NOW)
+    buffer.add(
+        replace(window(1, 0, [1.0] * 3), transfers=[Transfers(0, [2.0] * 3), Transfers(2, [3.0] * 3)]), "n1", b.NOW
+    )
+    buffer.add(replace(window(0, 5, [1.0]), transfers=[Transfers(2, [0.75])]), "n1", b.NOW)
+    found = buffer.table(b.job().key).transfers
+    assert found is not None
+    assert found.pairs.tolist() == [[0, 1], [1, 0], [1, 2], [0, 2]]
+    nan = np.nan
+    expected = [
+        [nan, nan, 0.5, 0.25, nan, 0],
+        [2, 2, 2, nan, nan, nan],
+        [3, 3, 3, nan, nan, nan],
+        [nan, nan, nan, nan, nan, 0.75],
+    ]
+    np.testing.assert_array_equal(found.seconds, expected)
+
+
+def test_no_more_pairs_are_kept_than_the_limit() -> None:
+    buffer = StepBuffer(Attempt(0), PAIRS_MAX)
+    for rank in range(PAIRS_MAX // 2 + 10):
+        peers = [Transfers(rank + by, [0.5]) for by in (1, 2)]
+        one = RankWindow(7, 0, rank, PAIRS_MAX, first_step=0, self_seconds=[1.0], transfers=peers)
+        buffer.add(one, "n1", b.NOW)
+    found = buffer.table(b.job().key).transfers
+    assert found is not None
+    assert len(found.pairs) == len(found.seconds) == PAIRS_MAX
+
+
+@pytest.mark.parametrize("odd", [Transfers(3, [1.0, 1.0]), Transfers(1, [1.0]), Transfers(1, [-1.0, 1.0])])
+def test_windows_with_impossible_transfers_are_dropped(odd: Transfers) -> None:
+    telemetry = Telemetry()
+    telemetry.know(["n1"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset(["n1"]))})
+    one = replace(window(0, 0, [1.0, 1.0]), transfers=[odd])
+    (words,) = telemetry.receive(b.report(ranks=[one]), b.NOW)
+    assert f"transfers with rank {odd.peer}" in words
 
 
 def test_lost_steps_are_unknown_not_old() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.signals.virtual_fleet import Fleet, Gang
 from tests.signals.virtual_node import VirtualNode
-from understudy_agent.wire import GpuStatus
+from understudy_agent.wire import GpuStatus, Training
 
 DAY = 86_400.0
 NOTHING = "nothing"
@@ -219,6 +219,16 @@ def _slower_as_a_whole(_fleet: Fleet, gang: Gang) -> None:
     gang.step_seconds *= 1.5
 
 
+def _slow_link(_fleet: Fleet, gang: Gang) -> None:
+    """Between rank 7, of its second node, and rank 8, of its third."""
+    neighbours = [(rank, rank + by) for rank in range(gang.world) for by in (-1, 1) if 0 <= rank + by < gang.world]
+    gang.transfers = dict.fromkeys(neighbours, 0.1) | {(7, 8): 0.3, (8, 7): 0.3}
+
+
+def _below_its_mfu(_fleet: Fleet, gang: Gang) -> None:
+    gang.training = Training(tokens_per_second=1000.0, flops_per_token=1.978e11)  # 20 % of an H100
+
+
 def _node_dies(fleet: Fleet, gang: Gang) -> None:
     gang.stopped = True
     fleet.dead.add(gang.nodes[0])
@@ -244,6 +254,9 @@ GANG_CASES: tuple[GangCase, ...] = (
     GangCase("gang hangs without marked collectives", "no step ends, GPUs draw little", _stops, "hang.silent",
              marks_collectives=False),
     GangCase("gang slow as a whole", "each step x 1.5", _slower_as_a_whole, "straggler.gang"),
+    GangCase("gang below the MFU expected", "20 %, where 40 % are expected", _below_its_mfu, "straggler.gang_mfu"),
+    GangCase("slow transfers between two nodes", "0.3 s a step, where 0.1 s are usual", _slow_link,
+             "straggler.transfers"),
     GangCase("node of a gang dies", "no reports, slurmd silent, no step ends", _node_dies, "silence.node_dead"),
     GangCase("driver silent under a gang", "a call that does not return; no step ends", _driver_and_gang_stop,
              "driver.silent_and_stalled"),

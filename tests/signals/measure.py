@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ GPUS = 4
 SPARES = 12
 HEALTHY = 30
 """Idle nodes beside, so that no sign is one of a third of the fleet, and gangs find nodes."""
+
+MFU_EXPECTED = 0.4
+"""Of gangs that report their tokens."""
 
 WARM_UP_SECONDS = 320.0
 UNBOUNDED = {
@@ -63,7 +66,15 @@ def ticks(until: float) -> Iterator[float]:
 def measure(folder: Path, seconds: float = WHOLE_SECONDS) -> list[Found]:
     seats = sum(case.nodes for case in GANG_CASES)
     names = [f"n{number}" for number in range(1, seats + len(CASES) + SPARES + HEALTHY + 1)]
-    fleet = Fleet(folder, names, GPUS, guards=UNBOUNDED, spares={"count": SPARES}, hang={"together_gangs": 100})
+    fleet = Fleet(
+        folder,
+        names,
+        GPUS,
+        guards=UNBOUNDED,
+        spares={"count": SPARES},
+        hang={"together_gangs": 100},
+        straggler={"mfu_expected": MFU_EXPECTED},
+    )
     try:
         return list(_measure(fleet, seconds))
     finally:
@@ -98,8 +109,13 @@ def _measure(fleet: Fleet, until: float) -> Iterator[Found]:
         yield _found(case, [one for one in decisions if one["subject"] == nodes[case.signal].name], at)
     for gang_case, gang in zip(GANG_CASES, gangs, strict=True):
         about = {f"job {gang.job_id}", *gang.nodes}
-        own = [one for one in decisions if one["subject"] in about]
+        own = [one for one in decisions if one["subject"] in about or _names(one["subject"], gang.nodes)]
         yield _found(Case("rank", gang_case.signal, gang_case.injected, _never, gang_case.rule), own, at)
+
+
+def _names(subject: str, nodes: Sequence[str]) -> bool:
+    """Two of them, as in "n1 - n2"."""
+    return {*subject.split(" - ")} <= {*nodes}
 
 
 def _is_idle(fleet: Fleet, name: str) -> bool:

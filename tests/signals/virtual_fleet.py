@@ -22,6 +22,7 @@ from understudy_agent.wire import (
     RankWindow,
     Report,
     Training,
+    Transfers,
 )
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
@@ -75,6 +76,8 @@ class Gang:
     variation: float = 0.03  # of each rank by itself
     work_variation: float = 0.0  # of all together
     training: Training | None = None  # what each rank reports
+    transfers: dict[tuple[int, int], float] = field(default_factory=dict)
+    """A rank and its peer → seconds that it spends in transfers with it in each step."""
 
     @property
     def world(self) -> int:
@@ -122,6 +125,7 @@ class Gang:
                     section=self.section,
                     data_seconds=[self.data_wait.get(rank, 0.0)] * steps if self.data_wait else [],
                     training=self.training,
+                    transfers=[Transfers(p, [s] * steps) for (r, p), s in self.transfers.items() if r == rank],
                 )
             )
         return found

@@ -16,6 +16,7 @@ from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second
 from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_fault
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
+from understudy_controlplane.detect.slow_pairs import slow_pairs
 from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judge_waiting, judged_ranks
 from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.fleet.evidence import Evidence, Json
@@ -41,7 +42,10 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
     starved = _on_nodes(snapshot, tables, judge_waiting(tables, _for_waiting(policy)))
     yield from _slow_findings(snapshot, [one for one in slow if not one.doubt], policy)
     yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
-    slow_nodes = {one.node for one in (*slow, *starved)}  # a rank in doubt does not accuse its node, nor clear it
+    pairs = list(slow_pairs(snapshot, policy))
+    yield from pairs
+    # A rank in doubt does not accuse its node, nor clear it.
+    slow_nodes = {one.node for one in (*slow, *starved)} | {one.node for one in pairs}
     for name, node in snapshot.nodes.items():
         if node.state is not NodeState.SUSPECT or node.heard_at is None:
             continue

@@ -59,6 +59,14 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfers:
+    """Time that ranks spent in transfers with single peers, waiting for them included."""
+
+    pairs: npt.NDArray[np.int64]  # shape (pairs, 2): a rank, and the peer that it waits for
+    seconds: npt.NDArray[np.float32]  # shape (pairs, steps), steps as in `StepTable.self_seconds`; NaN: not reported
+
+
+@dataclass(frozen=True, slots=True)
 class StepTable:
     """A consistent copy of the live step times.
 
@@ -91,6 +99,7 @@ class StepTable:
     """Shape of `self_seconds`: time spent waiting for data, which is no part of it. None: no rank reports any."""
     work: npt.NDArray[np.float32] | None = None
     """Shape of `self_seconds`: how much work a step was, in a unit of the training's own. None: no rank reports it."""
+    transfers: Transfers | None = None  # None: no rank reports any
     stacks: Mapping[int, str] = field(default_factory=dict)  # rank → where it stands still, innermost frame first
     training: Mapping[int, Training] = field(default_factory=dict)  # rank → what it last reported of its training
     wall_seconds: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))

@@ -14,10 +14,13 @@ import numpy.typing as npt
 
 from understudy_agent.wire import Collective, RankWindow, Training
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_controlplane.fleet.steps import BLOCK_STEPS, Block, Durations, StepTable
+from understudy_controlplane.fleet.steps import BLOCK_STEPS, Block, Durations, StepTable, Transfers
 
 STEPS_KEPT = 128
 STEP_SECONDS_MAX = 1e6
+
+PAIRS_MAX = 16_384
+"""Pairs of ranks of a gang whose transfers are kept: the first that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,11 @@ class StepBuffer:
         self._data: npt.NDArray[np.float32] | None = None
         self._work: npt.NDArray[np.float32] | None = None
         """Rings as well, once a rank reports such values."""
+        self._pairs: dict[int, dict[int, int]] = {}
+        """Rank → each of its peers → the row of `_transfers`."""
+        self._pair_count = 0
+        self._transfers = np.empty((0, STEPS_KEPT), dtype=np.float32)
+        """A ring as the others."""
         self._replicas = np.full(world_size, -1, dtype=np.int64)
         self._last = np.full(world_size, -1, dtype=np.int64)
 
@@ -108,6 +116,8 @@ class StepBuffer:
         if self._work is not None:
             known = [math.nan if value is None else value for value in window.work[-len(times) :]]
             _write(self._work[rank], end, known or [math.nan] * len(times))
+        if window.transfers or rank in self._pairs:
+            self._note_transfers(rank, window, end, len(times))
         if end - 1 > self._newest:
             if self._newest >= 0:
                 pause = now - max(self._newest_at, self._left_section_at)
@@ -120,6 +130,28 @@ class StepBuffer:
         self.advanced_at = now
         if self.first_step is None or first < self.first_step:
             self.first_step = first
+
+    def _note_transfers(self, rank: int, window: RankWindow, end: int, count: int) -> None:
+        """A peer that the window does not name took no time in it."""
+        reported = {one.peer: one.seconds for one in window.transfers}
+        rows = self._pairs.setdefault(rank, {})
+        for peer in reported.keys() - rows.keys():
+            if self._pair_count < PAIRS_MAX:
+                rows[peer] = self._pair_count
+                self._pair_count += 1
+        missing = self._pair_count - len(self._transfers)
+        if missing > 0:
+            more = np.full((max(missing, len(self._transfers), 16), STEPS_KEPT), np.nan, dtype=np.float32)
+            self._transfers = np.concatenate([self._transfers, more])
+        for peer, row in rows.items():
+            _write(self._transfers[row], end, (reported.get(peer) or [0.0] * count)[-count:])
+
+    def _known_transfers(self, steps: npt.NDArray[np.int64], late: npt.NDArray[np.bool_]) -> Transfers | None:
+        if not self._pair_count:
+            return None
+        pairs = [(row, rank, peer) for rank, rows in self._pairs.items() for peer, row in rows.items()]
+        places = np.array(sorted(pairs), np.int64)
+        return Transfers(places[:, 1:], _read(self._transfers[: len(places)], steps, late[places[:, 1]]))
 
     def _note_duration(self, rank: int, window: RankWindow, now: float) -> None:
         """Of a step, as the rank's process reports it: what cannot be is left out. A step takes all ranks the same
@@ -200,6 +232,7 @@ class StepBuffer:
             replicas=self._replicas.copy() if (self._replicas >= 0).any() else np.empty(0, np.int64),
             data_seconds=None if self._data is None else _read(self._data, steps, late),
             work=None if self._work is None else _read(self._work, steps, late),
+            transfers=self._known_transfers(steps, late),
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:
@@ -241,6 +274,8 @@ class StepBuffer:
         for ring in (self._ring, self._data, self._work):
             if ring is not None:
                 ring[rank, gap] = np.nan
+        for row in self._pairs.get(rank, {}).values():
+            self._transfers[row, gap] = np.nan
 
 
 def _write(row: npt.NDArray[np.float32], end: int, values: Sequence[float]) -> None:

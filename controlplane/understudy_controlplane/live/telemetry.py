@@ -163,12 +163,7 @@ class Telemetry:
             return f"they come from user {window.user_id}"
         if window.rank >= window.world_size or window.world_size > len(job.nodes) * RANKS_PER_NODE_MAX:
             return f"it cannot be in a world of {window.world_size} on {len(job.nodes)} nodes"
-        times = window.self_seconds
-        if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
-            return "they are impossible"
-        if _differ(window.data_seconds, times, STEP_SECONDS_MAX) or _differ(window.work, times, WORK_MAX):
-            return "their data_seconds or work are impossible"
-        return self._differs_from_gang(window)
+        return _impossible(window) or self._differs_from_gang(window)
 
     def _differs_from_gang(self, window: RankWindow) -> str:
         known = self._steps.get(window.job_id)
@@ -188,6 +183,19 @@ class Telemetry:
             learnt = buffer.durations if buffer is not None else self._learnt.get(window.job_id)
             buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt)
         return buffer
+
+
+def _impossible(window: RankWindow) -> str:
+    """Which of its values; empty: none."""
+    times = window.self_seconds
+    if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
+        return "they are impossible"
+    if _differ(window.data_seconds, times, STEP_SECONDS_MAX) or _differ(window.work, times, WORK_MAX):
+        return "their data_seconds or work are impossible"
+    for one in window.transfers:
+        if one.peer >= window.world_size or _differ(one.seconds, times, STEP_SECONDS_MAX):
+            return f"their transfers with rank {one.peer} are impossible"
+    return ""
 
 
 def _differ(values: Sequence[float | None], times: Sequence[float], most: float) -> bool:
