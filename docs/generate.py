@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -146,6 +146,9 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             inner.append((key, annotation))
             continue
+        named = get_args(annotation)[1:]  # of tables to which the site gives names
+        if named and isinstance(named[0], type) and issubclass(named[0], BaseModel):
+            inner.append((f"{name}.{key}.NAME", named[0]))
         default = "required" if field.default is PydanticUndefined else f"`{_toml(field.default)}`"
         mark = " *Needs a restart.*" if needs_restart(f"{name}.{key}" if name else key) else ""
         yield f"| `{key}` | {default} | {field.description}{mark} |"

@@ -53,6 +53,7 @@ KEYS = {
     "port": "port that is listened on",
     "rank": "rank of a gang",
     "reason": "why, in words",
+    "receiver": "receiver of notifications",
     "recovery": "id of a recovery",
     "release": "version of the sender",
     "releases": "nodes that a maintenance gives back",

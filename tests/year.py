@@ -128,6 +128,8 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.operator_intent.name: _requests(shape),
         tables.decision.name: _decisions(shape),
         tables.ticket.name: _tickets(shape),
+        tables.notice.name: _notices(shape),
+        tables.message.name: _messages(shape),
         tables.audit.name: _audit(shape),
     }
 
@@ -643,6 +645,46 @@ def _tickets(shape: Shape) -> Iterator[Row]:
             "sent_at": at,
             "closed_at": at + 7200 if at < NOW - 14_400 else None,
             "body": json.dumps({"node": node, "history": [EVIDENCE] * 8}),
+        }
+
+
+def _notices(shape: Shape) -> Iterator[Row]:
+    """Of each incident, and of each second one for the owner of its job."""
+    for number, node, at in shape.each(INCIDENTS_PER_NODE * 1.5):
+        yield {
+            "source": "incident",
+            "number": number,
+            "importance": "warning",
+            "stage": "over",
+            "title": f"node {node}: hardware fault",
+            "text": "xid.79: Xid 79 on GPU 0000:1b:00.0: the GPU has fallen off the bus\nRecovery 7 succeeded",
+            "about": json.dumps([node]),
+            "at": at,
+            "page": f"incidents/{number}",
+            "user": "",
+            "over_at": at + 7200,
+            "needs": "",
+        }
+
+
+def _messages(shape: Shape) -> Iterator[Row]:
+    """To two receivers."""
+    for number, node, at in shape.each(INCIDENTS_PER_NODE * 2):
+        yield {
+            "receiver": "oncall",
+            "user": "",
+            "notices": json.dumps([number]),
+            "made_at": at,
+            "due_at": at + 10,
+            "title": f"Understudy mycluster: node {node}: hardware fault",
+            "shown": f"{number} warning over",
+            "importance": "warning",
+            "revision": 3,
+            "accepted": 3,
+            "tries": 1,
+            "accepted_at": at + 7200,
+            "error": "",
+            "closed": at < NOW - 7200,
         }
 
 

@@ -73,6 +73,7 @@ from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.loop import Loop
+from understudy_controlplane.notify.notifier import Notifier
 from understudy_controlplane.notify.webhook import Webhook
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
@@ -88,6 +89,7 @@ from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.audit import AuditStore
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.events import EventStore
+from understudy_controlplane.store.notices import NoticeStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.report import ReportStore
 from understudy_controlplane.store.retention import RetentionStore
@@ -150,6 +152,7 @@ class ControlPlane:
     events: EventFeed
     live_views: LiveViews
     audit: AuditWriter
+    notifier: Notifier
 
     @property
     def app(self) -> FastAPI:
@@ -246,6 +249,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     pruner = Pruner(RetentionStore(engine), lambda: current.config.retention, clock)
+    notifier = Notifier(NoticeStore(engine), current, loop.pulse, clock)
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
     to_syslog = [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
@@ -259,7 +263,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         app = FastAPI(
             title="Understudy",
             lifespan=_lifespan(
-                (loop, pruner, core.verifier, audit, *to_syslog), engine, reads, admission, outside.stopping
+                (loop, pruner, core.verifier, notifier, audit, *to_syslog), engine, reads, admission, outside.stopping
             ),
             docs_url=None,
             redoc_url=None,
@@ -305,8 +309,11 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         app.include_router(
             spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
         )
-        of_drills = DrillDependencies(admission, stores.facts, stores.repairs, current, clock, loop.pulse, loop.wake)
-        app.include_router(drills_router(of_drills))
+        app.include_router(
+            drills_router(
+                DrillDependencies(admission, stores.facts, stores.repairs, current, clock, loop.pulse, loop.wake)
+            )
+        )
         _add_checkpoints(app, core, admission, clock)
 
         of_browsers = SessionDependencies(admission, Sessions(known, tokens, clock, current), clock)
@@ -326,6 +333,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         events,
         live_views,
         audit,
+        notifier,
     )
 
 
@@ -449,7 +457,7 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
 
 
 def _lifespan(
-    parts: Sequence[Loop | Pruner | Verifier | AuditWriter | AuditSyslog],
+    parts: Sequence[Loop | Pruner | Verifier | Notifier | AuditWriter | AuditSyslog],
     engine: Engine,
     reads: ReadDependencies,
     admission: Admission,

@@ -181,7 +181,7 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
         write(tree / HOME / "bin/understudy", COMMAND, 0o755)
         link(tree / "usr/bin/understudy", f"/{HOME}/bin/understudy")
     else:
-        everything = closure([f"{PROJECT}[controlplane,postgres]"])
+        everything = closure([f"{PROJECT}[controlplane,notify,postgres]"])
         copy(install(everything - agent, flavour, cache), library)
         for name in ("understudy_controlplane", "understudy_client"):
             copy(own / name, library / name)

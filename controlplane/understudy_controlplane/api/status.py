@@ -206,7 +206,13 @@ def _problems(deps: ReadDependencies) -> list[Problem]:
 def own_problems(deps: ReadDependencies) -> list[str]:
     """What an operator should know, also where the control plane itself works; without what has records of its own."""
     ends = ending_soon(deps.pulse.token_ends, deps.clock.now())
-    return [*map(str, _problems(deps)), *deps.pulse.config_problems, *_warnings_of_fleet(deps), *ends]
+    return [
+        *map(str, _problems(deps)),
+        *deps.pulse.config_problems,
+        *deps.pulse.notify_problems,
+        *_warnings_of_fleet(deps),
+        *ends,
+    ]
 
 
 def _waiting_for_people(snapshot: Snapshot | None) -> list[str]:

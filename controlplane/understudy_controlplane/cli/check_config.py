@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[C
         "topology.infiniband": lambda: _fabric(config.topology.infiniband),
         "repair.webhook": lambda: _webhook(config.repair.webhook),
     }
+    tries |= _notify(config)
     for name, attempt in tries.items():
         try:
             found = attempt()
@@ -206,6 +208,47 @@ def _fabric(path: Path | None) -> str:
     except (TopologyFileError, FabricMapError) as error:
         raise Wrong(str(error)) from error
     return f"{path} names switches; `understudy topology check` holds it against Slurm"
+
+
+def _notify(config: Config) -> dict[str, Callable[[], str]]:
+    """Sends nothing: `understudy notify test` does."""
+    tries: dict[str, Callable[[], str]] = {}
+    for name, receiver in config.notify.receivers.items():
+        tries[f"notify.receivers.{name}.url_file"] = partial(_address, receiver.url_file, receiver.kind.value)
+        if receiver.secret_file is not None:
+            tries[f"notify.receivers.{name}.secret_file"] = partial(_secret, receiver.secret_file)
+    if config.notify.heartbeat_url_file is not None:
+        tries["notify.heartbeat_url_file"] = partial(_address, config.notify.heartbeat_url_file, "webhook")
+    if config.notify.owners_url_file is not None:
+        tries["notify.owners_url_file"] = partial(_address, config.notify.owners_url_file, "apprise")
+    return tries
+
+
+def _address(path: Path, kind: str) -> str:
+    from importlib.util import find_spec
+
+    from understudy_controlplane.notify.addresses import one_url
+    from understudy_controlplane.notify.secret_files import SecretError
+
+    try:
+        url = one_url(path)
+    except SecretError as error:
+        raise Wrong(str(error)) from error
+    if kind == "apprise" and find_spec("apprise") is None:
+        raise Wrong("apprise is not installed; install slurm-understudy[notify]")
+    if kind != "apprise" and not url.startswith(("http://", "https://")):
+        raise Wrong(f"{path} has no address of HTTP; write https://HOST/PATH")
+    return f"{path} has an address; `understudy notify test` tries it"
+
+
+def _secret(path: Path) -> str:
+    from understudy_controlplane.notify.secret_files import SecretError, read_secret
+
+    try:
+        read_secret(path)
+    except SecretError as error:
+        raise Wrong(str(error)) from error
+    return f"{path} has a key"
 
 
 def _webhook(url: str) -> str:

@@ -104,7 +104,7 @@ def diagnose(
         _cluster(settings, config),
         _reading(gateway.slurm, policy, clock or SystemClock()),
         _user(settings, user_id, config),
-        *([] if config is None else [_validation(config, user_id)]),
+        *([] if config is None else [_validation(config, user_id), _notifications(config)]),
         _hooks(settings),
         _database(config),
     ]
@@ -215,6 +215,17 @@ def _validation(config: Config, user_id: int) -> Check:
         return Check("validation", Severity.GOOD, f"jobs of {wanted}")
     why = f"only root may submit jobs of another user: every validation fails; set validation.user to {name}"
     return Check("validation", Severity.DANGER if _acts(config) else Severity.COST, f"jobs of {wanted}", why)
+
+
+def _notifications(config: Config) -> Check:
+    names = [*config.notify.receivers]
+    if names:
+        remark = "`understudy notify test` shows whether they arrive"
+        return Check("notifications", Severity.GOOD, f"to {', '.join(names)}", remark)
+    if config.repair.webhook:
+        return Check("notifications", Severity.GOOD, "tickets go to repair.webhook", "")
+    why = "when a person is needed, only `understudy status` and the dashboard show it; set [notify.receivers]"
+    return Check("notifications", Severity.COST, "none", why)
 
 
 def _acts(config: Config | None) -> bool:

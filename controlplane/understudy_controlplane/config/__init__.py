@@ -22,6 +22,7 @@ from understudy_controlplane.config.action import Guards, Recovery, Repair, RunS
 from understudy_controlplane.config.checkpoints import Checkpoints
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
+from understudy_controlplane.config.notify import OWNERS, Importance, Notify, Receiver, ReceiverKind
 from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares, Topology
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "OWNERS",
     "Access",
     "Checkpoints",
     "Config",
@@ -40,11 +42,15 @@ __all__ = [
     "Guards",
     "Hang",
     "Hardware",
+    "Importance",
     "Jobs",
     "Lemon",
     "Limits",
     "Mode",
     "NoSpare",
+    "Notify",
+    "Receiver",
+    "ReceiverKind",
     "Recovery",
     "Repair",
     "Retention",
@@ -119,6 +125,7 @@ class Config(Section):
     repair: Repair = Repair()
     validation: Validation = Validation()
     checkpoints: Checkpoints = Checkpoints()
+    notify: Notify = Notify()
     retention: Retention = Retention()
 
     @model_validator(mode="after")
@@ -180,8 +187,8 @@ def _explain(origin: str, error: ErrorDetails) -> str:
 def _meant(location: list[str]) -> str:
     section: type[BaseModel] = Config
     for part in location[:-1]:
-        if part not in section.model_fields:  # a row of the policy
-            section = RowOverride
+        if part not in section.model_fields:  # the name of a table that the site chose
+            section = Receiver if section is Notify else RowOverride
             break
         annotation = section.model_fields[part].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -128,6 +128,12 @@ class Meters:
             ("cause", "outcome"),
             "10",
         )
+        self.notifications = self._counter(
+            "notifications_total",
+            "Notifications that a receiver took (sent) or did not (failed: it is tried again), by receiver.",
+            ("receiver", "outcome"),
+            "twice the receivers",
+        )
         self.recovery_seconds = self._histogram(
             "recovery_seconds",
             "From the fault, or the decision, to the end of a recovery.",

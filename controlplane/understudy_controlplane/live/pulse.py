@@ -34,5 +34,9 @@ class Pulse:
     """Why the configuration file, as it was read last, is not wholly in force."""
     token_ends: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Role and label of people and programs → when the last of their tokens ends."""
+    notify_problems: Sequence[str] = ()
+    """Why notifications do not reach their receivers."""
+    messages_waiting: Mapping[str, int] = field(default_factory=dict)
+    """Receiver of notifications → messages that it has not taken yet."""
     meters: Meters = field(default_factory=Meters)
     slurm: SlurmReading = field(default_factory=SlurmReading)

@@ -41,7 +41,7 @@ class Tickets:
         """An answer that has come meanwhile is written down first."""
         answer = self._webhook.take_answer(label)
         if answer:
-            log.warning("ticket_refused", ticket=label, url=self._current.config.repair.webhook, error=answer)
+            log.warning("ticket_refused", ticket=label, error=answer, remedy="see repair.webhook")
         elif answer is not None:
             self._store.ticket_sent(label, self._clock.now())
         return self._store.is_ticket_sent(label)

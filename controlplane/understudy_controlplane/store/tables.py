@@ -611,6 +611,50 @@ site_signal = Table(
     Index("ix_site_signal_until", "until"),
 )
 
+notice = Table(
+    "notice",
+    metadata,
+    # Of what people are notified: one row for each incident, ticket, or move of a job.
+    Column("id", Number, primary_key=True),
+    Column("source", String(16), nullable=False),  # fleet.notice.NoticeSource
+    Column("number", Number, nullable=False),  # of the incident, ticket, decision or recovery
+    Column("importance", String(16), nullable=False),  # config.Importance
+    Column("stage", String(16), nullable=False),  # fleet.notice.Stage
+    Column("title", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("about", JSON, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("page", String(255), nullable=False),
+    Column("user", String(255), nullable=False),  # the job's owner; empty: for operators
+    Column("over_at", Double),
+    Column("needs", Text, nullable=False),  # why a person is needed
+    UniqueConstraint("source", "number"),
+    Index("ix_notice_stage", "stage"),
+)
+
+message = Table(
+    "message",
+    metadata,
+    # What one receiver gets about some notices, with what became of it.
+    Column("id", Number, primary_key=True),
+    Column("receiver", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("notices", JSON, nullable=False),  # ids
+    Column("made_at", Double, nullable=False),
+    Column("due_at", Double, nullable=False),  # when it is sent, or tried again
+    Column("title", Text, nullable=False),
+    Column("shown", Text, nullable=False),
+    Column("importance", String(16), nullable=False),
+    Column("revision", Number, nullable=False),
+    Column("accepted", Number, nullable=False),  # revision
+    Column("tries", Number, nullable=False),
+    Column("accepted_at", Double),
+    Column("error", Text, nullable=False),
+    Column("closed", Boolean, nullable=False),
+    Index("ix_message_closed", "closed"),
+    Index("ix_message_accepted_at", "receiver", "accepted_at"),
+)
+
 barred_node = Table(
     "barred_node",
     metadata,

@@ -70,6 +70,11 @@ def _token_ends(source: Source) -> Iterator[Sample]:
         yield labels_text(role=role, label=label), at
 
 
+def _waiting(source: Source) -> Iterator[Sample]:
+    for receiver, count in source.pulse.messages_waiting.items():
+        yield labels_text(receiver=receiver), float(count)
+
+
 def _counter(name: str, documentation: str, value: Callable[[Source], float]) -> Metric[Source]:
     return Metric(name, documentation, one(value), kind=Kind.COUNTER)
 
@@ -142,6 +147,13 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
         _token_ends,
         ("role", "label"),
         "people and programs",
+    ),
+    Metric(
+        "notifications_waiting",
+        "Messages that a receiver has not taken yet, also those that wait for others or for the end of quiet hours.",
+        _waiting,
+        ("receiver",),
+        "receivers",
     ),
 )
 

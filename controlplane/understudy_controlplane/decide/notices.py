@@ -1,0 +1,263 @@
+"""What people are notified of, in words: of incidents, tickets, the circuit breaker and recoveries. Pure.
+
+Names, reasons and summaries come from users, operators and logs: `notify.plain` makes them harmless before they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from understudy_controlplane.config import Importance
+from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
+from understudy_controlplane.fleet.subject import SubjectKind
+
+MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
+
+STOPPED_SECONDS = 60.0
+"""After which the owner of a gang that stands still is notified, where no recovery has begun."""
+
+SHOWN_MAX = 8
+
+UNDER_WAY = (RecoveryStatus.RUNNING.value, RecoveryStatus.AWAITS_APPROVAL.value, RecoveryStatus.APPROVED.value)
+WELL = (RecoveryStatus.SUCCEEDED.value, RecoveryStatus.SUPERSEDED.value, RecoveryStatus.OVERTAKEN.value)
+LOOK_AT_CODE = (
+    "If it stops again at the same step, look at the program: `understudy explain job {job}` shows which ranks did not "
+    "arrive, and in which collective"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFacts:
+    """A recovery that moves or restarts a gang. `signal`: of its incident; empty: it has none."""
+
+    number: int
+    kind: str
+    status: str
+    outcome: str
+    job_id: int | None
+    job_name: str
+    user: str
+    nodes: tuple[str, ...]
+    spares: tuple[str, ...]
+    hang: str
+    fault_at: float
+    decided_at: float
+    ended_at: float | None
+    last_step: int | None
+    restore_step: int | None
+    signal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFacts:
+    """`job_id` and `user`: of an incident of a gang."""
+
+    number: int
+    kind: SubjectKind
+    subject: str
+    rule: str
+    signal: str
+    summary: str
+    fault_at: float
+    opened_at: float
+    closed_at: float | None
+    outcome: str
+    job_id: int | None = None
+    user: str = ""
+    moves: tuple[MoveFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TicketFacts:
+    """`about`: nodes and jobs; `waits`: it is open until a person has done something."""
+
+    number: int
+    node: str
+    about: tuple[str, ...]
+    reason: str
+    opened_at: float
+    closed_at: float | None
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """The opened breaker, or a recovery that awaits approval."""
+
+    number: int
+    subject: str
+    reason: str
+    at: float
+    ended_at: float | None = None
+    outcome: str = ""
+
+
+def of_incident(facts: IncidentFacts, needs: str = "") -> Notice:
+    """`needs`: why a person is needed; empty: none is."""
+    lines = [f"{facts.rule}: {_line(facts.summary)}", *(_of_move(one) for one in facts.moves)]
+    if facts.closed_at is not None:
+        lines.append(f"Over: {_line(facts.outcome)}")
+    failed = any(one.status == RecoveryStatus.FAILED.value for one in facts.moves[-1:])
+    moved = any(one.status == RecoveryStatus.SUCCEEDED.value for one in facts.moves[-1:])
+    stage = Stage.FAILED if failed else Stage.RECOVERED if moved else Stage.OPEN
+    name = f"job {facts.job_id}" if facts.job_id is not None else f"{facts.kind.value} {facts.subject}"
+    return Notice(
+        NoticeSource.INCIDENT,
+        facts.number,
+        Importance.PAGE if needs else Importance.WARNING,
+        Stage.OVER if facts.closed_at is not None else stage,
+        f"{name}: {_words(facts.signal)}",
+        "\n".join(lines),
+        (f"job {facts.job_id}" if facts.job_id is not None else facts.subject,),
+        facts.opened_at,
+        f"incidents/{facts.number}",
+        over_at=facts.closed_at,
+        needs=needs,
+    )
+
+
+def of_ticket(facts: TicketFacts) -> Notice:
+    over = Stage.OVER if facts.closed_at is not None else Stage.OPEN
+    return Notice(
+        NoticeSource.TICKET,
+        facts.number,
+        Importance.PAGE,
+        over if facts.waits else Stage.REPORTED,
+        f"a person is needed: {shown(facts.about)}",
+        _line(facts.reason),
+        facts.about,
+        facts.opened_at,
+        f"nodes/{facts.node}" if facts.waits else "",
+        over_at=facts.closed_at if facts.waits else None,
+        needs=_line(facts.reason),
+    )
+
+
+def of_breaker(facts: RequestFacts) -> Notice:
+    return Notice(
+        NoticeSource.BREAKER,
+        facts.number,
+        Importance.PAGE,
+        Stage.REPORTED,
+        "the circuit breaker is open",
+        f"{_line(facts.reason)}\nUnderstudy begins nothing until `understudy breaker reset REASON` closes it",
+        (),
+        facts.at,
+        "guards",
+        needs=_line(facts.reason),
+    )
+
+
+def of_approval(facts: RequestFacts) -> Notice:
+    return Notice(
+        NoticeSource.APPROVAL,
+        facts.number,
+        Importance.PAGE,
+        Stage.OPEN if facts.ended_at is None else Stage.OVER,
+        f"recovery {facts.number} awaits approval",
+        f"{_line(facts.reason)}\n`understudy recovery approve {facts.number} REASON`"
+        + (f"\nOver: {_line(facts.outcome)}" if facts.ended_at is not None else ""),
+        (facts.subject,),
+        facts.at,
+        f"recoveries/{facts.number}",
+        over_at=facts.ended_at,
+        needs=_line(facts.reason),
+    )
+
+
+def of_move(facts: MoveFacts) -> Notice:
+    """For the owner of the job: what happened, what it cost, and what there is to do."""
+    job = f"job {facts.job_id}"
+    cause = _cause(facts)
+    if facts.status in UNDER_WAY:
+        stage, did = Stage.OPEN, "Understudy is restarting it."
+    elif facts.status == RecoveryStatus.SUCCEEDED.value:
+        stage, did = Stage.OVER, _restarted(facts)
+    elif facts.status == RecoveryStatus.FAILED.value:
+        stage, did = Stage.OVER, "Understudy could not restart it; administrators can see why."
+    else:
+        stage, did = Stage.OVER, "Understudy left it as it is: what it was to be restarted for is no longer so."
+    advice = LOOK_AT_CODE.format(job=facts.job_id) + "." if facts.hang else "You do not have to do anything."
+    if facts.status == RecoveryStatus.FAILED.value:
+        advice = f"`squeue --jobs={facts.job_id}` shows its state; `scontrol requeue {facts.job_id}` starts it again."
+    return Notice(
+        NoticeSource.MOVE,
+        facts.number,
+        Importance.INFO if facts.status == RecoveryStatus.SUCCEEDED.value else Importance.WARNING,
+        stage,
+        f"{job} ({_line(facts.job_name)}): {cause}" if facts.job_name else f"{job}: {cause}",
+        "\n".join((did, advice)),
+        (job,),
+        facts.fault_at or facts.decided_at,
+        f"jobs/{facts.job_id}",
+        facts.user,
+        over_at=facts.ended_at if stage is Stage.OVER else None,
+    )
+
+
+def of_stopped(facts: IncidentFacts) -> Notice:
+    """For the owner of a gang that stands still, and that no recovery restarts."""
+    advice = LOOK_AT_CODE.format(job=facts.job_id)
+    return Notice(
+        NoticeSource.STOPPED,
+        facts.number,
+        Importance.WARNING,
+        Stage.OPEN if facts.closed_at is None else Stage.OVER,
+        f"job {facts.job_id}: {_words(facts.signal)}",
+        (
+            f"{_line(facts.summary)}\nUnderstudy has not restarted it. {advice}.\n"
+            f"`scontrol requeue {facts.job_id}` restarts it from its last checkpoint."
+            if facts.closed_at is None
+            else f"Over: {_line(facts.outcome)}"
+        ),
+        (f"job {facts.job_id}",),
+        facts.opened_at,
+        f"jobs/{facts.job_id}",
+        facts.user,
+        over_at=facts.closed_at,
+    )
+
+
+def shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_MAX]) + (f", … ({len(names)} in all)" if len(names) > SHOWN_MAX else "")
+
+
+def _of_move(move: MoveFacts) -> str:
+    about = f"job {move.job_id}" if move.job_id is not None else f"recovery {move.number}"
+    if move.status in UNDER_WAY:
+        return f"Recovery {move.number} of {about} is {_words(move.status)}"
+    seconds = f" after {move.ended_at - (move.fault_at or move.decided_at):.1f} s" if move.ended_at is not None else ""
+    to = f" with {shown(move.spares)}" if move.spares and move.status in WELL else ""
+    why = f": {_line(move.outcome)}" if move.outcome and move.status == RecoveryStatus.FAILED.value else ""
+    return f"Recovery {move.number} of {about}{to} {_words(move.status)}{seconds}{why}"
+
+
+def _cause(move: MoveFacts) -> str:
+    if move.hang:
+        return "its ranks stopped making steps"
+    if not move.nodes:
+        return "it was moved"
+    cause = _words(move.signal) if move.signal else "taken out of service"
+    return f"{shown(move.nodes)}: {cause}"
+
+
+def _restarted(move: MoveFacts) -> str:
+    did = f"Understudy restarted it{f' with {shown(move.spares)}' if move.spares else ''}"
+    if move.ended_at is not None:
+        did += f"; it stood still for {move.ended_at - (move.fault_at or move.decided_at):.0f} s"
+    if move.restore_step is None:
+        return f"{did}."
+    lost = move.last_step - move.restore_step if move.last_step is not None else None
+    steps = f", and {max(lost, 0)} steps are computed again" if lost is not None else ""
+    return f"{did}. It went on from step {move.restore_step}{steps}."
+
+
+def _line(text: str) -> str:
+    """Text of others as a part of one line."""
+    return " ".join(text.split())
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

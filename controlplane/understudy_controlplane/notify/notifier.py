@@ -1,0 +1,188 @@
+"""Notifies people, beside the loop: makes notices of what the database shows, and sends messages about them.
+
+What waits is in the database: a receiver that is away for an hour, or a restart of the control plane, loses nothing. A
+message is written before it is sent, and the answer after it. A process that ends in between sends that version once
+more, ten seconds later at the earliest, with the same id and revision.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.config import OWNERS, Config
+from understudy_controlplane.config.current import CurrentConfig
+from understudy_controlplane.fleet.job import opted_in
+from understudy_controlplane.fleet.notice import ENDED, Message, Notice
+from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.notify import messages
+from understudy_controlplane.notify.addresses import send
+from understudy_controlplane.notify.collector import Collector, Found
+from understudy_controlplane.notify.states import States
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.notices import NoticeStore
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 2.0
+SHOWN_AFTER_TRIES = 2
+NOT_FOR_OWNER = "notify=off"
+
+Begin = Callable[[str, Callable[[], None]], None]
+
+
+def beside(name: str, work: Callable[[], None]) -> None:
+    """On a thread of its own: a receiver that hangs delays no other. A daemon: nor the end of the process."""
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+class Notifier:
+    """One thread runs it."""
+
+    def __init__(
+        self, store: NoticeStore, current: CurrentConfig, pulse: Pulse, clock: Clock, begin: Begin = beside
+    ) -> None:
+        self._store = store
+        self._current = current
+        self._pulse = pulse
+        self._clock = clock
+        self._begin = begin
+        self._collector = Collector(store)
+        self._states = States(store, pulse, begin)
+        self._lock = threading.Lock()
+        self._busy: set[tuple[str, str]] = set()
+        self._answers: list[tuple[Message, str, str]] = []
+        self._error = ""
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._stopped.wait(LOOK_SECONDS):
+            self.look()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def look(self) -> None:
+        """One round. What fails is logged once, and tried again by the next round."""
+        error = ""
+        try:
+            self._look(self._current.config, self._clock.now())
+        except StoreError as problem:
+            error = type(problem).__name__
+            if error != self._error:
+                log.warning("notices_not_read", error=error)
+        except Exception as problem:
+            error = type(problem).__name__
+            if error != self._error:
+                log.exception("notices_failed", error=error)
+        self._error = error
+
+    def _look(self, config: Config, now: float) -> None:
+        self._take_answers(now)
+        found = self._collector.look(now, self._unwanted())
+        if found.new or found.changed:
+            about = self._messages_about(found, config, now)
+            self._store.record(found.new, found.changed.values(), about)
+        self._collector.written(found)
+        self._send_due(config, now)
+        self._states.look(config, now)
+        self._take_answers(now)  # of those that were sent at once
+        self._show(config)
+
+    def _unwanted(self) -> set[int]:
+        snapshot = self._pulse.snapshot
+        jobs = snapshot.jobs.values() if snapshot is not None else ()
+        return {one.key.job_id for one in jobs if opted_in(one.slurm.comment, NOT_FOR_OWNER)}
+
+    def _messages_about(
+        self, found: Found, config: Config, now: float
+    ) -> Callable[[Sequence[Notice]], Iterator[Message]]:
+        sending = self._store.sending()
+        accepted_at = {
+            receiver: self._store.accepted_at(receiver) for receiver in config.notify.receivers
+        }  # not for owners: each of them gets few
+
+        def about(written: Sequence[Notice]) -> Iterator[Message]:
+            unsent = {(one.receiver, one.user): one for one in sending if one.is_new}
+            known = {(one.receiver, number) for one in sending for number in one.notices}
+            touched: dict[tuple[str, str], Message] = {}
+            changed = [one for one in found.changed.values() if one.stage not in ENDED]
+            for notice in (*written, *changed):
+                for receiver in messages.addressees(notice, config.notify):
+                    if (receiver, notice.id) not in known:
+                        key = (receiver, notice.user)
+                        last = touched.get(key, unsent.get(key))
+                        touched[key] = messages.joined(
+                            last, receiver, notice, config.notify, now, accepted_at.get(receiver)
+                        )
+            return iter(touched.values())
+
+        return about
+
+    def _send_due(self, config: Config, now: float) -> None:
+        sending = self._store.sending()
+        notices = self._store.notices({number for one in sending for number in one.notices})
+        changed: list[Message] = []
+        due: list[tuple[Message, list[Notice]]] = []
+        for before in sending:
+            about = [notices[number] for number in before.notices if number in notices]
+            message = messages.followed(before, about, config.notify, now) if about else replace(before, closed=True)
+            to = (message.receiver, message.user)
+            if message.is_waiting and message.due_at <= now and to not in self._busy:
+                message = messages.attempted(message, now)
+                self._busy.add(to)
+                due.append((message, about))
+            if message != before:
+                changed.append(message)
+        self._store.put(changed)
+        for message, about in due:
+            self._send(config, message, about, now)
+
+    def _send(self, config: Config, message: Message, about: list[Notice], now: float) -> None:
+        version = messages.shown(message, about, config.cluster, config.notify)
+        body = messages.as_json(message, version, about, config.cluster)
+
+        def work() -> None:
+            error = send(config, (message.receiver, message.user), version, body, now)
+            with self._lock:
+                self._answers.append((message, version.title, error))
+
+        self._begin(f"message {message.id}", work)
+
+    def _take_answers(self, now: float) -> None:
+        with self._lock:
+            answers, self._answers = self._answers, []
+        if not answers:
+            return
+        newest = {one.id: one for one in self._store.sending()}
+        changed: list[Message] = []
+        for message, title, error in answers:
+            self._busy.discard((message.receiver, message.user))
+            self._pulse.meters.notifications.labels(message.receiver, "failed" if error else "sent").inc()
+            if error:
+                log.warning("notification_not_sent", receiver=message.receiver, error=error, tries=message.tries)
+            if message.id in newest:
+                changed.append(messages.answered(newest[message.id], message.revision, title, error, now))
+        self._store.put(changed)
+
+    def _show(self, config: Config) -> None:
+        waiting = [one for one in self._store.sending() if one.is_waiting]
+        counts: dict[str, int] = dict.fromkeys((*config.notify.receivers, OWNERS), 0)
+        for one in waiting:
+            counts[one.receiver] = counts.get(one.receiver, 0) + 1
+        failing = {one.receiver: one.error for one in waiting if one.error and one.tries >= SHOWN_AFTER_TRIES}
+        self._pulse.messages_waiting = counts
+        self._pulse.notify_problems = problems(failing | self._states.failing())
+
+
+def problems(failing: Mapping[str, str]) -> list[str]:
+    """`failing`: receiver → why it accepts nothing."""
+    return [
+        f"no notification reaches {name}: {error}; correct the cause, and try it with `understudy notify test {name}`"
+        for name, error in sorted(failing.items())
+    ]

@@ -1,0 +1,343 @@
+"""What people are notified of: notices, the messages about them, and the rows that they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, bindparam, func, insert, select, update
+
+from understudy_controlplane.config import Importance
+from understudy_controlplane.decide.notices import MOVES, IncidentFacts, MoveFacts, RequestFacts, TicketFacts
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryStatus, SwapPlan
+from understudy_controlplane.fleet.subject import SubjectKind
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.recoveries import plan_of
+
+AT_ONCE = 500
+"""Rows of one query."""
+
+_NOTICE, _MESSAGE, _JOB = tables.notice, tables.message, tables.job
+_INCIDENT, _TICKET, _DECISION, _RECOVERY = tables.incident, tables.ticket, tables.decision, tables.recovery
+
+_TABLES: Mapping[NoticeSource, Any] = {
+    NoticeSource.INCIDENT: _INCIDENT,
+    NoticeSource.STOPPED: _INCIDENT,
+    NoticeSource.TICKET: _TICKET,
+    NoticeSource.BREAKER: _DECISION,
+    NoticeSource.APPROVAL: _RECOVERY,
+    NoticeSource.MOVE: _RECOVERY,
+}
+_LAST = select(func.max(_NOTICE.c.number)).where(_NOTICE.c.source == bindparam("of"))
+_GOING_ON = select(_NOTICE).where(_NOTICE.c.stage.in_([Stage.OPEN.value, Stage.RECOVERED.value, Stage.FAILED.value]))
+_SENDING = select(_MESSAGE).where(_MESSAGE.c.closed.is_(False)).order_by(_MESSAGE.c.id)
+_ACCEPTED_AT = select(func.max(_MESSAGE.c.accepted_at)).where(_MESSAGE.c.receiver == bindparam("by"))
+_OF_INCIDENTS = (
+    select(_DECISION.c.incident, _DECISION.c.recovery)
+    .where(_DECISION.c.incident.in_(bindparam("these", expanding=True)), _DECISION.c.recovery.is_not(None))
+    .distinct()
+)
+_SIGNALS = (
+    select(_DECISION.c.recovery, _INCIDENT.c.signal)
+    .join(_INCIDENT, _INCIDENT.c.id == _DECISION.c.incident)
+    .where(_DECISION.c.recovery.in_(bindparam("these", expanding=True)))
+)
+_WITH_JOB = select(_RECOVERY, _JOB.c.job_id, _JOB.c.name, _JOB.c.user).join_from(
+    _RECOVERY, _JOB, _JOB.c.id == _RECOVERY.c.job, isouter=True
+)
+_RESTORED = (
+    select(tables.attempt.c.restore_step)
+    .where(
+        tables.attempt.c.job == bindparam("of"),
+        tables.attempt.c.restart_count == bindparam("restarts"),
+        tables.attempt.c.launch == bindparam("launch"),
+    )
+    .limit(1)
+)
+
+
+_Found = TypeVar("_Found")
+
+
+class NoticeStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(self, now: float) -> dict[NoticeSource, int]:
+        """Of each source the number of the last row that was looked at. What happened before the first start of a
+        release that notifies is not reported: a row without words stands for it.
+        """
+        found: dict[NoticeSource, int] = {}
+        with self._engine.begin() as connection:
+            for source, table in _TABLES.items():
+                last = connection.execute(_LAST, {"of": source.value}).scalar()
+                if last is None:
+                    last = connection.execute(select(func.max(table.c.id))).scalar() or 0
+                    mark = Notice(source, last, Importance.INFO, Stage.REPORTED, "", "", (), now)
+                    insert_new(connection, _NOTICE, [_values_of_notice(mark)])
+                found[source] = last
+        return found
+
+    # -- what notices are made from ----------------------------------------------------------------------------
+
+    def new_incidents(self, after: int) -> list[IncidentFacts]:
+        return self._incidents(_INCIDENT.c.id > after)
+
+    def stopped(self, after: int, opened_before: float) -> list[IncidentFacts]:
+        """Incidents of gangs."""
+        is_old = _INCIDENT.c.opened_at <= opened_before
+        return self._incidents(_INCIDENT.c.id > after, is_old, _INCIDENT.c.subject_kind == SubjectKind.GANG.value)
+
+    def incidents(self, numbers: Collection[int]) -> list[IncidentFacts]:
+        return self._by_number(numbers, lambda some: self._incidents(_INCIDENT.c.id.in_(some)))
+
+    def new_tickets(self, after: int) -> list[TicketFacts]:
+        return self._tickets(_TICKET.c.id > after)
+
+    def tickets(self, numbers: Collection[int]) -> list[TicketFacts]:
+        return self._by_number(numbers, lambda some: self._tickets(_TICKET.c.id.in_(some)))
+
+    def new_breakers(self, after: int) -> list[RequestFacts]:
+        table = _DECISION
+        query = select(table.c.id, table.c.subject, table.c.reason, table.c.at).where(
+            table.c.action == Action.OPEN_BREAKER.value, table.c.id > after
+        )
+        with reading(self._engine) as connection:
+            return [RequestFacts(*row) for row in connection.execute(query.order_by(table.c.id).limit(AT_ONCE))]
+
+    def new_approvals(self, after: int) -> list[RequestFacts]:
+        status = _RECOVERY.c.status == RecoveryStatus.AWAITS_APPROVAL.value
+        return [_approval(row) for row in self._rows(_WITH_JOB.where(status, _RECOVERY.c.id > after), _RECOVERY.c.id)]
+
+    def approvals(self, numbers: Collection[int]) -> list[RequestFacts]:
+        return self._by_number(
+            numbers,
+            lambda some: [
+                _approval(row) for row in self._rows(_WITH_JOB.where(_RECOVERY.c.id.in_(some)), _RECOVERY.c.id)
+            ],
+        )
+
+    def new_moves(self, after: int) -> list[MoveFacts]:
+        return self._moves(_RECOVERY.c.id > after, _RECOVERY.c.kind.in_(MOVES), _RECOVERY.c.approve_by.is_(None))
+
+    def moves(self, numbers: Collection[int]) -> list[MoveFacts]:
+        return self._by_number(numbers, lambda some: self._moves(_RECOVERY.c.id.in_(some)))
+
+    def _by_number(self, numbers: Collection[int], read: Callable[[list[int]], list[_Found]]) -> list[_Found]:
+        ordered = sorted(numbers)
+        return [one for begin in range(0, len(ordered), AT_ONCE) for one in read(ordered[begin : begin + AT_ONCE])]
+
+    def _rows(self, query: Select[Any], number: ColumnElement[int]) -> Sequence[Row[Any]]:
+        with reading(self._engine) as connection:
+            return connection.execute(query.order_by(number).limit(AT_ONCE)).all()
+
+    def _incidents(self, *which: ColumnElement[bool]) -> list[IncidentFacts]:
+        rows = self._rows(select(_INCIDENT).where(*which), _INCIDENT.c.id)
+        if not rows:
+            return []
+        with reading(self._engine) as connection:
+            links = connection.execute(_OF_INCIDENTS, {"these": [row.id for row in rows]}).all()
+            users = _owners(connection, [row.subject for row in rows if row.subject_kind == SubjectKind.GANG.value])
+        moves = {one.number: one for one in self.moves({link.recovery for link in links}) if one.kind in MOVES}
+        of_incident: dict[int, list[MoveFacts]] = {}
+        for link in sorted(links, key=lambda one: one.recovery):
+            if link.recovery in moves:
+                of_incident.setdefault(link.incident, []).append(moves[link.recovery])
+        return [_incident(row, of_incident.get(row.id, ()), users) for row in rows]
+
+    def _tickets(self, *which: ColumnElement[bool]) -> list[TicketFacts]:
+        return [_ticket(row) for row in self._rows(select(_TICKET).where(*which), _TICKET.c.id)]
+
+    def _moves(self, *which: ColumnElement[bool]) -> list[MoveFacts]:
+        rows = self._rows(_WITH_JOB.where(*which), _RECOVERY.c.id)
+        if not rows:
+            return []
+        with reading(self._engine) as connection:
+            these = {"these": [row.id for row in rows]}
+            signals = {row.recovery: row.signal for row in connection.execute(_SIGNALS, these)}
+            return [_move(connection, row, signals.get(row.id, "")) for row in rows]
+
+    # -- notices and messages ----------------------------------------------------------------------------------
+
+    def going_on(self) -> list[Notice]:
+        """Notices whose end is waited for."""
+        with reading(self._engine) as connection:
+            return sorted((_notice(row) for row in connection.execute(_GOING_ON)), key=lambda one: one.id)
+
+    def notices(self, ids: Collection[int]) -> dict[int, Notice]:
+        def read(some: list[int]) -> list[Notice]:
+            with reading(self._engine) as connection:
+                return [_notice(row) for row in connection.execute(select(_NOTICE).where(_NOTICE.c.id.in_(some)))]
+
+        return {one.id: one for one in self._by_number(ids, read)}
+
+    def recent(self, since: float) -> list[Notice]:
+        """Of the newest ones those that began or ended since then."""
+        query = select(_NOTICE).order_by(_NOTICE.c.id.desc()).limit(AT_ONCE)
+        with reading(self._engine) as connection:
+            return [one for one in map(_notice, connection.execute(query)) if max(one.at, one.over_at or 0.0) >= since]
+
+    def sending(self) -> list[Message]:
+        """Messages to which something may still be added, or that were not taken yet."""
+        with reading(self._engine) as connection:
+            return [_message(row) for row in connection.execute(_SENDING)]
+
+    def accepted_at(self, receiver: str) -> float | None:
+        """When it last took a message."""
+        with reading(self._engine) as connection:
+            found: float | None = connection.execute(_ACCEPTED_AT, {"by": receiver}).scalar()
+        return found
+
+    def record(
+        self,
+        new: Iterable[Notice],
+        changed: Iterable[Notice],
+        messages_about: Callable[[list[Notice]], Iterable[Message]],
+    ) -> None:
+        """In one transaction: what is new, with the messages about it. A notice that is known is not written again."""
+        with self._engine.begin() as connection:
+            for one in changed:
+                connection.execute(update(_NOTICE).where(_NOTICE.c.id == one.id).values(_values_of_notice(one)))
+            written: list[Notice] = []
+            for one in new:
+                insert_new(connection, _NOTICE, [_values_of_notice(one)])
+                key = (_NOTICE.c.source == one.source.value, _NOTICE.c.number == one.number)
+                written.append(_notice(connection.execute(select(_NOTICE).where(*key)).one()))
+            for message in messages_about(written):
+                _put(connection, message)
+
+    def put(self, messages: Iterable[Message]) -> None:
+        with self._engine.begin() as connection:
+            for message in messages:
+                _put(connection, message)
+
+
+def _put(connection: Connection, message: Message) -> None:
+    values = {name: getattr(message, name) for name in Message.__slots__ if name not in ("id", "notices", "importance")}
+    values |= {"notices": [*message.notices], "importance": message.importance.value}
+    if message.id:
+        connection.execute(update(_MESSAGE).where(_MESSAGE.c.id == message.id).values(values))
+    else:
+        connection.execute(insert(_MESSAGE).values(values))
+
+
+def _values_of_notice(one: Notice) -> dict[str, Any]:
+    return {
+        "source": one.source.value,
+        "number": one.number,
+        "importance": one.importance.value,
+        "stage": one.stage.value,
+        "title": one.title,
+        "text": one.text,
+        "about": [*one.about],
+        "at": one.at,
+        "page": one.page,
+        "user": one.user,
+        "over_at": one.over_at,
+        "needs": one.needs,
+    }
+
+
+def _notice(row: Row[Any]) -> Notice:
+    values = dict(row._mapping)
+    values |= {
+        "source": NoticeSource(row.source),
+        "importance": Importance(row.importance),
+        "stage": Stage(row.stage),
+        "about": tuple(row.about),
+    }
+    return Notice(**values)
+
+
+def _message(row: Row[Any]) -> Message:
+    values = dict(row._mapping)
+    return Message(**values | {"notices": tuple(row.notices), "importance": Importance(row.importance)})
+
+
+def _owners(connection: Connection, subjects: Sequence[str]) -> dict[str, str]:
+    """Name of a gang → its user."""
+    keys = {name: key for name in subjects if (key := _job_of(name)) is not None}
+    if not keys:
+        return {}
+    query = select(_JOB.c.job_id, _JOB.c.submit_at, _JOB.c.user).where(
+        _JOB.c.job_id.in_({key[0] for key in keys.values()})
+    )
+    known = {(row.job_id, row.submit_at): row.user for row in connection.execute(query)}
+    return {name: known.get(key, "") for name, key in keys.items()}
+
+
+def _job_of(subject: str) -> tuple[int, int] | None:
+    """Job id and time of submission of a gang's name, `cluster/17@1700000000`."""
+    job, _, submitted = subject.rpartition("/")[2].partition("@")
+    return (int(job), int(submitted)) if job.isdecimal() and submitted.isdecimal() else None
+
+
+def _incident(row: Row[Any], moves: Sequence[MoveFacts], users: Mapping[str, str]) -> IncidentFacts:
+    kind = SubjectKind(row.subject_kind)
+    job = _job_of(row.subject) if kind is SubjectKind.GANG else None
+    return IncidentFacts(
+        row.id,
+        kind,
+        row.subject,
+        row.rule,
+        row.signal,
+        row.summary,
+        row.fault_at,
+        row.opened_at,
+        row.closed_at,
+        row.outcome,
+        job[0] if job else None,
+        users.get(row.subject, ""),
+        tuple(moves),
+    )
+
+
+def _ticket(row: Row[Any]) -> TicketFacts:
+    about = row.body.get("about") or [row.node]
+    waits = "about" not in row.body
+    return TicketFacts(
+        row.id, row.node, tuple(map(str, about)), str(row.body.get("reason", "")), row.opened_at, row.closed_at, waits
+    )
+
+
+def _approval(row: Row[Any]) -> RequestFacts:
+    nodes = plan_of(row.kind, row.plan).nodes
+    subject = f"job {row.job_id}" if row.job_id is not None else ", ".join(nodes)
+    waits = row.status == RecoveryStatus.AWAITS_APPROVAL.value
+    reason = f"{row.kind.replace('_', ' ')} of {subject}" + (f" on {', '.join(nodes)}" if nodes else "")
+    ended_at = None if waits else (row.approved_at or row.ended_at or row.decided_at)
+    return RequestFacts(row.id, subject, reason, row.decided_at, ended_at, row.outcome or row.status.replace("_", " "))
+
+
+def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
+    plan = plan_of(row.kind, row.plan)
+    swap = plan if isinstance(plan, SwapPlan) else None
+    restored: int | None = None
+    if swap is not None and row.job is not None and row.status == RecoveryStatus.SUCCEEDED.value:
+        of_next = (
+            {"restarts": swap.restart_count, "launch": plan.launch + 1}
+            if isinstance(plan, AllocationSwapPlan)
+            else {"restarts": swap.restart_count + 1, "launch": 0}
+        )
+        restored = connection.execute(_RESTORED, {"of": row.job, **of_next}).scalar()
+    return MoveFacts(
+        row.id,
+        row.kind,
+        row.status,
+        row.outcome,
+        row.job_id,
+        row.name or "",
+        row.user or "",
+        tuple(plan.nodes),
+        tuple(getattr(plan, "spares", ())),
+        swap.hang if swap else "",
+        row.fault_at,
+        row.decided_at,
+        row.ended_at,
+        swap.last_step if swap else None,
+        restored,
+        signal,
+    )

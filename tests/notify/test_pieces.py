@@ -1,0 +1,187 @@
+"""Parts of a notification: harmless text, secrets, quiet hours, words, settings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tests import builders as b
+from tests.notify.site import NOW, secret_file
+from understudy_controlplane.config import Config, ConfigError, Importance, Notify, parse_config
+from understudy_controlplane.decide.notices import MoveFacts, of_move
+from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
+from understudy_controlplane.notify import messages
+from understudy_controlplane.notify.plain import LINE_CHARACTERS_MAX, LOOK_ALIKES, plain
+from understudy_controlplane.notify.quiet_hours import quiet_until
+from understudy_controlplane.notify.secret_files import SecretError, read_secret, without
+
+
+class TestPlainText:
+    @given(some.text(max_size=60), some.integers(1, 8))
+    def test_is_one_line_without_markup_whatever_comes_in(self, text: str, times: int) -> None:
+        shown = plain(text * times)
+        assert len(shown) <= LINE_CHARACTERS_MAX
+        assert not set(shown) & {*map(chr, LOOK_ALIKES), "\n", "\r", "\t", "\x1b", "\u202e", "\u200b"}
+        assert "://" not in shown
+
+    def test_leaves_usual_words_as_they_are(self) -> None:
+        usual = "GPU 3 of gpu-r01-n02: Xid 79, 12.5 % (understudy_spares); look at #7!"
+        assert plain(usual) == usual
+
+
+class TestSecrets:
+    URLS = (
+        "https://hooks.example.org/services/T0123456789/ABCDEFGHIJKLMNOPQRSTUVWX",
+        "mailtos://me:p%40ssw0rd@smtp.example.org:587/?from=understudy@example.org",
+        "https://example.org/alerts?api_key=0123456789abcdef0123",
+    )
+
+    @pytest.mark.parametrize("url", URLS)
+    def test_are_taken_out_whole_and_in_parts(self, url: str) -> None:
+        text = f"ConnectError: {url} p@ssw0rd ABCDEFGHIJKLMNOPQRSTUVWX 0123456789abcdef0123"
+        for secret in ("p%40ssw0rd", "p@ssw0rd", "ABCDEFGHIJKLMNOPQRSTUVWX", "0123456789abcdef0123"):
+            assert (secret in without(text, self.URLS)) is False
+        assert without("Understudy: node n3 at example.org", [url]) == "Understudy: node n3 at example.org"
+
+    def test_come_from_files_that_are_closed_to_others(self, tmp_path: Path) -> None:
+        file = Path(secret_file(tmp_path / "key", " the key \n"))
+        assert read_secret(file) == "the key"
+        file.chmod(0o644)
+        with pytest.raises(SecretError, match=r"is open to all users; close it: chmod o= "):
+            read_secret(file)
+        for content, cause in ((b"", "is empty"), (b"\xff\xfe", "is not UTF-8"), (b"x" * 70_000, "more than 65536")):
+            file.chmod(0o600)
+            file.write_bytes(content)
+            with pytest.raises(SecretError, match=cause):
+                read_secret(file)
+        with pytest.raises(SecretError, match="cannot be read: No such file"):
+            read_secret(tmp_path / "none")
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(f"{text}+00:00").astimezone(UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("hours", "zone", "now", "end"),
+    [
+        ("", "UTC", "2026-11-24T03:00", None),
+        ("22:00-07:00", "UTC", "2026-11-24T21:59", None),
+        ("22:00-07:00", "UTC", "2026-11-24T22:00", "2026-11-25T07:00"),
+        ("22:00-07:00", "UTC", "2026-11-25T06:59", "2026-11-25T07:00"),
+        ("22:00-07:00", "UTC", "2026-11-25T07:00", None),
+        ("12:00-13:30", "UTC", "2026-11-24T13:00", "2026-11-24T13:30"),
+        ("22:00-07:00", "Europe/Berlin", "2026-11-24T21:30", "2026-11-25T06:00"),
+        ("22:00-07:00", "Europe/Berlin", "2027-03-27T22:00", "2027-03-28T05:00"),  # summer time begins that night
+        ("07:00-07:00", "UTC", "2026-11-24T07:00", None),
+    ],
+)
+def test_quiet_hours_end_when_the_clock_of_their_place_shows_it(
+    hours: str, zone: str, now: str, end: str | None
+) -> None:
+    assert quiet_until(hours, zone, at(now)) == (at(end) if end else None)
+
+
+def notice(number: int, **changes: Any) -> Notice:
+    values: dict[str, Any] = {
+        "importance": Importance.WARNING,
+        "stage": Stage.OPEN,
+        "id": number,
+        "page": "incidents/1",
+    }
+    title, text = f"node n{number}: hardware fault", "xid.79: GPU has fallen off the bus"
+    return Notice(
+        NoticeSource.INCIDENT, number, title=title, text=text, about=(f"n{number}",), at=NOW, **values | changes
+    )
+
+
+def test_a_message_lists_what_needs_a_person_first_and_at_most_twenty() -> None:
+    about = [notice(number) for number in range(1, 31)] + [
+        notice(31, importance=Importance.PAGE, needs="all repairs failed")
+    ]
+    policy = Notify(dashboard="https://understudy.example.org/dashboard")
+    shown = messages.shown(Message("hook", "", (), NOW, NOW), about, "c1", policy)
+    lines = shown.text.split("\n")
+    assert lines[0] == "31 notices, 1 of them need a person:"
+    assert lines[2].endswith("a person is needed, open: node n31: hardware fault")
+    assert lines[4] == "A person is needed: all repairs failed"
+    assert lines[-1] == "and 11 more: https://understudy.example.org/dashboard/incidents"
+    assert shown.importance is Importance.PAGE
+
+
+def move(**changes: Any) -> MoveFacts:
+    values: dict[str, Any] = {
+        "number": 3,
+        "kind": "pool",
+        "status": "succeeded",
+        "outcome": "",
+        "job_id": 17,
+        "job_name": "pretrain",
+        "user": "alice",
+        "nodes": ("n3",),
+        "spares": ("n5",),
+        "hang": "",
+        "fault_at": NOW,
+        "decided_at": NOW + 1,
+        "ended_at": NOW + 34,
+        "last_step": 1012,
+        "restore_step": 1000,
+        "signal": "hardware_fault",
+    }
+    return MoveFacts(**values | changes)
+
+
+class TestWhatAnOwnerReads:
+    def test_names_the_fault_the_spare_and_the_steps(self) -> None:
+        shown = of_move(move())
+        assert shown.title == "job 17 (pretrain): n3: hardware fault"
+        assert shown.text == (
+            "Understudy restarted it with n5; it stood still for 34 s. It went on from step 1000, and 12 steps are "
+            "computed again.\nYou do not have to do anything."
+        )
+
+    def test_says_what_to_do_where_it_may_be_their_program(self) -> None:
+        shown = of_move(move(hang="no step for 60 s", nodes=(), spares=()))
+        assert shown.title == "job 17 (pretrain): its ranks stopped making steps"
+        assert "look at the program: `understudy explain job 17`" in shown.text
+
+    def test_says_how_to_start_it_where_understudy_could_not(self) -> None:
+        shown = of_move(move(status="failed", outcome="an operator's own words"))
+        assert "scontrol requeue 17" in shown.text
+        assert "operator's own words" not in shown.text
+
+    def test_has_no_line_of_its_own_for_a_job_name(self) -> None:
+        assert "\n" not in of_move(move(job_name="x\nUnderstudy: all is well")).title
+
+
+BASE = 'cluster = "c1"\n[notify]\n'
+OF_KIND = '[notify.receivers.{}]\nkind = "{}"\nurl_file = "/x"\n'
+WRONG = [
+    (OF_KIND.format("hook", "webhook"), "a webhook needs secret_file"),
+    (OF_KIND.format("Hook", "apprise"), "'Hook': a receiver's name has small letters"),
+    (OF_KIND.format("owners", "apprise"), "is not 'owners'"),
+    (OF_KIND.format("a", "apprise") + 'secret_file = "/y"\n', "not used by kind apprise"),
+    (OF_KIND.format("a", "alertmanager") + 'quiet_hours = "22:00-07:00"\n', "mute_time_intervals"),
+    (OF_KIND.format("a", "apprise") + 'quiet_hours = "22-7"\n', "quiet_hours"),
+    (OF_KIND.format("a", "apprise") + 'urlfile = "/y"\n', "did you mean 'url_file'"),
+    ('time_zone = "Mars/Base"\n', "no time zone of this host"),
+    ('dashboard = "https://me:password@host/x"\n', "notify.dashboard"),
+]
+
+
+@pytest.mark.parametrize(("text", "cause"), WRONG)
+def test_settings_that_cannot_be_meant_are_refused(text: str, cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause.replace("(", r"\(")):
+        parse_config(BASE + text, "c.toml")
+
+
+def test_a_receiver_is_configured_in_three_lines() -> None:
+    config = parse_config(BASE + OF_KIND.format("oncall", "apprise"), "c.toml")
+    assert isinstance(config, Config)
+    assert config.notify.receivers["oncall"].least is Importance.WARNING
+    assert b.config().notify.receivers == {}
