@@ -133,7 +133,7 @@ def _content(wheel: Path) -> set[str]:
 def test_every_package_that_the_code_imports_is_declared() -> None:
     """The tests below borrow the development environment's packages, so they would not miss one."""
     base = {_name(line) for line in MAIN_PROJECT["dependencies"]}
-    extras = {_name(line) for extra in ("controlplane", "postgres") for line in _extra(extra)}
+    extras = {_name(line) for extra in ("controlplane", "notify", "postgres") for line in _extra(extra)}
     # Only where the site has it: the user's PyTorch on the node; pyslurm, which depends on the site's Slurm; xxhash,
     # without which an agent cannot compare the checksums that a hook has made with it.
     optional = {"torch", "pyslurm", "xxhash"}

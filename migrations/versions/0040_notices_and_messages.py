@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("source", "number", name=op.f("uq_notice_source_number")),
     )
     op.create_index("ix_notice_stage", "notice", ["stage"])
+    op.create_index("ix_notice_at", "notice", ["at"])
     op.create_table(
         "message",
         sa.Column("id", number, nullable=False),
@@ -56,6 +57,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_message")),
     )
     op.create_index("ix_message_closed", "message", ["closed"])
+    op.create_index("ix_message_made_at", "message", ["made_at"])
     op.create_index("ix_message_accepted_at", "message", ["receiver", "accepted_at"])
 
 

@@ -166,7 +166,7 @@ def test_on_a_compute_node_help_shows_what_runs_there_and_other_commands_name_wh
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("understudy no", ["node"]),
+        ("understudy nod", ["node"]),
         ("understudy ins", ["install-hooks"]),
         ("understudy node re", ["release", "requests", "retire"]),
         ("understudy recovery list --st", ["--status"]),

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from understudy_controlplane.decide.retention import Limits, RecordClass
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.node import IN_REPAIR
-from understudy_controlplane.fleet.notice import ENDED
+from understudy_controlplane.fleet.notice import ENDED, Stage
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import is_complete
@@ -146,9 +146,9 @@ def _rules() -> Iterator[Rule]:
     )
     yield Rule(tables.maintenance, tables.maintenance.c.closed_at < incidents)
     yield Rule(tables.ticket, tables.ticket.c.closed_at < incidents)
-    yield Rule(tables.message, and_(tables.message.c.closed, tables.message.c.made_at < incidents))
-    ended = tables.notice.c.stage.in_([stage.value for stage in ENDED])
-    yield Rule(tables.notice, and_(ended, tables.notice.c.at < incidents))
+    yield Rule(tables.message, and_(tables.message.c.made_at < incidents, tables.message.c.closed.is_not(False)))
+    goes_on = [stage.value for stage in Stage if stage not in ENDED]
+    yield Rule(tables.notice, and_(tables.notice.c.at < incidents, tables.notice.c.stage.not_in(goes_on)))
     # The newest pause, resume or reset of the breaker still holds.
     request = _INTENT.alias()
     holds = select(func.max(request.c.id)).group_by(request.c.verb)

@@ -630,6 +630,7 @@ notice = Table(
     Column("needs", Text, nullable=False),  # why a person is needed
     UniqueConstraint("source", "number"),
     Index("ix_notice_stage", "stage"),
+    Index("ix_notice_at", "at"),
 )
 
 message = Table(
@@ -652,6 +653,7 @@ message = Table(
     Column("error", Text, nullable=False),
     Column("closed", Boolean, nullable=False),
     Index("ix_message_closed", "closed"),
+    Index("ix_message_made_at", "made_at"),
     Index("ix_message_accepted_at", "receiver", "accepted_at"),
 )
 
