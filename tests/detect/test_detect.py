@@ -284,6 +284,18 @@ class TestAdministration:
         record = b.record("n3", NodeState.QUARANTINED, drained_at=b.NOW - 3, drained_under=drained_under)
         assert signals(b.snapshot(b.node("n3", record=record), slurmctld_started_at=started_at)) == {("n3", signal)}
 
+    @pytest.mark.parametrize(
+        ("after_the_drain", "signal"), [(-1, Signal.DRAIN_LIFTED), (0, Signal.UNDRAINED), (2, Signal.UNDRAINED)]
+    )
+    def test_whether_slurmctld_was_restarted_after_the_drain_is_a_matter_of_its_own_clock(
+        self, after_the_drain: int, signal: Signal
+    ) -> None:
+        """The control plane's clock is a minute ahead, and no reading of its own has shown the drain yet."""
+        drained_at = int(b.NOW) - 63
+        record = b.record("n3", NodeState.QUARANTINED, drained_at=b.NOW - 3, drain_reason_at=drained_at)
+        snapshot = b.snapshot(b.node("n3", record=record), slurmctld_started_at=drained_at + after_the_drain)
+        assert signals(snapshot) == {("n3", signal)}
+
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}
 

@@ -135,6 +135,8 @@ class NodeRecord:
             return False
         if self.drained_under is not None:
             return self.drained_under != slurmctld_started_at  # that of another start has shown it, and no later one
+        if self.drain_reason_at:
+            return slurmctld_started_at >= self.drain_reason_at  # both by slurmctld's clock
         return slurmctld_started_at > at - CLOCKS_APART_SECONDS
 
     @property
