@@ -25,6 +25,7 @@ from tests.contract.slurm_sides import (
     until,
 )
 from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob, UnitKind
+from understudy_controlplane.slurm.parse import slurmctld_clock
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 EPILOG_SECONDS = 4.0
@@ -79,6 +80,15 @@ def hold_all_but(side: Side, *free: str) -> None:
 
 def test_the_cluster_has_its_name(side: Side) -> None:
     assert side.slurm.cluster_name() == "testbed"
+
+
+def test_the_configuration_shows_the_clock_of_slurmctld(side: Side) -> None:
+    for _ in range(2):
+        before = side.now()
+        shown = slurmctld_clock(side.slurm.config())
+        assert shown is not None
+        assert int(before) <= shown <= side.now()
+        side.wait(2.5)
 
 
 def test_a_healthy_node_has_address_partition_and_gpus(side: Side) -> None:

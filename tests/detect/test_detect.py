@@ -234,6 +234,18 @@ class TestAdministration:
         crashed = replace(before, drains_lifted={"n3": b.NOW - lifted}, slurmctld_started_at=b.NOW - started)
         assert signals(crashed) == {("n3", signal)}
 
+    @pytest.mark.parametrize("ahead", [-60, 0, 60])
+    def test_times_of_slurm_are_compared_by_its_own_clock(self, ahead: int) -> None:
+        """The host of slurmctld may be a minute off, which MUNGE allows."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
+        node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 61 + ahead)))
+        refused = b.snapshot(node, slurm_ahead_seconds=ahead, returns_failed={"n3": b.NOW - 60})
+        assert signals(refused) == {("n3", Signal.RETURN_REFUSED)}
+        crashed = b.snapshot(
+            node, slurm_ahead_seconds=ahead, drains_lifted={"n3": b.NOW - 12}, slurmctld_started_at=b.NOW - 5 + ahead
+        )
+        assert signals(crashed) == {("n3", Signal.RETURN_REFUSED)}
+
     def test_a_drain_that_was_not_lifted_when_its_return_was_cancelled_is_no_administrators(self) -> None:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: operator.hold: fan", user="root"))
         before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100))))

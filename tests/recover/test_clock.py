@@ -41,6 +41,19 @@ def test_a_fault_after_it_is_dealt_with(rehearsal: Rehearsal, seconds: float, wi
     assert rehearsal.state_of("n2") is NodeState.QUARANTINED
 
 
+@pytest.mark.parametrize("seconds", [-60.0, 60.0])
+def test_the_gang_does_not_start_in_the_second_of_its_kill_by_slurms_clock(
+    rehearsal: Rehearsal, seconds: float
+) -> None:
+    """Slurm would fail and hold it."""
+    rehearsal.clock.set_by(seconds, with_slurm=False)
+    rehearsal.run(15)
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: rehearsal.line.effects[f"start_job_now {rehearsal.gang}"], 30)
+    job = next(one for one in rehearsal.fake.jobs() if one.job_id == rehearsal.gang)
+    assert rehearsal.fake.now - job.submit_at >= 1.0
+
+
 @pytest.mark.parametrize("seconds", [-200.0, 200.0])
 @pytest.mark.parametrize("effects", [1, 4])
 def test_a_recovery_goes_on_when_the_clock_is_set_in_its_middle(

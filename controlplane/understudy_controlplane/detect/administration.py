@@ -55,7 +55,8 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         if node.name in returning or snapshot.slurm_read_at <= node.record.since:
             continue  # this reading is older than the last change of the record
         reason = node.slurm.reason if node.slurm else ""
-        if _is_still_drained(node, snapshot.returns_failed.get(node.name)):
+        ahead = snapshot.slurm_ahead_seconds
+        if _is_still_drained(node, snapshot.returns_failed.get(node.name), ahead):
             words = f"Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_refused", node.name, snapshot.now, words)
             continue
@@ -63,7 +64,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             words = f"slurmctld lost in a crash that it was resumed: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_lost", node.name, snapshot.now, words)
             continue
-        if _is_still_drained(node, snapshot.returns_cancelled.get(node.name)):
+        if _is_still_drained(node, snapshot.returns_cancelled.get(node.name), ahead):
             words = f"an operator cancelled its return, and Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_CANCELLED, "administration.return_cancelled", node.name, snapshot.now, words)
             continue
@@ -75,21 +76,25 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, reservation_deleted)
 
 
-def _is_still_drained(node: NodeView, returned_at: float | None) -> bool:
+def _is_still_drained(node: NodeView, returned_at: float | None, slurm_ahead_seconds: float) -> bool:
     """By the control plane, as before its return to service, which failed or was cancelled."""
     slurm = node.slurm
     if slurm is None or returned_at is None or node.state in OUT_OF_SERVICE or node.state is NodeState.FOREIGN_DRAIN:
         return False
-    return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and slurm.reason_at <= returned_at
+    reason_at = min(slurm.reason_at, slurm.reason_at - slurm_ahead_seconds)  # a clock may have been set since
+    return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and reason_at <= returned_at
 
 
 def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:
     """Only right after the crash: later an administrator may have drained it, and Slurm have kept the old reason."""
-    lifted_at, started_at = snapshot.drains_lifted.get(node.name), snapshot.slurmctld_started_at
-    if lifted_at is None or started_at is None or snapshot.now - started_at > CRASH_NOTICED_SECONDS:
+    lifted_at, ahead = snapshot.drains_lifted.get(node.name), snapshot.slurm_ahead_seconds
+    if lifted_at is None or snapshot.slurmctld_started_at is None:
+        return False
+    started_at = snapshot.slurmctld_started_at - ahead
+    if snapshot.now - started_at > CRASH_NOTICED_SECONDS:
         return False
     lost = -CLOCKS_APART_SECONDS < started_at - lifted_at < SLURM_SAVES_SECONDS
-    return lost and _is_still_drained(node, lifted_at)
+    return lost and _is_still_drained(node, lifted_at, ahead)
 
 
 def _judge(

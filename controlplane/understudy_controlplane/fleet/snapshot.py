@@ -51,6 +51,7 @@ class Snapshot:
     nodes: Mapping[str, NodeView]
     jobs: Mapping[JobKey, Job]
     reservations: Mapping[str, SlurmReservation]
+    slurm_ahead_seconds: float = 0.0  # slurmctld's clock, of the control plane's
     halted: bool = False  # paused, and what is under way stops as well
     recoveries: tuple[Recovery, ...] = ()  # the open ones
     proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago

@@ -77,6 +77,7 @@ class Observer:
 
     def clock_was_set(self, by_seconds: float) -> None:
         self._clock_sets = self._clock_sets.with_set(self._sources.clock.monotonic(), by_seconds, WEEK_SECONDS)
+        self._slurm.clock_was_set(by_seconds)
         self.begin()
 
     def begin(self) -> None:
@@ -169,6 +170,7 @@ class Observer:
             halted=pause.halts,
             slurm_read_at=view.read_at if view else None,
             slurmctld_started_at=view.slurmctld_started_at if view else None,
+            slurm_ahead_seconds=view.clock_ahead_seconds if view else 0.0,
             slurm_error=self.reading.error,
             nodes=nodes,
             jobs=jobs,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import structlog
 
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.fleet.node import CLOCKS_APART_SECONDS
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.live.pulse import SlurmReading
-from understudy_controlplane.slurm.parse import slurmctld_started_at
+from understudy_controlplane.slurm.parse import slurmctld_clock, slurmctld_started_at
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_view
 
 log = structlog.get_logger()
@@ -19,13 +20,19 @@ class SlurmReader:
         self._cluster = cluster
         self._clock = clock
         self.reading = SlurmReading()
+        self._ahead = 0.0
+
+    def clock_was_set(self, by_seconds: float) -> None:
+        """The control plane's own."""
+        self._ahead -= by_seconds
 
     def read(self) -> SlurmView | None:
         """What Slurm shows now; None: it could not be read, and `reading.error` says why."""
         now = self._clock.now()
         try:
             started_at = self._slurmctld_started_at()
-            view = read_view(self._slurm, now, started_at)
+            ahead = self._ahead if abs(self._ahead) > CLOCKS_APART_SECONDS else 0.0
+            view = read_view(self._slurm, now, started_at, ahead)
         except SlurmError as error:
             if not self.reading.error:
                 log.warning("slurm_unreadable", error=str(error))
@@ -40,8 +47,16 @@ class SlurmReader:
 
     def _slurmctld_started_at(self) -> float | None:
         """Raises SlurmError where this slurmctld serves another cluster: the control plane must not act on that one."""
+        asked_at = self._clock.now()
         settings = self._slurm.config()
         name = settings["ClusterName"]
         if name.casefold() != self._cluster.casefold():  # Slurm ignores case here
             raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {self._cluster!r}")
+        self._compare_clocks(slurmctld_clock(settings), asked_at)
         return slurmctld_started_at(settings)
+
+    def _compare_clocks(self, shown: int | None, asked_at: float) -> None:
+        """slurmctld shows whole seconds, at some moment of the call. One that took long proves nothing."""
+        seconds = self._clock.now() - asked_at
+        if shown is not None and 0.0 <= seconds < CLOCKS_APART_SECONDS:
+            self._ahead = shown + 0.5 - (asked_at + seconds / 2)

@@ -116,6 +116,7 @@ class Runner:
         self._reading: SlurmView | None = None
         self._reading_is_own = False
         self._read_at = 0.0
+        self._slurm_ahead_seconds = 0.0
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
 
@@ -126,6 +127,8 @@ class Runner:
         """
         new = view is not None and self._read_at < view.read_at and self._is_fresh(view.read_at)
         self._reading, self._reading_is_own = (view if new else None), False
+        if view is not None:
+            self._slurm_ahead_seconds = view.clock_ahead_seconds
         self._patience.keep_only(running)
         self._under_way = {key: one for key, one in self._under_way.items() if key in running}
         self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] in running}
@@ -322,7 +325,8 @@ class Runner:
     def _context(self, recovery: Recovery) -> StepContext:
         now = self._clock.now()
         if self._reading is None:
-            self._reading, self._reading_is_own = read_for_effects(self._slurm, now, self._note_read), True
+            self._reading = read_for_effects(self._slurm, now, self._note_read, self._slurm_ahead_seconds)
+            self._reading_is_own = True
             self._note_read()
         job, nodes = job_of(recovery.plan), tuple(self._reading.nodes)
         answers = self._asker()

@@ -80,6 +80,11 @@ class StepContext:
     launcher: Gang | None = None  # what that launcher last reported
     network_median: Callable[[], float | None] = lambda: None  # of the fleet, in GB/s; asks the database
 
+    @property
+    def slurm_now(self) -> float:
+        """By slurmctld's clock, which all times of Slurm's are of."""
+        return self.now + self.slurm.clock_ahead_seconds
+
     def plan_as(self, kind: type[PlanT]) -> PlanT:
         """The plan, for a step that only plans of this kind have."""
         if not isinstance(self.plan, kind):

@@ -138,6 +138,7 @@ class Invariants:
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
         self._slurm_crashed_at = -math.inf
+        self._crash_is_read = True  # the control plane has read Slurm since its last crash
         self._slurm_read_at = math.inf
         """When the control plane began its last reading. inf: it has none."""
         self._restores_seen = 0
@@ -204,12 +205,12 @@ class Invariants:
     def resumed_by_person(self, node: str) -> None:
         self._drained_by_person.discard(node)
         self._vouched_at[node] = self._world.now
-        crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
+        crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS or not self._crash_is_read
         if not crashed and node not in self._drained_unseen and node not in self._drained_unread:
             self._resumed_at[node] = min(self._world.now, self._slurm_read_at)
 
     def slurm_crashed(self) -> None:
-        self._slurm_crashed_at = self._world.now
+        self._slurm_crashed_at, self._crash_is_read = self._world.now, False
 
     def _read_history(self, core: Core) -> None:
         """Again when the clock was set: times in the database are others then."""
@@ -315,6 +316,7 @@ class Invariants:
         read_at = snapshot.slurm_read_at if snapshot is not None and snapshot.slurm_read_at else -math.inf
         if read_at > -math.inf:
             self._slurm_read_at = self._world.now - (self._world.clock.now() - read_at)
+            self._crash_is_read |= self._slurm_read_at > self._slurm_crashed_at
         self._drained_unseen = {node: at for node, at in self._drained_unseen.items() if at >= read_at}
         if core.loop.pulse.slurm.error or self._world.now < self._world.line.refuses_until:
             self._fine_since = math.inf

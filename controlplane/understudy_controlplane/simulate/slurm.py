@@ -29,6 +29,7 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
     UnitKind,
 )
+from understudy_controlplane.slurm.parse import AS_OF
 from understudy_controlplane.slurm.protocol import SlurmError
 
 REQUEUE_DELAY_SECONDS = 121
@@ -305,7 +306,8 @@ class VirtualSlurm:
             "SlurmdTimeout": f"{SLURMD_TIMEOUT_SECONDS:.0f} sec",
             "MinJobAge": f"{MIN_JOB_AGE_SECONDS:.0f} sec",
             "JobRequeue": "1",
-            "BOOT_TIME": datetime.fromtimestamp(self._started_at, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+            "BOOT_TIME": _printed(self._started_at),
+            AS_OF: _printed(self.now),
         }
 
     def cluster_name(self) -> str:
@@ -713,3 +715,7 @@ def _end_of(job: _Job) -> int | None:
     if job.started_at is None or job.time_limit_minutes is None:
         return None
     return int(job.started_at) + 60 * job.time_limit_minutes
+
+
+def _printed(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")

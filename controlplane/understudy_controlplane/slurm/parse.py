@@ -58,6 +58,10 @@ _UNIT_KEYS = {
 }
 _UNIT_START = re.compile(r"\s*(?:\w+Name|AggregatedBlock)=")
 _SETTING = re.compile(r"^(\w+(?:\[\d+\])?)\s*=[ \t]*(.*)$", re.MULTILINE)
+_AS_OF = re.compile(r"^Configuration data as of (\S+)$", re.MULTILINE)
+AS_OF = "as of"
+"""The setting that holds slurmctld's clock, as the first line of its configuration shows it."""
+
 _DURATION = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _STATE_SUFFIXES = "*~#!%$@^-"
 
@@ -67,6 +71,9 @@ def parse_config(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for match in _SETTING.finditer(text):
         found.setdefault(match[1], match[2].strip())
+    as_of = _AS_OF.search(text)
+    if as_of is not None:
+        found[AS_OF] = as_of[1]
     if "ClusterName" not in found:
         raise SlurmError("scontrol show config printed no ClusterName; this version of Slurm may not be supported")
     return found
@@ -75,6 +82,11 @@ def parse_config(text: str) -> dict[str, str]:
 def slurmctld_started_at(config: Mapping[str, str]) -> int | None:
     """BOOT_TIME of the configuration; None where it is missing."""
     return epoch_seconds(config.get("BOOT_TIME", ""))
+
+
+def slurmctld_clock(config: Mapping[str, str]) -> int | None:
+    """What slurmctld's clock showed when it printed its configuration; None: not known."""
+    return epoch_seconds(config.get(AS_OF, ""))
 
 
 class NodeReader:

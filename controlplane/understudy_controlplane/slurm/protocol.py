@@ -237,20 +237,26 @@ class JobsAsNeeded(Mapping[int, SlurmJob]):
         return self._all
 
 
-def read_for_effects(slurm: SlurmReads, now: float, note_read: Callable[[], None]) -> SlurmView:
+def read_for_effects(
+    slurm: SlurmReads, now: float, note_read: Callable[[], None], clock_ahead_seconds: float = 0.0
+) -> SlurmView:
     """As `read_view`, but jobs are read as needed (`JobsAsNeeded`)."""
     return SlurmView(
         read_at=now,
         nodes={node.name: node for node in slurm.nodes()},
         jobs=JobsAsNeeded(slurm, note_read),
+        clock_ahead_seconds=clock_ahead_seconds,
         reservations={reservation.name: reservation for reservation in slurm.reservations()},
     )
 
 
-def read_view(slurm: SlurmReads, now: float, slurmctld_started_at: float | None = None) -> SlurmView:
+def read_view(
+    slurm: SlurmReads, now: float, slurmctld_started_at: float | None = None, clock_ahead_seconds: float = 0.0
+) -> SlurmView:
     """`now` is the time of the view: all that it shows was so at `now` or later."""
     return SlurmView(
         slurmctld_started_at=slurmctld_started_at,
+        clock_ahead_seconds=clock_ahead_seconds,
         read_at=now,
         nodes={node.name: node for node in slurm.nodes()},
         jobs={job.job_id: job for job in slurm.jobs()},

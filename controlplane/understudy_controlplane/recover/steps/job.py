@@ -146,7 +146,7 @@ def observe_started(context: StepContext) -> Observation:
         elsewhere = sorted(set(job.nodes) - set(plan.seats))
         note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
         return Done(f"on {', '.join(job.nodes)}{note}")
-    return _over(job) or _on_its_way(job, context.now)
+    return _over(job) or _on_its_way(job, context.slurm_now)
 
 
 def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
@@ -191,11 +191,11 @@ def observe_released(context: StepContext) -> Observation:
         return Done("Slurm no longer knows the job")
     if job.ended or job.restart_count > plan.restart_count or not job.pending:
         return Done(f"the job is {job.state}")
-    if _requeued_within_this_second(job, context.now):
+    if _requeued_within_this_second(job, context.slurm_now):
         return Wait("requeued within this second")
     if job.held_after_failed_launch:
         return Todo("Slurm holds the job since its launch failed")
-    if job.reason == "BeginTime" and _begins_later(job, context.now):
+    if job.reason == "BeginTime" and _begins_later(job, context.slurm_now):
         return Todo("Slurm delays its start (BeginTime)")
     return Done(f"pending: {job.reason or 'free'}")
 

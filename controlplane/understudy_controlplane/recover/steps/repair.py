@@ -142,7 +142,7 @@ def _observe_job(context: StepContext, name: str) -> Observation:
     job = _job(context, name)
     if job is None:
         return Todo(f"there is no job {name}")
-    if job.pending and context.now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
+    if job.pending and context.slurm_now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
         return Failed(f"did not start: {job.reason or job.state}", never_began=True)
     if not job.ended:
         return Wait(f"job {job.job_id} is {job.state}{f' ({job.reason})' if job.reason else ''}")

@@ -1,0 +1,70 @@
+"""What a reading of Slurm shows of its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from understudy_controlplane.observe.slurm_reader import SlurmReader
+from understudy_controlplane.simulate.slurm import VirtualSlurm
+
+
+class Clock:
+    """The control plane's, so many seconds behind slurmctld's."""
+
+    def __init__(self, slurm: VirtualSlurm) -> None:
+        self._slurm = slurm
+        self.behind = 0.0
+
+    def now(self) -> float:
+        return self._slurm.now - self.behind
+
+    def monotonic(self) -> float:
+        return self._slurm.now
+
+
+class SlowSlurm(VirtualSlurm):
+    seconds = 0.0
+
+    def config(self) -> Mapping[str, str]:
+        shown = super().config()
+        self.now += self.seconds
+        return shown
+
+
+def sides() -> tuple[SlowSlurm, Clock, SlurmReader]:
+    slurm = SlowSlurm(["n1"])
+    clock = Clock(slurm)
+    return slurm, clock, SlurmReader(slurm, "testbed", clock)
+
+
+def ahead(reader: SlurmReader) -> float:
+    view = reader.read()
+    assert view is not None
+    return view.clock_ahead_seconds
+
+
+@pytest.mark.parametrize("behind", [-3600.0, -60.0, 60.0, 3600.0])
+def test_how_far_the_clock_of_slurmctld_is_ahead(behind: float) -> None:
+    _, clock, reader = sides()
+    clock.behind = behind
+    assert ahead(reader) == pytest.approx(behind, abs=0.6)
+
+
+@pytest.mark.parametrize("behind", [-1.4, 0.0, 1.4])
+def test_clocks_that_nearly_agree_count_as_one(behind: float) -> None:
+    _, clock, reader = sides()
+    clock.behind = behind
+    assert ahead(reader) == 0.0
+
+
+def test_a_slow_answer_shows_no_clock_and_what_was_known_stands() -> None:
+    slurm, clock, reader = sides()
+    clock.behind = 60.0
+    assert ahead(reader) == pytest.approx(60.0, abs=0.6)
+    slurm.seconds = 5.0
+    assert ahead(reader) == pytest.approx(60.0, abs=0.6)
+    clock.behind += 30.0
+    reader.clock_was_set(-30.0)
+    assert ahead(reader) == pytest.approx(90.0, abs=0.6)
