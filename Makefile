@@ -3,9 +3,10 @@
 PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware signals sim docs wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -19,6 +20,7 @@ lint: setup-check
 	@$(VENV)/bin/ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports
+	@$(SITE)
 
 check: lint unit
 
@@ -87,6 +89,10 @@ hardware: setup-check
 
 docs: setup-check
 	@$(RUN) docs/generate.py
+
+# The documents as a site, in build/site. A link that leads nowhere is an error.
+site: setup-check
+	@$(SITE)
 
 # Both distributions, in build/wheels, and what a control plane consists of (SBOM, CycloneDX).
 wheels: setup-check

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ pytestmark = pytest.mark.integration
 
 SHOTS = REPOSITORY / "build" / "dashboard"
 ACCESSIBLE = (Path(__file__).parent / "accessible.js").read_text()
+AXE = next(one for one in files("axe-playwright-python") or () if one.name == "axe.min.js").read_text()
+"""axe-core, which this package ships. The package itself, and Playwright, are not used."""
+VIOLATIONS = """axe.run(document, { resultTypes: ["violations"] }).then(found => found.violations.map(
+    one => `axe ${one.id}: ${one.help}: ${one.nodes.map(node => node.html.slice(0, 120)).slice(0, 3).join(" ")}`))"""
 LIVE = "document.getElementById('link').dataset.state === 'live'"
 STEADY = f"{LIVE} && [...document.querySelectorAll('time')].every(one => one.title)"
 PAGES = {
@@ -94,10 +99,17 @@ def test_every_page_is_drawn_is_live_and_can_be_read_by_all(
             tab.wait_for(STEADY)
         tab.screenshot(SHOTS / f"{name}-{scheme}-{device}.png")
         wider = tab.run("document.documentElement.scrollWidth > innerWidth")
-        lacking[name] = [*tab.run(ACCESSIBLE), *(["it is wider than its window"] if wider else [])]
+        lacking[name] = [*tab.run(ACCESSIBLE), *axe(tab), *(["it is wider than its window"] if wider else [])]
     # The server answers the page of a node that there is not with 404, which the browser reports.
     tab.problems = [one for one in tab.problems if "/nodes/none" not in one]
     assert {name: found for name, found in lacking.items() if found} == {}
+
+
+def axe(tab: Tab) -> list[str]:
+    """What axe-core finds."""
+    tab.run(f"window.axe || (() => {{ {AXE} }})()")
+    found: list[str] = tab.run(VIOLATIONS)
+    return found
 
 
 SPOILT = {
@@ -120,6 +132,7 @@ def test_what_checks_the_pages_finds_what_is_wrong(
             tab.wait_for(STEADY)
             tab.run(f"source.close(); {spoil}")
             assert found in str(tab.run(ACCESSIBLE)), spoil
+            assert ("color-contrast" in str(axe(tab))) is (found == "contrast"), spoil
 
 
 def tile(name: str) -> str:

@@ -20,7 +20,7 @@ const tellAges = scope => {
 }
 // What scrolls can be reached by keys, and nothing else is in their way.
 const reach = () => document.querySelectorAll(".wide").forEach(one => {
-  if (one.scrollWidth > one.clientWidth + 1) { one.tabIndex = 0; one.setAttribute("role", "region"); one.ariaLabel ||= "Table" }
+  if (one.scrollWidth > one.clientWidth + 1) { one.tabIndex = 0; one.setAttribute("role", "region"); one.ariaLabel ||= `Table: ${one.closest("[data-part]")?.querySelector("h2")?.textContent || document.title}` }
   else one.removeAttribute("tabindex")
 })
 addEventListener("resize", reach)
