@@ -405,6 +405,15 @@ class Monitor:
         """Adds time spent waiting for data, measured elsewhere: it counts for the step that ends next."""
         self._data.add(seconds)
 
+    @property
+    def step_number(self) -> int | None:
+        """Of the step under way, or of the last one."""
+        return None if self._number is None else step_number(self._number)
+
+    def note_compute(self, step: int, seconds: float) -> None:
+        """How long the test of the GPU took after this step (`compute`)."""
+        self._outbox.training.compute = (step, seconds)
+
     def note_entered(self, name: str) -> None:
         """Records a collective that does not block this thread; call note_left() when it is done."""
         self._outbox.collectives.enter(name)

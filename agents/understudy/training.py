@@ -16,6 +16,9 @@ class TrainingNumbers:
 
     def __init__(self) -> None:
         self.flops_per_token: float | None = None
+        self.compute: tuple[int, float] | None = None
+        """The step after which the GPU was tested last, and how long that took. Of the training's thread."""
+        self._compute_sent: tuple[int, float] | None = None
         self._newest: dict[str, Any] = {}
         self._tokens = 0.0
         self._since: float | None = None
@@ -39,8 +42,13 @@ class TrainingNumbers:
 
     def due(self, now: float) -> dict[str, Any] | None:
         """A message, where there is something new."""
-        if not self._changed or now - self._reported_at < SECONDS_MIN:
+        compute = self.compute
+        new = self._changed or compute != self._compute_sent
+        if not new or now - self._reported_at < SECONDS_MIN:
             return None
+        if compute is not None:
+            self._compute_sent = compute
+            self._newest["compute_step"], self._newest["compute_seconds"] = compute
         if self._since is not None and self._until - self._since >= SECONDS_MIN:
             self._newest["tokens_per_second"] = self._tokens / (self._until - self._since)
             self._tokens, self._since = 0.0, self._until

@@ -199,6 +199,8 @@ class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
     grad_norm: Value | None = None
     tokens_per_second: Amount | None = None
     flops_per_token: Amount | None = None
+    compute_step: Step | None = None
+    compute_seconds: Amount | None = None
 
 
 class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):

@@ -122,8 +122,8 @@ class WindowBuffer:
                 place.gpu_uuid = uuid
             case StackSeen(text):
                 place.stack = text
-            case TrainingSeen(step, loss, grad_norm, tokens_per_second, flops_per_token):
-                place.training = Training(step, loss, grad_norm, tokens_per_second, flops_per_token)
+            case TrainingSeen():
+                place.training = Training(**msgspec.structs.asdict(message))
             case SavesSeen(asked, number, state, step, every, own_every):
                 place.saves = SavesFollowed(asked, number, state, step, every, own_every)
         self._places[key] = place

@@ -235,6 +235,8 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     grad_norm: Value | None = None
     tokens_per_second: Amount | None = None  # of its replica
     flops_per_token: Amount | None = None  # that the model needs
+    compute_step: Step | None = None  # after which its GPU was tested last
+    compute_seconds: Amount | None = None  # that the same multiplication took there as on all ranks
 
 
 class OrderState(WireEnum):

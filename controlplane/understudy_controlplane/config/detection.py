@@ -95,6 +95,11 @@ class Straggler(Section):
         "gang's start, and the steps since its last complete checkpoint. So it mostly moves right after a checkpoint. "
         "Until then the node is a suspect.",
     )
+    compute_test_confirms: bool = Field(
+        False,
+        description="A slow rank is confirmed where its GPU is slower than others' in the test between steps "
+        "(`watch_compute` of the hook). The user's own process measures it, so it could be wrong on purpose.",
+    )
     mfu_expected: float = Field(
         0.0,
         ge=0,

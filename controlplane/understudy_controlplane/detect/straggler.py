@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect import compute
 from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
 from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_fault
 from understudy_controlplane.detect.launches import FORGOTTEN
@@ -28,6 +29,7 @@ from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 UNKNOWN_CAUSE = "unknown"
 DATA_CAUSE = "data"
+COMPUTE_CAUSE = "compute"
 
 WAITING_RATIO_MIN = 1.1
 
@@ -213,6 +215,11 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     reasons = second_signals(node, index) or _signals(node, [one])
     confirming = next(((cause.value, words) for cause, words in reasons if cause in OF_THE_HARDWARE), None)
     explaining = next(((cause.value, words) for cause, words in reasons), (UNKNOWN_CAUSE, ""))
+    tested = compute.slower_than_others(one.table, slow.rank, slow.first_step)
+    result = compute.words(tested)
+    if confirming is None and tested is not None and tested >= compute.SLOWER_RATIO:
+        explaining = (COMPUTE_CAUSE, result)
+        confirming = explaining if policy.compute_test_confirms else None
     cause, words = confirming or explaining
     evidence: dict[str, Json] = {
         **_statistics(one),
@@ -220,6 +227,7 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
         "clock_event_reasons": gpu.clock_event_reasons if gpu else None,
         "cause": cause,
         "second_signal": confirming[1] if confirming else "",
+        "compute_test_ratio": None if tested is None else round(tested, 3),
         "signals": [f"{cause.value}: {words}" for cause, words in reasons],
     }
     cost = _cost(snapshot, node, one)
@@ -228,6 +236,8 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     known = node.record.suspected_of(SuspicionCause.SLOW)
     waits = policy.move_when_it_pays and confirming is not None and not (known and cost.pays)
     reason = f"cause {cause}: {words}" if words else f"cause {cause}: no second signal"
+    if result and result not in reason:
+        reason = f"{reason}; {result}"
     count = len(one.ranks)
     which = f"rank {slow.rank} takes" if count == 1 else f"{count} ranks, such as {slow.rank}, take"
     reason = f"{reason}; {cost.words}" + (", so it stays until its move pays" if waits else "")

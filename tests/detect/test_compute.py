@@ -1,0 +1,79 @@
+"""What the test of a GPU between steps says of a rank that is slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests import builders as b
+from understudy_agent.wire import Training
+from understudy_controlplane.config import Straggler
+from understudy_controlplane.detect.straggler import straggler
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.steps import StepTable
+
+SLOW = 2
+
+
+def gang(ratio: float = 1.0, *, step: int = 80, tested: int = 16, at_rank: int = SLOW) -> StepTable:
+    """Rank 2 is 25 % slower from step 20 on. So many ranks were tested after `step`; one took `ratio` times as long."""
+    times = np.random.default_rng(1).normal(1.0, 0.005, (16, 100))
+    times[SLOW, 20:] *= 1.25
+    seconds = {rank: 0.0002 * (ratio if rank == at_rank else 1.0) for rank in range(tested)}
+    training = {rank: Training(compute_step=step, compute_seconds=one) for rank, one in seconds.items()}
+    return replace(b.step_table(times.tolist()), training=training)
+
+
+def found(table: StepTable, *, confirms: bool = False) -> Finding:
+    nodes = [b.node(f"n{number}", gpus=(b.gpu(0),)) for number in range(1, 17)]
+    seen = b.snapshot(*nodes, jobs=[b.job()], tables={b.job().key: table})
+    policy = Straggler(compute_test_confirms=confirms)
+    (one,) = (one for one in straggler(seen, policy, probed=False) if one.signal is not Signal.CLEAN)
+    return one
+
+
+def test_a_slow_gpu_is_the_reason_and_confirms_nothing_by_default() -> None:
+    one = found(gang(1.24))
+    assert one.signal is Signal.STRAGGLER_SUSPECTED
+    assert "cause compute: its GPU takes 1.24 times as long for the same multiplication" in one.summary
+    assert one.evidence.shown()["compute_test_ratio"] == pytest.approx(1.24)
+
+
+def test_it_confirms_where_the_site_wants_that() -> None:
+    assert found(gang(1.24), confirms=True).signal is Signal.STRAGGLER_CONFIRMED
+
+
+def test_a_gpu_that_is_as_fast_as_others_is_no_reason() -> None:
+    one = found(gang(1.01), confirms=True)
+    assert one.signal is Signal.STRAGGLER_SUSPECTED
+    assert "cause unknown: no second signal; its GPU is as fast as those of other ranks" in one.summary
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (gang(1.24, step=10), "it was tested before it became slow"),
+        (gang(1.24, tested=5, at_rank=7), "no other rank matters"),
+        (gang(1.24, tested=3), "too few were tested"),
+        (gang(1.07), "neither slow nor as fast"),
+        (replace(gang(1.24), training={}), "there was no test"),
+    ],
+)
+def test_what_says_nothing_of_the_gpu(table: StepTable, why: str) -> None:
+    one = found(table, confirms=True)
+    assert one.signal is Signal.STRAGGLER_SUSPECTED, why
+    assert "multiplication" not in one.summary
+    if why != "no other rank matters":
+        assert "as fast" not in one.summary
+
+
+def test_ranks_that_were_tested_after_another_step_are_no_measure() -> None:
+    table = gang(1.24)
+    later = {rank: replace_step(one, 90) for rank, one in table.training.items() if rank != SLOW}
+    assert found(replace(table, training={**table.training, **later})).evidence.shown()["compute_test_ratio"] is None
+
+
+def replace_step(one: Training, step: int) -> Training:
+    return Training(compute_step=step, compute_seconds=one.compute_seconds)

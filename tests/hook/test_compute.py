@@ -1,0 +1,93 @@
+"""The test of a GPU between steps; here on the CPU, and with events that a test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent
+from tests.hook.training_site import windows
+from understudy import Monitor
+from understudy.compute import EVERY_MIN, REPEATS, GpuMultiplication, watch_compute
+from understudy_agent.config import Config
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with FakeControlPlane() as plane:
+        yield plane
+
+
+@pytest.fixture
+def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
+    return agent_config(tmp_path, plane.url)
+
+
+@pytest.fixture
+def heard(plane: FakeControlPlane, config: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitor]:
+    """This process as the only rank of a job."""
+    for name, value in {"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with running_agent(config):
+        monitor = Monitor(socket=str(config.socket))
+        yield monitor
+        monitor.close()
+
+
+def measured(plane: FakeControlPlane) -> dict[int, float]:
+    """Step → how long the multiplication took after it."""
+    seen = [window.training for window in windows(plane, 0) if window.training is not None]
+    return {one.compute_step: one.compute_seconds for one in seen if one.compute_step and one.compute_seconds}
+
+
+def test_it_runs_after_agreed_steps_and_its_time_is_none_of_the_ranks_own(
+    plane: FakeControlPlane, heard: Monitor
+) -> None:
+    test = watch_compute(heard, every=EVERY_MIN, device="cpu")
+    assert test is not None
+    for _ in heard.steps(range(2 * EVERY_MIN + 3)):
+        pass
+    test.remove()
+    plane.wait_for(lambda plane: 2 * EVERY_MIN in measured(plane))
+    heard.close()
+    assert 0 < (seconds := measured(plane)[2 * EVERY_MIN]) < 1
+    own = {
+        window.first_step + place: one for window in windows(plane, 0) for place, one in enumerate(window.self_seconds)
+    }
+    assert own[EVERY_MIN] < REPEATS * seconds
+
+
+def test_without_an_agent_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert watch_compute(Monitor()) is None
+
+
+def test_a_device_that_is_not_there_ends_no_training(heard: Monitor) -> None:
+    assert watch_compute(heard, device="cuda:99") is None
+    with heard.step(0):
+        pass
+
+
+def test_on_a_gpu_it_is_read_when_it_is_done_and_the_shortest_counts() -> None:
+    clock, done = iter([0.0, *(5.0 + 3.0 * n for n in range(REPEATS))]), [False]
+
+    class Event:
+        def record(self) -> None:
+            self.at = next(clock)
+
+        def query(self) -> bool:
+            return done[0]
+
+        def elapsed_time(self, later: Event) -> float:
+            return later.at - self.at
+
+    running = GpuMultiplication([torch.ones(2, 2) for _ in range(3)], Event)
+    assert running.seconds() is None
+    done[0] = True
+    assert running.seconds() == pytest.approx(0.003)
