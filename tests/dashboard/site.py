@@ -44,6 +44,14 @@ def played(directory: Path) -> Rehearsal:
     return rehearsal
 
 
+def open_tickets(rehearsal: Rehearsal) -> None:
+    """One that waits for a person, and a page."""
+    repairs, now = rehearsal.control_plane.stores.repairs, rehearsal.clock.now()
+    repairs.open_ticket("n3-1", "n3", {"node": "n3", "reason": f"all repairs have failed {HOSTILE}"}, now)
+    about = [f"n{number}" for number in range(1, 9)]
+    repairs.open_ticket("held-1", "n1", {"node": "n1", "about": about, "reason": "8 held back"}, now, closed=True)
+
+
 def enlarge(plane: ControlPlane, racks: int, states: Mapping[str, NodeState] | None = None) -> None:
     """The fleet of the snapshot, with further racks of nodes."""
     snapshot = plane.loop.pulse.snapshot

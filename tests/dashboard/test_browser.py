@@ -14,7 +14,7 @@ import pytest
 from tests import REPOSITORY
 from tests.bench.access import serving
 from tests.dashboard.browser import DESKTOP, PHONE, Browser, Tab, chromium
-from tests.dashboard.site import enlarge, played, session, set_state
+from tests.dashboard.site import enlarge, open_tickets, played, session, set_state
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import secret
 from understudy_controlplane.app import ControlPlane
@@ -45,6 +45,8 @@ PAGES = {
     "incidents": "/incidents",
     "incident": "/incidents/1",
     "guards": "/guards",
+    "tickets": "/tickets",
+    "ticket": "/tickets/1",
     "missing": "/nodes/none",
 }
 LOOKS = [("light", "desktop", DESKTOP), ("dark", "desktop", DESKTOP), ("dark", "phone", PHONE)]
@@ -60,6 +62,7 @@ def browser() -> Iterator[Browser]:
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     made = played(tmp_path_factory.mktemp("dashboard"))
     enlarge(made.control_plane, racks=24)
+    open_tickets(made)
     return made
 
 
@@ -209,6 +212,23 @@ def test_an_operator_sees_what_comes_of_a_request_gives_a_reason_and_sends_it(ta
     )
     set_state(plane, "r01n01", NodeState.IN_SERVICE)  # a round
     tab.wait_for("document.getElementById('happened').textContent.includes('cables are swapped')")
+
+
+def test_a_gang_is_moved_from_the_page_of_the_node_that_it_is_to_leave(
+    tab: Tab, plane: ControlPlane, rehearsal: Rehearsal
+) -> None:
+    node = rehearsal.gang_nodes()[0]
+    tab.open(f"/dashboard/nodes/{node}")
+    tab.wait_for(STEADY)
+    tab.run("document.getElementById('act-v1-jobs-1-move-later').click()")
+    tab.wait_for("document.getElementById('ask-prospect').textContent.includes('steps lost')")
+    tab.type("its cables are swapped at noon")
+    tab.run("document.getElementById('ask-yes').click()")
+    tab.wait_for("!document.getElementById('ask').open")
+    newest = requests_of(plane)[0]
+    assert (newest["verb"], newest["reason"]) == (Verb.MOVE_JOB.value, "its cables are swapped at noon")
+    (asked,) = plane.stores.repairs.moves().values()
+    assert (asked.off, asked.at_checkpoint) == ((node,), True)
 
 
 def test_a_viewer_has_no_buttons_that_act(browser: Browser, url: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import json
 import re
 from collections.abc import Iterator
 
@@ -11,7 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
-from tests.dashboard.site import HOSTILE, enlarge, played, set_state
+from tests import builders as b
+from tests.dashboard.site import HOSTILE, enlarge, open_tickets, played, set_state
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import as_user, bearer, secret
 from understudy_controlplane.access.admission import Denied
@@ -28,7 +31,7 @@ HERE = "https://understudy.example"
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 PAGES = (
     *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries"),
-    *("/incidents", "/incidents/1", "/guards"),
+    *("/incidents", "/incidents/1", "/guards", "/tickets", "/tickets/1", "/tickets/2"),
     *("?by=switch", "?by=nonsense"),
 )
 
@@ -37,6 +40,7 @@ PAGES = (
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     made = played(tmp_path_factory.mktemp("dashboard"))
     enlarge(made.control_plane, racks=10)
+    open_tickets(made)
     yield made
     made.control_plane.close()
 
@@ -101,21 +105,63 @@ def test_no_page_is_shown_to_those_who_may_not_read(rehearsal: Rehearsal) -> Non
 def test_a_viewer_sees_no_actions_and_an_operator_sees_those_that_fit(viewer: TestClient, operator: TestClient) -> None:
     assert "data-act" not in viewer.get("/dashboard/nodes/n3").text
     shown = re.findall(r'data-act="v1/nodes/n3/([^"]+)"', operator.get("/dashboard/nodes/n3").text)
-    assert shown == ["release", "hold"]
+    assert shown == ["release", "hold", "retire"]
     shown = re.findall(r'data-act="v1/nodes/n1/([^"]+)"', operator.get("/dashboard/nodes/n1").text)
-    assert shown == ["hold", "quarantine", "validate"]
+    assert shown == ["hold", "quarantine", "validate", "burn-in", "retire"]
 
 
 def test_every_action_of_a_page_is_a_route_of_the_api(rehearsal: Rehearsal, operator: TestClient) -> None:
     """It answers a dry run; so the role, the reason and the page that sends it are checked there."""
     pages = (*(one for one in PAGES if "r01" not in one), f"/recoveries/{swap_of(rehearsal)}")
-    found = {
-        path for page in pages for path in re.findall(r'data-act="([^"]+)"', operator.get(f"/dashboard{page}").text)
-    }
-    assert len(found) > 5, found
-    for path in found:
-        answer = operator.post(f"/{path}", json={"reason": "a dry run", "dry_run": True})
+    button = re.compile(r'data-act="([^"]+)" data-title="[^"]*"(?: data-more="([^"]*)")?')
+    found = {one for page in pages for one in button.findall(operator.get(f"/dashboard{page}").text)}
+    paths = {re.sub(r"\d+", "1", path) for path, _ in found}
+    assert {"v1/tickets/1/ack", "v1/tickets/1/close", "v1/nodes/n1/burn-in", "v1/nodes/n1/retire"} <= paths
+    assert {"v1/spares/n1/add", "v1/jobs/1/move"} <= paths
+    for path, more in found:
+        body = {**json.loads(html.unescape(more) or "{}"), "reason": "a dry run", "dry_run": True}
+        answer = operator.post(f"/{path}", json=body)
         assert answer.status_code in (200, 409), (path, answer.text)
+
+
+def test_a_ticket_is_acknowledged_and_then_closed_from_its_page(rehearsal: Rehearsal, operator: TestClient) -> None:
+    def buttons() -> list[str]:
+        return re.findall(r'data-act="v1/tickets/([^"]+)"', operator.get("/dashboard/tickets").text)
+
+    assert buttons() == ["1/ack", "1/close"], "a page that needs no answer has no button"
+    assert operator.post("/v1/tickets/1/ack", json={"reason": "I look at it"}).status_code == 202
+    assert buttons() == ["1/close"]
+    shown = operator.get("/dashboard/tickets").text
+    assert "operator</td>" in shown
+    assert "n1, n2, n3, n4, n5, n6 and 2 more" in shown
+
+
+def test_a_gang_is_moved_off_the_node_whose_page_has_the_button(rehearsal: Rehearsal, operator: TestClient) -> None:
+    node = rehearsal.gang_nodes()[0]
+    page = operator.get(f"/dashboard/nodes/{node}").text
+    bodies = [json.loads(html.unescape(one)) for one in re.findall(r'data-more="([^"]*)"', page)]
+    assert bodies == [{"off": [node]}, {"off": [node], "at_checkpoint": True}]
+    ids = re.findall(r' id="(act-[^"]*)"', page)
+    assert len(ids) == len({*ids})
+
+
+def test_lists_go_on_beyond_their_first_hundred(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    repairs = rehearsal.control_plane.stores.repairs
+    for number in range(250):
+        repairs.open_ticket(f"many-{number}", "n4", {"node": "n4", "reason": "x"}, b.NOW, closed=True)
+    page, seen = viewer.get("/dashboard/tickets").text, 0
+    while True:
+        rows = len(re.findall(r'<td><a href="[^"]*tickets/\d+">', page))
+        seen += rows
+        older = re.search(r'href="dashboard/tickets\?by=(before-\d+)"', page.replace("../", ""))
+        if older is None:
+            break
+        assert rows == 100
+        page = viewer.get(f"/dashboard/tickets?by={older[1]}").text
+        assert ">Newest</a>" in page
+    assert seen == 252
+    for by in ("before-0", "before-x", "before-99999999999999999999", "17"):
+        assert viewer.get(f"/dashboard/tickets?by={by}").status_code == 200
 
 
 def test_no_page_of_another_site_acts_by_a_session(rehearsal: Rehearsal) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests import builders as b
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status
 from understudy_controlplane.config import Mode
-from understudy_controlplane.dashboard import attention, budgets, heat, page, steps_to_act, story, timeline
+from understudy_controlplane.dashboard import attention, budgets, heat, page, pages, steps_to_act, story, timeline
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import RequestStatus, Verb
@@ -65,6 +66,23 @@ def test_a_node_in_manual_repair_is_named_also_where_its_ticket_is_closed() -> N
     repaired = [b.node(name, NodeState.MANUAL_REPAIR) for name in ("n7", "n8")]
     found = attention.items([], [], [], [ticket()], repaired, b.NOW)
     assert [one.title for one in found] == ["manual repair of n7", "manual repair of n8"]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_spare", "chosen", "verbs"),
+    [
+        (NodeState.IN_SERVICE, False, None, ["add"]),
+        (NodeState.IN_SERVICE, True, None, ["add", "remove"]),
+        (NodeState.IN_SERVICE, True, True, ["remove", "forget"]),
+        (NodeState.IN_SERVICE, False, False, ["add", "forget"]),
+        (NodeState.RETIRED, False, None, []),
+    ],
+)
+def test_a_node_has_the_buttons_of_spares_that_change_something(
+    state: NodeState, is_spare: bool, chosen: bool | None, verbs: list[str]
+) -> None:
+    view = replace(b.node("n1", state), is_spare=is_spare)
+    assert [verb for verb, _ in pages.spare_actions(view, chosen)] == verbs
 
 
 # -- a recovery as a timeline ---------------------------------------------------------------------------------------

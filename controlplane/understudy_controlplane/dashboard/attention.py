@@ -80,8 +80,9 @@ def _of_ticket(ticket: Record) -> Item:
     urgency = Urgency.SOON if by else Urgency.NOW
     about = ticket["node"] or "the fleet"
     detail = f"ticket {ticket['id']}, {by} deals with it" if by else f"ticket {ticket['id']}, not acknowledged yet"
-    page = f"nodes/{ticket['node']}" if ticket["node"] else ""
-    return Item(urgency, f"manual repair of {about}" if page else "a page", detail, page, ticket["opened_at"])
+    title = f"manual repair of {about}" if ticket["node"] else "a page"
+    page = f"nodes/{ticket['node']}" if ticket["node"] else f"tickets/{ticket['id']}"
+    return Item(urgency, title, detail, page, ticket["opened_at"])
 
 
 def _about(recovery: Recovery) -> str:

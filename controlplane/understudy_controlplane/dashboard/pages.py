@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter
 from understudy_controlplane.store.recoveries import RecoveryFilter
 
 LISTED = 100
+BEFORE = "before-"
 ILL_LISTED = 200
 FAILED_LOOKED_AT = 10
 TICKETS_LISTED = 50
@@ -63,6 +64,26 @@ def root_of(page: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Which records of a list a page shows. `older`: with which the next page begins; empty: this is the last one."""
+
+    before: int
+    older: str = ""
+
+    @property
+    def is_older(self) -> bool:
+        return self.before < ID_MAX
+
+    @classmethod
+    def of(cls, by: str) -> Span:
+        number = by.removeprefix(BEFORE)
+        return cls(int(number) if number != by and number.isdecimal() and 0 < int(number) <= ID_MAX else ID_MAX)
+
+    def with_older(self, records: Sequence[Any], number: Callable[[Any], int]) -> Span:
+        return Span(self.before, f"{BEFORE}{min(map(number, records))}" if len(records) == LISTED else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What every page needs."""
 
@@ -72,6 +93,7 @@ class Reading:
     snapshot: Snapshot
     status: Status
     needs: list[attention.Item]
+    span: Span
 
     def page(
         self, name: str, title: str, *, layout: str = "1", more: Mapping[str, Any] | None = None, **shown: Any
@@ -88,13 +110,13 @@ class Pages:
         self._layouts: dict[str, tuple[Topology, frozenset[str], fleet_map.Layout]] = {}
 
     def read(self, identity: Identity, page: str, by: str) -> Page | Response:
-        """The page of this path below the dashboard's. `by`: how the fleet is grouped; empty: as its topology is.
-        Raises StoreError.
+        """The page of this path below the dashboard's. `by`: how the fleet is grouped, or from where on a list is
+        shown (`before-17`); empty: as its topology is, or from its newest record. Raises StoreError.
         """
         deps, snapshot, viewer = self._deps, self._deps.pulse.snapshot, Viewer.of(identity, page)
         if snapshot is None:
             return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
-        reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot))
+        reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot), Span.of(by))
         if not page:
             return self._fleet(reading, by)
         kind, _, name = page.partition("/")
@@ -179,6 +201,12 @@ def _node(reading: Reading, name: str) -> Page | Response:
         story=_story(found),
         seen=reading.deps.stores.repairs.gpus(GPUS_LISTED, node=name),
         actions=node_actions(view.state),
+        spare_actions=spare_actions(view, reading.snapshot.spare_choices.get(name)),
+        moves=[
+            key.job_id
+            for key, job in reading.snapshot.jobs.items()
+            if job.managed and job.running and name in job.slurm.nodes
+        ],
     )
 
 
@@ -193,8 +221,18 @@ def node_actions(state: NodeState) -> list[tuple[str, str]]:
     if state in {NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION}:
         found.append(("quarantine", "Quarantine"))
     if state in {NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION}:
-        found.append(("validate", "Validate"))
+        found += [("validate", "Validate"), ("burn-in", "Burn in")]
+    if state is not NodeState.RETIRED:
+        found.append(("retire", "Retire"))
     return found
+
+
+def spare_actions(view: NodeView, chosen: bool | None) -> list[tuple[str, str]]:
+    """`chosen`: whether an operator wants the node in the pool; None: none has chosen."""
+    found = [] if chosen or view.state is NodeState.RETIRED else [("add", "Make it a spare")]
+    if chosen is not False and (chosen or view.is_spare):
+        found.append(("remove", "Keep it out of the spares"))
+    return found + ([("forget", "Let Understudy choose spares again")] if chosen is not None else [])
 
 
 def _story(found: Explanation) -> list[story.Entry]:
@@ -202,9 +240,15 @@ def _story(found: Explanation) -> list[story.Entry]:
 
 
 def _jobs(reading: Reading) -> Page:
-    found = job_records(reading.deps, LISTED, ID_MAX, JobFilter())
+    found = job_records(reading.deps, LISTED, reading.span.before, JobFilter())
     order = {"RUNNING": 0, "PENDING": 1}
-    return reading.page("jobs", "Jobs", jobs=sorted(found, key=lambda one: order.get(one["state"], 2)))
+    shown = sorted(found, key=lambda one: order.get(one["state"], 2))
+    return reading.page("jobs", "Jobs", jobs=shown, list=reading.span.with_older(found, _id))
+
+
+def _id(record: Record) -> int:
+    number: int = record["id"]
+    return number
 
 
 def _job(reading: Reading, name: str) -> Page | Response:
@@ -232,8 +276,13 @@ def _job(reading: Reading, name: str) -> Page | Response:
 
 
 def _recoveries(reading: Reading) -> Page:
-    newest = reading.deps.stores.recoveries.newest(LISTED, ID_MAX)
-    return reading.page("recoveries", "Recoveries", recoveries=[recovery_record(reading.deps, one) for one in newest])
+    newest = reading.deps.stores.recoveries.newest(LISTED, reading.span.before)
+    return reading.page(
+        "recoveries",
+        "Recoveries",
+        recoveries=[recovery_record(reading.deps, one) for one in newest],
+        list=reading.span.with_older(newest, lambda one: one.id),
+    )
 
 
 def _recovery(reading: Reading, name: str) -> Page | Response:
@@ -256,8 +305,18 @@ def _recovery(reading: Reading, name: str) -> Page | Response:
 
 
 def _incidents(reading: Reading) -> Page:
-    found = reading.deps.queries.incidents(LISTED, ID_MAX)
-    return reading.page("incidents", "Incidents", incidents=found)
+    found = reading.deps.queries.incidents(LISTED, reading.span.before)
+    return reading.page("incidents", "Incidents", incidents=found, list=reading.span.with_older(found, _id))
+
+
+def _tickets(reading: Reading) -> Page:
+    found = reading.deps.stores.repairs.tickets(LISTED, reading.span.before)
+    return reading.page("tickets", "Tickets", tickets=found, list=reading.span.with_older(found, _id))
+
+
+def _ticket(reading: Reading, name: str) -> Page | Response:
+    found = _number(name) and reading.deps.stores.repairs.tickets(1, number=_number(name))
+    return reading.page("ticket", f"Ticket {name}", ticket=found[0]) if found else missing(f"ticket {name:.40}")
 
 
 def _incident(reading: Reading, name: str) -> Page | Response:
@@ -300,6 +359,7 @@ ALL: Mapping[str, Callable[[Reading], Page | Response]] = {
     "jobs": _jobs,
     "recoveries": _recoveries,
     "incidents": _incidents,
+    "tickets": _tickets,
     "guards": _guards,
 }
 ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {
@@ -307,6 +367,7 @@ ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {
     "jobs": _job,
     "recoveries": _recovery,
     "incidents": _incident,
+    "tickets": _ticket,
 }
 
 

@@ -204,6 +204,7 @@ const send = async (path, body) => {
   const answer = await fetch(root + path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })
   return { ok: answer.ok, body: await answer.json() }
 }
+const more = button => JSON.parse(button.dataset.more || "{}")
 const outcomes = { will_act: "It will be done", held_by_guard: "A guard holds it back for now", awaits_approval: "An operator has to approve it", observe_only: "It is only recorded" }
 const said = answer => answer.ok ? `${outcomes[answer.body.outcome] || answer.body.outcome}: ${answer.body.why}.` : `${answer.body.detail}${answer.body.hint ? `; ${answer.body.hint}` : ""}`
 document.addEventListener("click", async event => {
@@ -219,7 +220,7 @@ document.addEventListener("click", async event => {
   ask.showModal()
   byId("ask-reason").focus()
   try {
-    const prospect = await send(button.dataset.act, { reason: "what would come of it", dry_run: true })
+    const prospect = await send(button.dataset.act, { ...more(button), reason: "what would come of it", dry_run: true })
     byId("ask-prospect").textContent = said(prospect)
     byId("ask-yes").disabled = !prospect.ok
   } catch { byId("ask-prospect").textContent = "The control plane does not answer." }
@@ -231,7 +232,7 @@ byId("ask-form")?.addEventListener("submit", async event => {
   if (!reason) { byId("ask-problem").textContent = "Give a reason that the next operator understands."; return }
   byId("ask-yes").disabled = true
   try {
-    const answer = await send(asked.dataset.act, { reason })
+    const answer = await send(asked.dataset.act, { ...more(asked), reason })
     if (answer.ok) { ask.close(); byId(asked.id)?.focus(); tell("live", "sent"); setTimeout(() => tell("live", "live"), 1500); return }
     byId("ask-problem").textContent = said(answer)
   } catch { byId("ask-problem").textContent = "The control plane does not answer: it is not known whether the request arrived. Look before you repeat it." }
