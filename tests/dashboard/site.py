@@ -15,6 +15,7 @@ from tests.api.test_routes import play, record, shard
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, secret
 from understudy_controlplane.app import ControlPlane
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
@@ -48,7 +49,7 @@ def open_tickets(rehearsal: Rehearsal) -> None:
     """One that waits for a person, and a page."""
     repairs, now = rehearsal.control_plane.stores.repairs, rehearsal.clock.now()
     repairs.open_ticket("n3-1", "n3", {"node": "n3", "reason": f"all repairs have failed {HOSTILE}"}, now)
-    about = [f"n{number}" for number in range(1, 9)]
+    about: list[Json] = [f"n{number}" for number in range(1, 9)]
     repairs.open_ticket("held-1", "n1", {"node": "n1", "about": about, "reason": "8 held back"}, now, closed=True)
 
 
