@@ -39,6 +39,7 @@ from understudy_controlplane.api.mode import ModeDependencies, mode_router
 from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.observed import observed_router
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
+from understudy_controlplane.api.post_mortem import post_mortem_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.report import report_router
@@ -109,6 +110,7 @@ READ_ROUTERS = (
     topology_router,
     signals_router,
     maintenance_router,
+    post_mortem_router,
     report_router,
     commissioning_router,
     explain_router,

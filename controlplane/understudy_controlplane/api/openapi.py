@@ -30,6 +30,7 @@ from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
 from understudy_controlplane.api.operator_requests import Accepted, HoldBody, MoveBody, PauseBody, RequestBody
+from understudy_controlplane.api.post_mortem import PostMortem
 from understudy_controlplane.api.records import (
     CheckpointRecord,
     DecisionRecord,
@@ -114,6 +115,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/nodes/{node}": NodeRecord,
     "/v1/jobs/{job_id}": JobRecord,
     "/v1/incidents/{incident}": IncidentRecord,
+    "/v1/incidents/{incident}/post-mortem": PostMortem,
     "/v1/decisions/{decision}": DecisionRecord,
     "/v1/recoveries/{recovery}": RecoveryRecord,
     "/v1/tickets/{ticket}": TicketRecord,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
@@ -127,18 +128,24 @@ def _answer(report: FleetReport, form: ReportFormat) -> FleetReport | Response:
     return Response(rendered(report, form), media_type=MEDIA_TYPES[form], headers=headers)
 
 
+def gpus_of(deps: ReadDependencies) -> Callable[[str], int]:
+    """How many GPUs a node has: as configured, else by its Gres, else as most others; 1 where nothing is known."""
+    snapshot, configured = deps.pulse.snapshot, deps.current.config.hardware.gpus_per_node
+    views = snapshot.nodes if snapshot is not None else {}
+    of_gres = {name: gpus_of_gres(view.slurm.gres) if view.slurm else 0 for name, view in views.items()}
+    usual = configured or max(of_gres.values(), default=0) or 1
+    return lambda node: configured or of_gres.get(node) or usual
+
+
 def _history(deps: ReadDependencies, span: Span, incidents: dict[str, int]) -> History:
     snapshot, config = deps.pulse.snapshot, deps.current.config
     views = snapshot.nodes if snapshot is not None else {}
-    stored = deps.stores.fleet.nodes()
-    of_gres = {name: gpus_of_gres(view.slurm.gres) if view.slurm else 0 for name, view in views.items()}
-    usual = config.hardware.gpus_per_node or max(of_gres.values(), default=0) or 1
-    gpus = {name: config.hardware.gpus_per_node or of_gres.get(name) or usual for name in stored}
+    stored, gpus = deps.stores.fleet.nodes(), gpus_of(deps)
     history = HistoryStore(deps.engine)
     return History(
         nodes={name: (record.state, record.since) for name, record in stored.items()},
-        gpus=sum(gpus.values()),
-        jobs=history.jobs(span.since, span.until, lambda node: gpus.get(node, usual)),
+        gpus=sum(map(gpus, stored)),
+        jobs=history.jobs(span.since, span.until, gpus),
         incidents=incidents,
         transitions=history.transitions(span.since, span.until),
         verdicts=deps.queries.verdicts(span.since),

@@ -46,7 +46,17 @@ def listing() -> Listing[Incident]:
 
 @incident.command("show")
 @number_argument
+@click.option(
+    "--post-mortem",
+    is_flag=True,
+    help="As Markdown: cost, timeline, evidence, decisions with reasons, what would have shortened it.",
+)
 @connected
-def show(client: Client, as_json: bool, number: int) -> None:
+def show(client: Client, as_json: bool, number: int, post_mortem: bool) -> None:
     """One incident, with its evidence."""
-    print_item(client, f"/v1/incidents/{number}", as_json)
+    if post_mortem and as_json:
+        raise click.UsageError("--post-mortem is Markdown: leave --json out")
+    if post_mortem:
+        click.echo(client.text(f"/v1/incidents/{number}/post-mortem", format="text").rstrip("\n"))
+    else:
+        print_item(client, f"/v1/incidents/{number}", as_json)

@@ -64,6 +64,7 @@ class DecisionFilter:
     action: str | None = None
     id: int | None = None
     recoveries: tuple[int, ...] | None = None  # that it began or belongs to
+    incident: int | None = None
 
 
 ALL_JOBS, ALL_INCIDENTS, ALL_DECISIONS = JobFilter(), IncidentFilter(), DecisionFilter()
@@ -161,7 +162,12 @@ class Queries:
             query = query.where(table.c.at < only.until)
         if only.recoveries is not None:
             query = query.where(table.c.recovery.in_(only.recoveries))
-        for column, value in ((table.c.id, only.id), (table.c.subject, only.subject), (table.c.action, only.action)):
+        for column, value in (
+            (table.c.id, only.id),
+            (table.c.subject, only.subject),
+            (table.c.action, only.action),
+            (table.c.incident, only.incident),
+        ):
             query = query if value is None else query.where(column == value)
         with reading(self._engine) as connection:
             rows = connection.execute(_page(query, table.c.id, limit, before)).mappings()

@@ -1,0 +1,298 @@
+"""What became of one incident, as Markdown: timeline, evidence, decisions, cost, and what would have shortened it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Response
+
+from understudy_controlplane.api.dependencies import IncidentId, ReadDependencies
+from understudy_controlplane.api.jobs import job_records
+from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.api.recoveries import recovery_record
+from understudy_controlplane.api.report import gpus_of
+from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStep, StepStatus
+from understudy_controlplane.ingest.answers import refuse
+from understudy_controlplane.plan.hindsight import Course, hindsight
+from understudy_controlplane.plan.reliability import gpu_hours, money
+from understudy_controlplane.store.database import ID_MAX
+from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
+from understudy_controlplane.store.recoveries import RecoveryFilter
+
+DECISIONS_MAX = 500
+REQUESTS_MAX = 50
+EVIDENCE_CHARACTERS_MAX = 4000
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
+
+
+class PostMortemFormat(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+
+
+Format = Annotated[PostMortemFormat, Query(description="`text` is Markdown.")]
+
+
+class PostMortem(msgspec.Struct, frozen=True):
+    incident: int
+    text: str  # Markdown
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A gang that was moved or restarted. `gpus` and `step_seconds`: None: not known any more."""
+
+    recovery: Record
+    gpus: int | None
+    step_seconds: float | None
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds since the fault."""
+        return {name: value / 1000 for name, value in self.recovery["phases_ms"].items()}
+
+    @property
+    def stood_seconds(self) -> float | None:
+        """From the fault to the first step, or to the end of the recovery."""
+        if "first_step" in self.phases:
+            return self.phases["first_step"]
+        ended = self.recovery["ended_at"]
+        return None if ended is None else float(ended - self.recovery["fault_at"])
+
+    @property
+    def redone_seconds(self) -> float | None:
+        steps = self.recovery.get("steps_lost")
+        return None if steps is None or self.step_seconds is None else float(steps * self.step_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is stored of an incident."""
+
+    incident: Record
+    decisions: Sequence[Record]  # oldest first
+    recoveries: Sequence[Record]  # oldest first
+    requests: Sequence[Record]
+    moved: Sequence[Moved]
+    gpu_hour_price: float | None
+    now: float
+
+
+def post_mortem_router(deps: ReadDependencies) -> APIRouter:
+    router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
+
+    @router.get("/incidents/{incident}/post-mortem")
+    async def post_mortem(incident: IncidentId, format: Format = PostMortemFormat.JSON) -> Response:
+        """What became of an incident, as Markdown: cost, timeline, evidence, decisions, and what took long."""
+        return await deps.readers.read(lambda: _answer(incident, written(deps, incident), format))
+
+    return router
+
+
+def _answer(number: int, found: str | Response, form: PostMortemFormat) -> PostMortem | Response:
+    if isinstance(found, Response):
+        return found
+    if form is PostMortemFormat.JSON:
+        return PostMortem(number, found)
+    return Response(found, media_type="text/markdown", headers=HEADERS)
+
+
+def written(deps: ReadDependencies, number: int) -> str | Response:
+    found = deps.queries.incidents(1, only=IncidentFilter(id=number))
+    if not found:
+        return refuse(404, f"there is no incident {number}", "GET /v1/incidents lists them")
+    incident = found[0]
+    decisions = deps.queries.decisions(DECISIONS_MAX, only=DecisionFilter(incident=number))[::-1]
+    numbers = sorted({one["recovery"] for one in decisions if one["recovery"] is not None})
+    read = deps.stores.recoveries.newest
+    recoveries = [recovery_record(deps, one) for each in numbers for one in read(1, only=RecoveryFilter(id=each))]
+    ended = incident["closed_at"] or deps.clock.now()
+    requests = [
+        one
+        for one in deps.queries.requests(REQUESTS_MAX, ID_MAX, RequestFilter(node=incident["subject"]))[::-1]
+        if incident["fault_at"] <= one["at"] <= ended
+    ]
+    moved = [_moved(deps, one) for one in recoveries if one["kind"] in MOVES]
+    price = deps.current.config.checkpoints.gpu_hour_price
+    return "\n".join(lines(Story(incident, decisions, recoveries, requests, moved, price, deps.clock.now()))) + "\n"
+
+
+def _moved(deps: ReadDependencies, recovery: Record) -> Moved:
+    jobs = job_records(deps, 1, ID_MAX, JobFilter(job_id=recovery["job"]["job_id"])) if recovery["job"] else []
+    if not jobs or jobs[0]["submit_at"] != recovery["job"]["submit_at"]:
+        return Moved(recovery, None, None)
+    gpus = gpus_of(deps)
+    nodes: list[str] = max((one["nodes"] for one in jobs[0]["attempts"]), key=len, default=[])
+    ettr = jobs[0]["ettr"]
+    return Moved(recovery, sum(map(gpus, nodes)), None if ettr is None else ettr.step_seconds)
+
+
+def lines(story: Story) -> Iterator[str]:
+    incident = story.incident
+    yield f"# Incident {incident['id']}: {_line(incident['summary'])}"
+    yield ""
+    yield f"- {incident['subject_kind']}: {_line(incident['subject'])}"
+    yield f"- rule: `{incident['rule']}` ({incident['signal']})"
+    yield f"- from {_time(incident['fault_at'])} to {_time(incident['closed_at'])}, UTC"
+    if incident["closed_at"] is not None:
+        yield f"- {_seconds(incident['closed_at'] - incident['fault_at'])}: {_line(incident['outcome']) or 'closed'}"
+    yield from ("", "## What it cost", *_costs(story))
+    yield from ("", "## Timeline", "| time | after | what |", "|---|---|---|")
+    for at, what in sorted(_moments(story), key=lambda one: one[0]):
+        yield f"| {_time(at)} | {_seconds(at - incident['fault_at'])} | {_line(what)} |"
+    yield from ("", "## Evidence", *_evidence(incident))
+    yield from ("", "## Decisions", "| time | row | subject | decision | reason |", "|---|---|---|---|---|")
+    for one in story.decisions:
+        because = "" if one["because"] == Because.RULE.value else f", because of {_words(one['because'])}"
+        yield (
+            f"| {_time(one['at'])} | {one['table_row']} | {_line(one['subject'])} | {_words(one['action'])}{because} "
+            f"| {_line(one['reason'])} |"
+        )
+    yield from ("", "## What would have shortened it", *_advice(story))
+
+
+def _costs(story: Story) -> Iterator[str]:
+    if not story.moved:
+        yield "- no gang was moved or restarted for it"
+    for one in story.moved:
+        yield f"- {_cost(one, story.gpu_hour_price)}"
+    taken = [one for one in story.decisions if one["action"] in (Action.QUARANTINE.value, Action.DRAIN.value)]
+    back = [one for one in story.decisions if one["action"] == Action.RETURN.value]
+    if taken:
+        until = back[-1]["at"] if back else story.now
+        so_far = "" if back else " so far"
+        yield f"- {_line(taken[0]['subject'])} was out of service for {_seconds(until - taken[0]['at'])}{so_far}"
+
+
+def _cost(moved: Moved, price: float | None) -> str:
+    job = moved.recovery["job"]
+    name = f"job {job['job_id']}" if job else "a job"
+    stood, redone = moved.stood_seconds, moved.redone_seconds
+    if stood is None:
+        return f"{name} stands still since {_time(moved.recovery['fault_at'])} (recovery {moved.recovery['id']} runs)"
+    steps = moved.recovery.get("steps_lost")
+    words = f"{name} stood still for {_seconds(stood)} (recovery {moved.recovery['id']}, {moved.recovery['status']})"
+    if steps is not None:
+        words += f" and did {steps} steps again" + (f", for {_seconds(redone)}" if redone is not None else "")
+    if moved.gpus:
+        hours = gpu_hours(moved.gpus, stood + (redone or 0.0))
+        words += f": {hours:.3g} GPU-hours on {moved.gpus} GPUs"
+        words += f", {money(hours, price):,.2f} in money" if price is not None else ""
+    return words
+
+
+def _moments(story: Story) -> Iterator[tuple[float, str]]:
+    incident = story.incident
+    yield incident["fault_at"], f"first evidence: {incident['summary']}"
+    yield incident["opened_at"], "the incident is opened"
+    for one in incident["findings"]:
+        yield one["at"], f"also found, by {one['rule']}: {one['summary']}"
+    for one in story.decisions:
+        if one["action"] != Action.NOTHING.value:
+            yield one["at"], f"decision: {_words(one['action'])} {one['subject']}"
+        else:
+            yield one["at"], f"nothing is done, because of {_words(one['because'])}: {one['subject']}"
+    for one in story.requests:
+        yield one["at"], f"{one['by']} asks: {_words(one['verb'])}: {one['reason']}"
+    for recovery in story.recoveries:
+        name = f"recovery {recovery['id']} ({_words(recovery['kind'])})"
+        for step in recovery["steps"]:
+            yield from _of_step(name, step)
+        if recovery["ended_at"] is not None:
+            outcome = f": {recovery['outcome']}" if recovery["outcome"] else ""
+            yield recovery["ended_at"], f"{name} {_words(recovery['status'])}{outcome}"
+    if incident["closed_at"] is not None:
+        yield incident["closed_at"], f"the incident is closed: {incident['outcome']}"
+
+
+def _of_step(recovery: str, step: RecoveryStep) -> Iterator[tuple[float, str]]:
+    if step.done_at is not None and step.status in (StepStatus.DONE, StepStatus.FAILED):
+        tries = f", try {step.attempts}" if step.attempts > 1 else ""
+        detail = f": {step.detail}" if step.detail else ""
+        yield step.done_at, f"{recovery}: {_words(step.name.value)} {step.status.value}{tries}{detail}"
+
+
+def _evidence(incident: Record) -> Iterator[str]:
+    yield from _block(f"{incident['rule']}: {incident['summary']}", incident["evidence"])
+    for one in incident["findings"]:
+        yield from _block(f"{one['rule']}: {one['summary']}", one["evidence"])
+
+
+def _block(title: str, evidence: object) -> Iterable[str]:
+    text = json.dumps(evidence, indent=2, ensure_ascii=False, default=str).replace("```", "'''")
+    return ("", _line(title), "", "```json", text[:EVIDENCE_CHARACTERS_MAX], "```")
+
+
+def _advice(story: Story) -> Iterator[str]:
+    found = hindsight(_course(one, story) for one in story.moved)
+    if not found:
+        yield "- nothing of it took long"
+    for one in found:
+        yield f"- {_seconds(one.seconds)} {one.part}. {one.what}"
+
+
+def _course(moved: Moved, story: Story) -> Course:
+    recovery, at = moved.recovery, moved.phases
+    decided, steps = at.get("decided"), recovery["steps"]
+    again = at.get("requeued", at.get("relaunched"))
+    return Course(
+        RecoveryKind(recovery["kind"]),
+        at.get("detected"),
+        _between(decided, again),
+        _between(again, at.get("running")),
+        _between(at.get("running", again), at.get("first_step")),
+        moved.redone_seconds,
+        _approval(recovery, story.recoveries),
+        _held(recovery, story.decisions),
+        {one.name.value: one.attempts for one in steps if one.attempts > 1 and not one.name.value.startswith("await")},
+    )
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else end - begin
+
+
+def _approval(recovery: Record, recoveries: Iterable[Record]) -> float | None:
+    """How long its proposal waited; None: there was none."""
+    waits = [
+        recovery["decided_at"] - one["decided_at"]
+        for one in recoveries
+        if one["approve_by"] is not None and one["job"] == recovery["job"] and one["id"] < recovery["id"]
+    ]
+    return max(waits, default=None)
+
+
+def _held(recovery: Record, decisions: Iterable[Record]) -> dict[str, float]:
+    """Guard → how long before the recovery it first held something back."""
+    found: dict[str, float] = {}
+    for one in decisions:
+        if one["action"] == Action.NOTHING.value and one["because"] != Because.RULE.value:
+            found.setdefault(one["because"], max(0.0, recovery["decided_at"] - one["at"]))
+    return found
+
+
+def _line(text: object) -> str:
+    """In a table's cell, whatever users wrote."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _words(text: str) -> str:
+    return text.replace("_", " ")
+
+
+def _time(at: float | None) -> str:
+    return "now" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _seconds(seconds: float) -> str:
+    if abs(seconds) < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
