@@ -85,6 +85,7 @@ from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.recover.verifier import Verifier
+from understudy_controlplane.report_writer import ReportWriter
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.audit import AuditStore
@@ -250,13 +251,20 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     admission = Admission(known, users, _open_to_all(config), proxy)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
-    pruner = Pruner(RetentionStore(engine), lambda: current.config.retention, clock)
     notifier = Notifier(NoticeStore(engine), current, loop.pulse, clock)
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
-    to_syslog = [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
     live_views = LiveViews(loop.pulse, config.limits)
+    parts: list[Part] = [
+        loop,
+        Pruner(RetentionStore(engine), lambda: current.config.retention, clock),
+        core.verifier,
+        notifier,
+        ReportWriter(reads),
+        audit,
+    ]
+    parts += [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
 
     cluster, limits = config.cluster, config.limits  # the routes keep no section that can be reloaded
 
@@ -264,9 +272,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     def make_app() -> FastAPI:
         app = FastAPI(
             title="Understudy",
-            lifespan=_lifespan(
-                (loop, pruner, core.verifier, notifier, audit, *to_syslog), engine, reads, admission, outside.stopping
-            ),
+            lifespan=_lifespan(parts, engine, reads, admission, outside.stopping),
             docs_url=None,
             redoc_url=None,
             openapi_url=None,
@@ -458,8 +464,12 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
     return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
 
 
+Part = Loop | Pruner | Verifier | Notifier | ReportWriter | AuditWriter | AuditSyslog
+"""What runs on a thread of its own."""
+
+
 def _lifespan(
-    parts: Sequence[Loop | Pruner | Verifier | Notifier | AuditWriter | AuditSyslog],
+    parts: Sequence[Part],
     engine: Engine,
     reads: ReadDependencies,
     admission: Admission,

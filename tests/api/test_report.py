@@ -82,6 +82,8 @@ def test_each_format_has_the_same_tables(viewer: TestClient) -> None:
     assert titles[:3] == ["Interruptions by cause", "Rates", "Where the GPU-hours went"]
     rows = list(csv.reader(io.StringIO(sheet.text)))
     assert len({row[0] for row in rows} - {"table", "report"}) == len(titles)
+    assert "lost money" in str(rows)
+    assert "lost money" not in viewer.get("/v1/report?since=0&format=csv").text
     widths = {row[0]: len(row) for row in rows}
     assert all(len(row) == widths[row[0]] for row in rows if row[0] != "table")
 

@@ -47,6 +47,7 @@ PAGES = {
     "guards": "/guards",
     "tickets": "/tickets",
     "ticket": "/tickets/1",
+    "reports": "/reports",
     "missing": "/nodes/none",
 }
 LOOKS = [("light", "desktop", DESKTOP), ("dark", "desktop", DESKTOP), ("dark", "phone", PHONE)]

@@ -32,6 +32,7 @@ OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 PAGES = (
     *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries"),
     *("/incidents", "/incidents/1", "/guards", "/tickets", "/tickets/1", "/tickets/2"),
+    *("/reports", "/reports?by=7d", "/reports?by=nonsense"),
     *("?by=switch", "?by=nonsense"),
 )
 
@@ -220,11 +221,12 @@ def test_the_pages_lead_to_each_other(rehearsal: Rehearsal, viewer: TestClient) 
         if not page.headers["content-type"].startswith("text/html"):
             continue
         for link in re.findall(r'(?:href|src)="([^"#]+)', page.text):
-            target = str(page.url.join(link)).removeprefix(str(viewer.base_url))
+            target = str(page.url.join(html.unescape(link))).removeprefix(str(viewer.base_url))
             if target not in seen and target not in waiting and not re.search(r"/nodes/r\d", target):
                 waiting.append(target)
     assert f"/dashboard/recoveries/{swap_of(rehearsal)}" in seen
-    assert "/v1/explain/nodes/n3" in seen
+    assert {"/v1/explain/nodes/n3", "/v1/incidents/1/post-mortem?format=text"} <= seen
+    assert len([path for path in seen if path.startswith("/v1/report?")]) >= 4
 
 
 @pytest.mark.parametrize(

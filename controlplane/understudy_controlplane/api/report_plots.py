@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from understudy_controlplane.api.report_sections import shown
 from understudy_controlplane.plan.fleet_costs import FleetCosts
 
 WIDTH, LABEL, ROW = 720.0, 230.0, 24.0
@@ -22,8 +23,8 @@ class Bar(NamedTuple):
 
 def plots(costs: FleetCosts) -> list[tuple[str, Markup]]:
     """Title and SVG of each."""
-    hours = [Bar("productive", costs.productive_gpu_hours, f"{costs.productive_gpu_hours:,.1f}", "good")]
-    hours += [Bar(name, value, f"{value:,.1f}", f"loss-{name}") for name, value in costs.lost_gpu_hours.items()]
+    hours = [Bar("productive", costs.productive_gpu_hours, shown(costs.productive_gpu_hours), "good")]
+    hours += [Bar(name, value, shown(value), f"loss-{name}") for name, value in costs.lost_gpu_hours.items()]
     causes = [
         Bar(one.component, one.interruptions, str(one.interruptions))
         for one in costs.interrupted.causes[:CAUSES_SHOWN]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,15 @@ def shown(cell: Cell) -> str:
 
 
 def sections(report: FleetReport) -> list[Section]:
-    """Those with rows."""
-    return [one for one in _all(report) if one.rows]
+    """Those with rows, and of each the columns in which anything is known."""
+    return [_without_empty_columns(one) for one in _all(report) if one.rows]
+
+
+def _without_empty_columns(section: Section) -> Section:
+    """Where no price is known, there is no money."""
+    kept = [number for number in range(len(section.columns)) if any(row[number] is not None for row in section.rows)]
+    columns = tuple(section.columns[number] for number in kept)
+    return replace(section, columns=columns, rows=[[row[number] for number in kept] for row in section.rows])
 
 
 def summary(report: FleetReport) -> list[tuple[str, str]]:

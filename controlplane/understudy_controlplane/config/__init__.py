@@ -23,6 +23,7 @@ from understudy_controlplane.config.checkpoints import Checkpoints
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.notify import OWNERS, Importance, Notify, Receiver, ReceiverKind
+from understudy_controlplane.config.reports import Reports
 from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares, Topology
@@ -53,6 +54,7 @@ __all__ = [
     "ReceiverKind",
     "Recovery",
     "Repair",
+    "Reports",
     "Retention",
     "RunStages",
     "Server",
@@ -126,6 +128,7 @@ class Config(Section):
     validation: Validation = Validation()
     checkpoints: Checkpoints = Checkpoints()
     notify: Notify = Notify()
+    reports: Reports = Reports()
     retention: Retention = Retention()
 
     @model_validator(mode="after")

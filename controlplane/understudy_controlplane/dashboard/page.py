@@ -15,6 +15,8 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from understudy_controlplane.api.report_sections import shown
+
 FOLDER = Path(__file__).parent
 STATIC = {
     path.name: path.read_bytes()
@@ -103,6 +105,7 @@ def environment() -> Environment:
         "with_code": with_code,
         "as_json": as_json,
         "words": words,
+        "cell": shown,
         "segment": lambda text: quote(str(text), safe=""),
     }
     made.globals["ui"] = made.get_template("ui.html").module

@@ -16,7 +16,16 @@ from understudy_controlplane.api.observed import DAYS, observed_rules
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.spares import spare_pool
 from understudy_controlplane.api.status import Status, own_problems, summary
-from understudy_controlplane.dashboard import attention, budgets, fleet_map, heat, steps_to_act, story, timeline
+from understudy_controlplane.dashboard import (
+    attention,
+    budgets,
+    fleet_map,
+    heat,
+    reports,
+    steps_to_act,
+    story,
+    timeline,
+)
 from understudy_controlplane.dashboard.page import Page, parts_of
 from understudy_controlplane.decide.observed import DAY_SECONDS
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
@@ -108,10 +117,12 @@ class Pages:
     def __init__(self, deps: ReadDependencies) -> None:
         self._deps = deps
         self._layouts: dict[str, tuple[Topology, frozenset[str], fleet_map.Layout]] = {}
+        self._reports = reports.Reports(deps)
 
     def read(self, identity: Identity, page: str, by: str) -> Page | Response:
-        """The page of this path below the dashboard's. `by`: how the fleet is grouped, or from where on a list is
-        shown (`before-17`); empty: as its topology is, or from its newest record. Raises StoreError.
+        """The page of this path below the dashboard's. `by`: how the fleet is grouped, from where on a list is shown
+        (`before-17`), or the span of a report; empty: as its topology is, its newest record, a month. Raises
+        StoreError.
         """
         deps, snapshot, viewer = self._deps, self._deps.pulse.snapshot, Viewer.of(identity, page)
         if snapshot is None:
@@ -119,6 +130,8 @@ class Pages:
         reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot), Span.of(by))
         if not page:
             return self._fleet(reading, by)
+        if page == "reports":
+            return self._report(reading, by)
         kind, _, name = page.partition("/")
         if name and kind in ONE:
             return ONE[kind](reading, name)
@@ -148,6 +161,17 @@ class Pages:
             ill_count=len(ill),
             total=len(snapshot.nodes),
             running=[recovery_record(reading.deps, one) for one in snapshot.recoveries[:LISTED]],
+        )
+
+    def _report(self, reading: Reading, by: str) -> Page:
+        span = by if by in reports.SPANS else reports.USUAL
+        return reading.page(
+            "reports",
+            "Reports",
+            report=self._reports.of(span),
+            span=span,
+            spans=reports.SPANS,
+            rows_shown=reports.ROWS_SHOWN,
         )
 
     def _layout(self, snapshot: Snapshot, by: str) -> fleet_map.Layout:
