@@ -77,8 +77,8 @@ sim: setup-check
 bench-sim: setup-check
 	@$(RUN) -m tests.bench.sim
 
-# What is found of each injected signal, and after what time: docs/signal-table.md, with `make docs`. Longer, about an hour
-# and a half: make signals OPTIONS="--day --trace"
+# What is found of each injected signal, and after what time: docs/signal-table.md, with `make docs`. Three quarters
+# of an hour on a core: make signals OPTIONS="--day --trace"
 signals: setup-check
 	@$(RUN) -m tests.signals $(OPTIONS)
 

@@ -573,7 +573,7 @@ Nothing is broken in it. Gangs train with steps that vary, write checkpoints, ev
 started again and end; agents are upgraded one after another, drivers and kernels node by node with a reboot, the
 control plane twice a day; counters of links, memory and PCIe grow a little; processors, storage and disks are busy;
 GPUs run into their power cap and, for moments, into their temperature. What a healthy fleet does is judgement.
-The recorded run may be a part of a day: its hours, and what happened in them, are below.
+A run of fewer hours is shown as such.
 """
 
 TRACE_INTRODUCTION = """\

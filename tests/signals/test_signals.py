@@ -27,7 +27,8 @@ def test_the_recorded_healthy_day_has_no_alarm_that_acts_and_hardly_a_suspect() 
     day = recorded().day
     assert day.acting == {}
     assert sum(day.suspects.values()) <= day.rank_days / 20_000 + 1
-    assert day.rank_days > 1000
+    assert (day.nodes, day.hours) == (1000, 24)
+    assert day.rank_days > 7000
 
 
 @pytest.mark.integration
