@@ -12,7 +12,9 @@ from understudy_agent.wire import Training
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 SLOW = 2
 
@@ -27,8 +29,11 @@ def gang(ratio: float = 1.0, *, step: int = 80, tested: int = 16, at_rank: int =
 
 
 def found(table: StepTable, *, confirms: bool = False) -> Finding:
+    record = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.SLOW, since=b.NOW - 60))
     nodes = [b.node(f"n{number}", gpus=(b.gpu(0),)) for number in range(1, 17)]
-    seen = b.snapshot(*nodes, jobs=[b.job()], tables={b.job().key: table})
+    seen = b.snapshot(
+        *nodes, b.node("n3", record=record, gpus=(b.gpu(0),)), jobs=[b.job()], tables={b.job().key: table}
+    )
     policy = Straggler(compute_test_confirms=confirms)
     (one,) = (one for one in straggler(seen, policy, probed=False) if one.signal is not Signal.CLEAN)
     return one

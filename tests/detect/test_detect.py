@@ -323,15 +323,20 @@ class TestStraggler:
         times[2] *= factor
         return times.tolist()  # type: ignore[no-any-return]
 
-    def judged(self, factor: float, gpus: tuple[object, ...]) -> set[tuple[str, Signal]]:
+    def judged(self, factor: float, gpus: tuple[object, ...], *, known: bool = False) -> set[tuple[str, Signal]]:
+        """`known`: as slow for a minute already."""
         tables = {b.job().key: b.step_table(self.slow_gang(factor))}
-        return signals(b.snapshot(b.node("n3", gpus=gpus), jobs=[b.job()], tables=tables))
+        suspicions = b.suspected(SuspicionCause.SLOW, since=b.NOW - 60) if known else ()
+        record = b.record("n3", NodeState.SUSPECT if known else NodeState.IN_SERVICE, suspicions=suspicions)
+        return signals(b.snapshot(b.node("n3", record=record, gpus=gpus), jobs=[b.job()], tables=tables))
 
     def test_a_slow_rank_alone_is_a_suspect(self) -> None:
         assert self.judged(1.5, (b.gpu(0),)) == {("n3", Signal.STRAGGLER_SUSPECTED)}
 
-    def test_a_slow_rank_with_throttled_clocks_is_confirmed(self) -> None:
-        assert self.judged(1.5, (b.gpu(0, clock_event_reasons=0x48),)) == {("n3", Signal.STRAGGLER_CONFIRMED)}
+    def test_a_slow_rank_with_throttled_clocks_is_confirmed_once_it_is_a_suspect(self) -> None:
+        throttled = (b.gpu(0, clock_event_reasons=0x48),)
+        assert self.judged(1.5, throttled) == {("n3", Signal.STRAGGLER_SUSPECTED)}
+        assert self.judged(1.5, throttled, known=True) == {("n3", Signal.STRAGGLER_CONFIRMED)}
 
     @pytest.mark.parametrize(
         ("values", "cause"),

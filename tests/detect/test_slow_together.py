@@ -11,8 +11,9 @@ from tests import builders as b
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 NODES, RANKS_PER_NODE, STEPS = 12, 4, 120
 RANKS = NODES * RANKS_PER_NODE
@@ -48,8 +49,11 @@ def test_slow_ranks_of_one_node_are_one_finding() -> None:
 
 
 def test_the_second_signal_of_any_gpu_of_them_confirms_the_node() -> None:
-    throttled = b.node("n3", gpus=(b.gpu(0), b.gpu(1), b.gpu(2), b.gpu(3, clock_event_reasons=0x40)))
-    (found,) = findings(table(["n3"]), throttled)
+    gpus = (b.gpu(0), b.gpu(1), b.gpu(2), b.gpu(3, clock_event_reasons=0x40))
+    (found,) = findings(table(["n3"]), b.node("n3", gpus=gpus))
+    assert found.signal is Signal.STRAGGLER_SUSPECTED, "what its move costs is looked up first"
+    record = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.SLOW, since=b.NOW - 60))
+    (found,) = findings(table(["n3"]), b.node("n3", record=record, gpus=gpus))
     assert found.signal is Signal.STRAGGLER_CONFIRMED
     assert found.evidence.shown()["cause"] == "clocks"
 

@@ -82,7 +82,7 @@ def found(suspect: bool, checkpointed_at: float | None, *, wait: bool = True) ->
     return one
 
 
-def test_a_gang_waits_for_its_next_checkpoint_where_that_is_wanted() -> None:
+def test_a_gang_waits_until_its_move_pays_which_is_mostly_right_after_a_checkpoint() -> None:
     first = found(suspect=False, checkpointed_at=None)
     assert first.signal is Signal.STRAGGLER_SUSPECTED, "its checkpoints are looked up as soon as it is a suspect"
     waiting = found(suspect=True, checkpointed_at=b.NOW - 1700)
@@ -91,7 +91,7 @@ def test_a_gang_waits_for_its_next_checkpoint_where_that_is_wanted() -> None:
     assert found(suspect=True, checkpointed_at=b.NOW - 5).signal is Signal.STRAGGLER_CONFIRMED
 
 
-def test_by_default_it_moves_at_once_and_says_what_both_cost() -> None:
+def test_where_the_site_wants_it_the_gang_moves_at_once_and_says_what_both_cost() -> None:
     one = found(suspect=False, checkpointed_at=None, wait=False)
     assert one.signal is Signal.STRAGGLER_CONFIRMED
     assert "it costs 3.19 rank hours an hour" in one.summary
@@ -99,3 +99,44 @@ def test_by_default_it_moves_at_once_and_says_what_both_cost() -> None:
     shown = one.evidence.shown()
     assert shown["rank_hours_lost_per_hour"] == pytest.approx(3.2, abs=0.1)
     assert shown["move_pays"] is False
+
+
+GANGS = 150
+HORIZON_SECONDS = 12 * HOUR
+LOOK_SECONDS = 60.0
+
+
+def lost(lasts: float) -> tuple[float, float, float]:
+    """Seconds that a slow rank costs a gang, the mean of many: where it moves at once, where it moves when that pays,
+    and where it stays. Slowness lasts `lasts` seconds (mean); 5 to 50 % of the gang's time; starts of 20 to 600 s,
+    checkpoints each 10 to 120 minutes. Two minutes pass until it is found.
+    """
+    rng, costs = np.random.default_rng(1), np.zeros(3)
+    for _ in range(GANGS):
+        share, start = 1 - 1 / rng.uniform(1.05, 2), rng.uniform(20, 600)
+        gap = rng.uniform(600, 7200)
+        phase, until = rng.uniform(0, gap), min(rng.exponential(lasts), HORIZON_SECONDS)
+        moments = np.arange(120.0, until, LOOK_SECONDS)
+        looks = [SlownessCost(8, share, share * at, start, (phase + at) % gap) for at in moments]
+        first = looks[0] if looks else None
+        moved = next((one for one in looks if one.pays), None)
+        stays = share * until
+        costs += (
+            first.paid_seconds + first.price_seconds if first is not None else stays,
+            moved.paid_seconds + moved.price_seconds if moved is not None else stays,
+            stays,
+        )
+        if moved is not None:
+            assert moved.price_seconds <= moved.paid_seconds, "no more than twice what staying has cost"
+    at_once, when_it_pays, stayed = costs / GANGS
+    return float(at_once), float(when_it_pays), float(stayed)
+
+
+@pytest.mark.parametrize("lasts", [600.0, HOUR, 24 * HOUR, 1000 * HOUR])
+def test_on_generated_gangs_moving_when_it_pays_costs_least_however_long_slowness_lasts(lasts: float) -> None:
+    at_once, when_it_pays, stayed = lost(lasts)
+    print(
+        f"lasts {lasts / HOUR:g} h: {at_once:.0f} s at once, {when_it_pays:.0f} s when it pays, {stayed:.0f} s staying"
+    )
+    assert when_it_pays < 0.75 * at_once
+    assert when_it_pays < 1.1 * stayed

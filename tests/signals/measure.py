@@ -11,6 +11,7 @@ import msgspec
 from tests.signals.cases import CASES, EXPECTED, GANG_CASES, NOTHING, Case
 from tests.signals.virtual_fleet import Fleet
 from tests.signals.virtual_node import VirtualNode
+from understudy_controlplane.fleet.node import NodeState
 
 GPUS = 4
 SPARES = 12
@@ -132,8 +133,11 @@ def _never(_fleet: Fleet, _node: VirtualNode) -> None:
 
 
 def _found(case: Case, decisions: list[dict[str, Any]], at: float) -> Found:
-    """The decision by the rule that has to find it, or the first unexpected one."""
+    """The decision by the rule that has to find it, or the first unexpected one. Of several the one that takes the node
+    out of service: a slow node is a suspect before its gang leaves it.
+    """
     expected = [one for one in decisions if one["rule"] == case.rule]
+    expected.sort(key=lambda one: one["to_state"] != NodeState.QUARANTINED.value)
     first = next(iter(expected or decisions), None)
     if first is None:
         return Found(case.source, case.signal, case.injected, "", "", "", None)

@@ -53,14 +53,14 @@ def slow(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Slow]:
 
 
 @pytest.mark.parametrize("slow", [False], indirect=True)
-def test_by_default_it_moves_as_soon_as_the_reason_is_known(slow: Slow) -> None:
+def test_with_the_option_off_it_moves_as_soon_as_the_reason_is_known(slow: Slow) -> None:
     slow.run(200)
     assert slow.is_in(NodeState.QUARANTINED)
     assert "a move costs 2" in slow.reasons()[0], "about the four minutes of its start"
 
 
 @pytest.mark.parametrize("slow", [True], indirect=True)
-def test_with_the_option_it_waits_until_the_slowness_has_cost_as_much(slow: Slow) -> None:
+def test_by_default_it_waits_until_the_slowness_has_cost_as_much(slow: Slow) -> None:
     slow.run(600)
     assert slow.is_in(NodeState.SUSPECT), slow.reasons()
     slow.run(1000)

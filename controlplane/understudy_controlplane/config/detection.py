@@ -90,10 +90,10 @@ class Straggler(Section):
         1.3, gt=1, description="Ratio above which, in both halves of one window, a node is suspect at once."
     )
     move_when_it_pays: bool = Field(
-        False,
-        description="Move a gang off a slow node not at once, but when the slowness has cost as much as the move: the "
-        "gang's start, and the steps since its last complete checkpoint. So it mostly moves right after a checkpoint. "
-        "Until then the node is a suspect.",
+        True,
+        description="Move a gang off a slow node when the slowness has cost as much as the move: the gang's start, and "
+        "the steps since its last complete checkpoint. So it mostly moves right after a checkpoint, and until then the "
+        "node is a suspect. Off: at once.",
     )
     compute_test_confirms: bool = Field(
         False,

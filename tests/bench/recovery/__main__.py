@@ -281,6 +281,7 @@ class Clusters:
         settings: dict[str, dict[str, str | float | bool]] = {
             "guards": {"quarantines_per_hour_max": 10_000, "breaker_nodes_max": 10_000, "breaker_share_max": 1.0},
             "jobs": {"swaps_per_hour_max": 1000},
+            "straggler": {"move_when_it_pays": False},  # the reaction is measured, not the wait for a checkpoint
         }
         site = Site(DIRECTORY, nodes=GANG + SPARES, spares=side.pool, slurm=slurm, settings=settings)
         self._stack.enter_context(site)
