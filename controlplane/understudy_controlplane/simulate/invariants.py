@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
     AllocationSwapPlan,
+    DrainPlan,
     LetGoPlan,
     PagePlan,
     QuarantinePlan,
@@ -138,9 +139,9 @@ class Invariants:
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
         self._slurm_crashed_at = -math.inf
-        self._crash_is_read = True  # the control plane has read Slurm since its last crash
         self._slurm_read_at = math.inf
         """When the control plane began its last reading. inf: it has none."""
+        self._last_read_at = -math.inf  # the same of any process of it
         self._restores_seen = 0
         self._history: RecoveryHistory  # of the control plane that runs
         self._clock_jumps = 0
@@ -191,6 +192,9 @@ class Invariants:
     def cancelled(self, recovery: Recovery) -> None:
         if isinstance(recovery.plan, ReturnPlan):  # its node is held then
             self._asked.update(dict.fromkeys(recovery.plan.nodes, self._world.now))
+        if isinstance(recovery.plan, DrainPlan):  # a node that is not drained yet stays in service
+            open_ones = {node.name for node in self._world.line.nodes_now() if not node.draining}
+            self._vouched_at.update(dict.fromkeys(open_ones.intersection(recovery.plan.nodes), self._world.now))
         job = job_of(recovery.plan)
         self._left_to_person |= {job.job_id} if job is not None else set()
 
@@ -205,12 +209,16 @@ class Invariants:
     def resumed_by_person(self, node: str) -> None:
         self._drained_by_person.discard(node)
         self._vouched_at[node] = self._world.now
-        crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS or not self._crash_is_read
+        crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
+        crashed |= self._slurm_crashed_at > self._last_read_at
         if not crashed and node not in self._drained_unseen and node not in self._drained_unread:
             self._resumed_at[node] = min(self._world.now, self._slurm_read_at)
 
     def slurm_crashed(self) -> None:
-        self._slurm_crashed_at, self._crash_is_read = self._world.now, False
+        """A node that was resumed since the last reading may be one of which the crash has lost the drain."""
+        self._slurm_crashed_at = self._world.now
+        read_at = self._last_read_at
+        self._resumed_at = {name: at for name, at in self._resumed_at.items() if self._vouched_at[name] <= read_at}
 
     def _read_history(self, core: Core) -> None:
         """Again when the clock was set: times in the database are others then."""
@@ -316,7 +324,7 @@ class Invariants:
         read_at = snapshot.slurm_read_at if snapshot is not None and snapshot.slurm_read_at else -math.inf
         if read_at > -math.inf:
             self._slurm_read_at = self._world.now - (self._world.clock.now() - read_at)
-            self._crash_is_read |= self._slurm_read_at > self._slurm_crashed_at
+            self._last_read_at = self._slurm_read_at
         self._drained_unseen = {node: at for node, at in self._drained_unseen.items() if at >= read_at}
         if core.loop.pulse.slurm.error or self._world.now < self._world.line.refuses_until:
             self._fine_since = math.inf
