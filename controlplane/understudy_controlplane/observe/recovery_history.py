@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.observe.sources import RecoveryReads
 
 LIFTS = (StepName.RESUME_NODE, StepName.LIFT_DRAIN)
+UNDONE = (RecoveryStatus.FAILED, RecoveryStatus.CANCELLED)
 
 
 class RecoveryHistory:
@@ -135,9 +136,9 @@ class RecoveryHistory:
         return {name: at for name, at in lifted if at is not None}
 
     def weights_left_since(self, since: float) -> dict[str, Recovery]:
-        """Nodes whose newest change back to their own weight has failed."""
+        """Nodes whose newest change back to their own weight has failed, or was cancelled before it was done."""
         newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, RestoreWeightPlan)}
-        return {name: one for name, one in newest.items() if one.status is RecoveryStatus.FAILED}
+        return {name: one for name, one in newest.items() if one.status in UNDONE}
 
     def limits_since(self, since: float) -> dict[tuple[JobKey, int], int]:
         """Job and restart count → its time limit at the first fault that was dealt with within its allocation."""

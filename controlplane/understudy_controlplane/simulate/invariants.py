@@ -586,7 +586,8 @@ class Invariants:
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:
                 continue  # it was set back after the requeue
-            usable = free - {name for name in job.excluded_nodes if self._is_left_at_fault(name)}
+            moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
+            usable = free - {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
             if gang.computes or (job.pending and len(usable) < job.node_count) or gang.job_id in self._stays(core):
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
