@@ -234,6 +234,20 @@ class TestAdministration:
         crashed = replace(before, drains_lifted={"n3": b.NOW - lifted}, slurmctld_started_at=b.NOW - started)
         assert signals(crashed) == {("n3", signal)}
 
+    @pytest.mark.parametrize(
+        ("out_since", "signal"),
+        [(80, Signal.RETURN_REFUSED), (20, Signal.DRAINED_BY_OTHERS), (None, Signal.DRAINED_BY_OTHERS)],
+    )
+    def test_a_pause_after_the_crash_does_not_make_it_an_administrators(
+        self, out_since: int | None, signal: Signal
+    ) -> None:
+        """Each reading since slurmctld was started, 85 s ago, has shown the drain, or later ones only."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
+        shown = None if out_since is None else b.NOW - out_since
+        node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100)), out_since=shown)
+        crashed = b.snapshot(node, drains_lifted={"n3": b.NOW - 92}, slurmctld_started_at=b.NOW - 85)
+        assert signals(crashed) == {("n3", signal)}
+
     @pytest.mark.parametrize("ahead", [-60, 0, 60])
     def test_times_of_slurm_are_compared_by_its_own_clock(self, ahead: int) -> None:
         """The host of slurmctld may be a minute off, which MUNGE allows."""

@@ -68,10 +68,14 @@ def test_a_finished_job_is_forgotten_after_five_minutes(slurm: VirtualSlurm) -> 
 
 def test_a_reservation_ends_when_its_time_is_over(slurm: VirtualSlurm) -> None:
     slurm.create_reservation("seats", ["n1"], "nobody", 1)
+    job_id = slurm.submit("nobody", 2)
+    slurm.set_job_reservation(job_id, "seats")
     slurm.advance(59)
+    assert gang(slurm).state == "PENDING"
     assert len(slurm.reservations()) == 1
-    slurm.advance(2)
+    slurm.advance(3)
     assert slurm.reservations() == []
+    assert (gang(slurm).reservation, gang(slurm).state) == ("", "RUNNING")
 
 
 def test_a_failed_job_that_slurm_remembers_can_be_requeued(slurm: VirtualSlurm) -> None:

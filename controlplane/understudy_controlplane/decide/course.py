@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
     DrainPlan,
+    LetGoPlan,
     PoolSwapPlan,
     QuarantinePlan,
     Recovery,
@@ -121,11 +122,16 @@ def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[
             node = snapshot.nodes.get(name)
             left = node is not None and node.state not in IN_REPAIR and node.record.since > recovery.decided_at
             return f"{name} is {node.state.value} by now" if node is not None and left else ""
-        case ReturnPlan(nodes=(name,)):
+        case ReturnPlan(nodes=(name,)) | LetGoPlan(nodes=(name,)):
             node = snapshot.nodes.get(name)
-            again = name in out or (node is not None and node.state in OUT_OF_SERVICE)
-            return f"{name} was taken out of service again" if again else ""
+            out_now = node is not None and node.state in OUT_OF_SERVICE and not _stayed_out(recovery, node)
+            return f"{name} was taken out of service again" if name in out or out_now else ""
     return ""
+
+
+def _stayed_out(recovery: Recovery, node: NodeView) -> bool:
+    """A node that is let go may stay out of service: only its reservation is not needed any more."""
+    return isinstance(recovery.plan, LetGoPlan) and node.record.since <= recovery.decided_at
 
 
 def _back(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:

@@ -86,12 +86,14 @@ def _is_still_drained(node: NodeView, returned_at: float | None, slurm_ahead_sec
 
 
 def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:
-    """Only right after the crash: later an administrator may have drained it, and Slurm have kept the old reason."""
+    """Where it is drained since right after the crash, however long a pause has let it be: later an administrator may
+    have drained it, and Slurm have kept the old reason.
+    """
     lifted_at, ahead = snapshot.drains_lifted.get(node.name), snapshot.slurm_ahead_seconds
     if lifted_at is None or snapshot.slurmctld_started_at is None:
         return False
     started_at = snapshot.slurmctld_started_at - ahead
-    if snapshot.now - started_at > CRASH_NOTICED_SECONDS:
+    if (node.out_since or snapshot.now) - started_at > CRASH_NOTICED_SECONDS:
         return False
     lost = -CLOCKS_APART_SECONDS < started_at - lifted_at < SLURM_SAVES_SECONDS
     return lost and _is_still_drained(node, lifted_at, ahead)

@@ -87,6 +87,8 @@ class Observer:
         self._shown: dict[JobKey, Job] = {}
         self._shown_out_at: dict[str, float] = {}
         """Node → the last reading that showed it drained or down."""
+        self._out_since: dict[str, float] = {}
+        """Of nodes that the last reading showed so: the first of the readings that have, one after the other."""
         self._running: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
@@ -113,8 +115,9 @@ class Observer:
         if new_view is not None:
             self._view = new_view
             self._show_jobs(new_view)
-            out = (node.name for node in new_view.nodes.values() if node.draining or node.down)
+            out = [node.name for node in new_view.nodes.values() if node.draining or node.down]
             self._shown_out_at |= dict.fromkeys(out, new_view.read_at)
+            self._out_since = {name: self._out_since.get(name, new_view.read_at) for name in out}
         with self._sources.stores.one_view():
             return self._look()
 
@@ -329,6 +332,7 @@ class Observer:
             record=record,
             slurm=self._view.nodes.get(record.name) if self._view else None,
             shown_out_at=self._shown_out_at.get(record.name),
+            out_since=self._out_since.get(record.name),
             heard_at=heard.at if heard else None,
             boot_id=boot_id,
             driver_version=heard.report.driver_version if heard else "",

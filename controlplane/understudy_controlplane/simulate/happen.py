@@ -134,8 +134,9 @@ def _drains(world: World, _event: Event, machine: Machine) -> None:
 
 
 def _resumes(world: World, _event: Event, machine: Machine) -> None:
+    left_by_slurm = {node.name for node in world.slurm.nodes() if node.left_by_slurm}
     world.slurm.resume_node(machine.name)
-    world.invariants.resumed_by_person(machine.name)
+    world.invariants.resumed_by_person(machine.name, down_by_slurm=machine.name in left_by_slurm)
 
 
 def _cancels_test(world: World, _event: Event, machine: Machine) -> None:

@@ -21,6 +21,7 @@ from understudy_controlplane.fleet.recovery import (
     DrainPlan,
     LetGoPlan,
     PagePlan,
+    PoolSwapPlan,
     QuarantinePlan,
     Recovery,
     RecoveryStatus,
@@ -58,6 +59,7 @@ MANY_LAUNCHES = 1_000_000
 
 ABOUT_THE_JOB = frozenset(
     {
+        StepName.RELEASE_SEATS,  # those of the gang's new nodes
         StepName.ORDER_RESTART,
         StepName.AWAIT_PROCESSES,
         StepName.AWAIT_FIRST_STEP,
@@ -206,12 +208,13 @@ class Invariants:
         """Slurm has drained it: the control plane takes that over, whatever its budget."""
         self._drained_for_prolog.add(node)
 
-    def resumed_by_person(self, node: str) -> None:
+    def resumed_by_person(self, node: str, *, down_by_slurm: bool) -> None:
+        """`down_by_slurm`: that was no drain of the control plane. Slurm may resume such a node, too."""
         self._drained_by_person.discard(node)
         self._vouched_at[node] = self._world.now
         crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
         crashed |= self._slurm_crashed_at > self._last_read_at
-        if not crashed and node not in self._drained_unseen and node not in self._drained_unread:
+        if not crashed and not down_by_slurm and node not in self._drained_unseen and node not in self._drained_unread:
             self._resumed_at[node] = min(self._world.now, self._slurm_read_at)
 
     def slurm_crashed(self) -> None:
@@ -511,6 +514,8 @@ class Invariants:
         if world.scenario.settings.observes or stopped or core.stores.repairs.job_pauses(world.clock.now()):
             return
         for recovery in core.stores.recoveries.running():
+            if isinstance(recovery.plan, PoolSwapPlan) and self._await_timeout(recovery.plan.dead_nodes):
+                continue
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
             words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
             raise Violation("everything-comes-to-rest", words)
@@ -554,6 +559,13 @@ class Invariants:
         """A person has returned it to service, broken as it is."""
         return machine.broken and machine.broken_at < self._vouched_at.get(machine.name, -math.inf)
 
+    def _await_timeout(self, nodes: Iterable[str]) -> bool:
+        """A dead node that an administrator has drained is left to Slurm's own timeout: an hour where its clock was set
+        back by that.
+        """
+        machines, behind = self._world.cluster.machines, self._world.clock.by_slurm(0.0) < 0
+        return behind and any(name in self._drained_by_person and not machines[name].alive for name in nodes)
+
     def _is_left_at_fault(self, name: str) -> bool:
         """A budget has kept it in service, its gang has left it, and a person was notified."""
         return self._world.cluster.machines[name].broken and name in self.notified_of
@@ -583,6 +595,8 @@ class Invariants:
                 continue
             if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):
                 continue  # its processes cannot work there, and a person answers for that
+            if self._await_timeout(job.nodes):
+                continue
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:
                 continue  # it was set back after the requeue

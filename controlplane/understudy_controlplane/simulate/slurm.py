@@ -600,6 +600,9 @@ class VirtualSlurm:
     def _forget(self) -> None:
         for name in [name for name in self._reservations if self._reservation_ends[name] <= self.now]:
             del self._reservations[name], self._reservation_ends[name]
+            for job in self._jobs.values():  # NO_HOLD_JOBS_AFTER_END: they run elsewhere
+                if job.reservation == name and job.state not in OVER:
+                    job.reservation = ""
         for job in list(self._jobs.values()):
             if job.state in OVER and job.ended_at is not None and self.now - job.ended_at > MIN_JOB_AGE_SECONDS:
                 del self._jobs[job.job_id]
