@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from understudy_controlplane.fleet.node import NodeState
@@ -51,6 +53,14 @@ def test_hours_are_gpu_hours_and_spares_of_its_own_are_held() -> None:
     assert job.lost_money == pytest.approx(2.5 * 13 * 32)
     assert (still.ettr, still.goodput, still.gpu_hours) == (None, None, 0.0)
     assert (costs.ettr, costs.goodput, costs.lost_money) == pytest.approx((job.ettr, job.goodput, job.lost_money))
+
+
+def test_in_the_queue_a_job_holds_no_gpus() -> None:
+    waited = replace(JOB, marks=(Mark(99 * HOUR, Loss.QUEUE), Mark(110 * HOUR, Loss.START)))
+    (job, _) = fleet_costs(replace(history(), jobs=(waited, STILL)), SPAN, 1.0).jobs
+    assert (job.queue_hours, job.gpu_hours) == pytest.approx((11, 140 * 40))
+    assert job.ettr == pytest.approx(138 / 151)
+    assert sum(job.lost_gpu_hours.values()) == pytest.approx(2 * 32)
 
 
 def test_interruptions_that_were_planned_count_apart() -> None:

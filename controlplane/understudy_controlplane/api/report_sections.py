@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from understudy_controlplane.plan.causes import PEOPLE
-from understudy_controlplane.plan.fleet_costs import FleetCosts, JobRow, OwnerRow
-from understudy_controlplane.plan.job_hours import Loss
+from understudy_controlplane.plan.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 
 if TYPE_CHECKING:
     from understudy_controlplane.api.report import FleetReport
 
 Cell = str | int | float | None
-LOSSES = tuple(loss.value for loss in Loss)
+LOSSES = tuple(loss.value for loss in WITH_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +160,7 @@ def _all(report: FleetReport) -> Iterator[Section]:
             "interruptions",
             "ETTR %",
             "goodput %",
+            "h in the queue",
             "GPU-hours",
             *LOSSES,
             "lost money",
@@ -276,7 +276,7 @@ def _owner(one: OwnerRow) -> tuple[Cell, ...]:
 def _job(one: JobRow) -> tuple[Cell, ...]:
     shares = [None if share is None else 100 * share for share in (one.ettr, one.goodput)]
     begin = (str(one.job_id), one.user, one.name, one.state, one.gpus, one.interruptions)
-    return (*begin, *shares, one.gpu_hours, *_lost(one), one.lost_money)
+    return (*begin, *shares, one.queue_hours, one.gpu_hours, *_lost(one), one.lost_money)
 
 
 def _outages(costs: FleetCosts) -> dict[str, Cell]:

@@ -28,6 +28,8 @@ from understudy_controlplane.plan.spare_hours import PoolChange, Wait, most_take
 
 P99 = 0.99
 REPEATERS_LISTED = 10
+WITH_NODES = tuple(loss for loss in Loss if loss is not Loss.QUEUE)
+"""Of GPU-hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,9 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """Hours are GPU-hours, and those of spares of its own are held as well. `goodput`: productive of those held."""
+    """Hours are GPU-hours, and those of spares of its own are held as well. `goodput`: productive of those held. In
+    Slurm's queue it holds none: that time counts in its ETTR alone.
+    """
 
     job_id: int
     user: str
@@ -113,6 +117,7 @@ class JobRow:
     goodput: float | None
     gpu_hours: float
     productive_gpu_hours: float
+    queue_hours: float
     lost_gpu_hours: dict[str, float]  # by `Loss`
     lost_money: float | None
 
@@ -220,8 +225,9 @@ def _job_row(job: JobHistory, span: Span, price: float | None) -> JobRow | None:
         return None
     known = found or Hours(0.0, 0.0)
     at_work = job.gpus - job.spare_gpus
-    lost = {loss.value: gpu_hours(at_work, known.lost_seconds.get(loss, 0.0)) for loss in Loss}
-    held, productive = gpu_hours(job.gpus, known.wall_seconds), gpu_hours(at_work, known.productive_seconds)
+    queued = known.lost_seconds.get(Loss.QUEUE, 0.0)
+    lost = {loss.value: gpu_hours(at_work, known.lost_seconds.get(loss, 0.0)) for loss in WITH_NODES}
+    held, productive = gpu_hours(job.gpus, known.wall_seconds - queued), gpu_hours(at_work, known.productive_seconds)
     return JobRow(
         job.job_id,
         job.user,
@@ -236,6 +242,7 @@ def _job_row(job: JobHistory, span: Span, price: float | None) -> JobRow | None:
         productive / held if held else None,
         held,
         productive,
+        queued / HOUR_SECONDS,
         lost,
         _money(sum(lost.values()), price),
     )
@@ -294,7 +301,7 @@ class _Owners:
 def _sums(rows: Iterable[JobRow]) -> tuple[float, float, dict[str, float]]:
     """GPU-hours: held, productive, and lost by cause."""
     held = productive = 0.0
-    lost = dict.fromkeys((loss.value for loss in Loss), 0.0)
+    lost = dict.fromkeys((loss.value for loss in WITH_NODES), 0.0)
     for row in rows:
         held += row.gpu_hours
         productive += row.productive_gpu_hours

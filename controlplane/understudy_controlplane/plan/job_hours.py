@@ -19,6 +19,7 @@ class Loss(StrEnum):
     DETECT = "detect"  # from the fault, or from the last step where none is known, until it was found
     DECIDE = "decide"  # until a recovery was planned: also for an approval
     SWAP = "swap"  # until the gang had its nodes again
+    QUEUE = "queue"  # in Slurm's queue, without nodes: no recovery had kept any for it
     START = "start"  # until its processes had started
     RESTORE = "restore"  # until it began with its first step
     RECOMPUTE = "recompute"  # steps that were done again

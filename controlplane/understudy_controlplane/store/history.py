@@ -215,15 +215,21 @@ class _JobReader:
         )
 
     def _marks(self, job: int) -> list[Mark]:
-        """Of the causes of time without steps."""
+        """Of the causes of time without steps. After an allocation that no recovery has ended it waits in the queue."""
         found: list[Mark] = []
         launched = {_key(one): one.at for one in self._launches.get(job, [])}
+        recoveries = self._recoveries.get(job, [])
+        recovered = {one.swap.restart_count for one in recoveries if one.swap is not None and _interrupted(one)}
+        last_launches = {one.restart_count: one.launch for one in self._attempts.get(job, [])}
         for one in self._attempts.get(job, []):
             began = launched.get(_key(one), one.running_at if one.launch == 0 else None)
             found += [] if began is None else [Mark(began, Loss.START)]
-            found += [] if one.ended_at is None else [Mark(one.ended_at, Loss.SWAP)]
+            has_ended = one.ended_at is not None and one.launch == last_launches[one.restart_count]
+            if has_ended and one.restart_count not in recovered:
+                found.append(Mark(one.ended_at, Loss.QUEUE))
+        found += [Mark(one.at, Loss.SWAP) for one in self._ends.get(job, [])]
         found += [Mark(one.started_at, Loss.RESTORE) for one in self._starts.get(job, [])]
-        for recovery in self._recoveries.get(job, []):
+        for recovery in recoveries:
             found += [Mark(recovery.fault_at, Loss.DETECT), Mark(recovery.detected_at, Loss.DECIDE)]
             if recovery.approve_by is None:
                 found.append(Mark(recovery.decided_at, Loss.SWAP))
@@ -235,7 +241,7 @@ class _JobReader:
         attempts = self._attempts.get(job.id, [])
         for recovery in self._recoveries.get(job.id, []):
             swap = recovery.swap
-            if swap is not None and recovery.status in INTERRUPTED and recovery.approve_by is None:
+            if swap is not None and _interrupted(recovery):
                 by = PEOPLE if swap.requested else cause_of(self._rules.get(recovery.id, ""))
                 launches = [one.launch for one in attempts if one.restart_count == swap.restart_count]
                 launch = swap.launch if isinstance(swap, AllocationSwapPlan) else max(launches, default=0)
@@ -252,6 +258,11 @@ class _JobReader:
                 known.add(one.restart_count)
                 found[one.restart_count, one.launch] = Interruption(one.ended_at, cause)
         return sorted(found.values(), key=lambda one: one.at)
+
+
+def _interrupted(recovery: Recovery) -> bool:
+    """It has ended an attempt."""
+    return recovery.status in INTERRUPTED and recovery.approve_by is None
 
 
 def _by_job(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
