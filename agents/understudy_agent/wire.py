@@ -151,6 +151,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     missing_seconds: float = 0.0  # since NVML listed it last
     replaced_uuid: str = ""  # another GPU that had this bus address earlier in this boot
     board_part_number: str = ""  # what a spare part is ordered by
+    memory_banks_low: int | None = None  # banks with few rows left that could replace faulty ones
+    memory_banks_spent: int | None = None  # ... and with none
 
 
 class Port(msgspec.Struct, frozen=True, omit_defaults=True):

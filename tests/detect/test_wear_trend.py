@@ -45,12 +45,27 @@ STEADY = series(lambda day: 5000 * (day + 7), lambda _: 1)
 FASTER = series(lambda day: 200 * (day + 7) + max(0.0, day + 1) * 6000, lambda _: 0)
 ROWS = series(lambda _: 0, lambda day: 3 * (day > -3))
 FEW = series(lambda day: 30 * (day + 7) + max(0.0, day + 1) * 400, lambda _: 0)
+ONE_ROW = series(lambda _: 0, lambda day: 1.0 * (day > -3))
+SPENT = [replace(one, banks_spent=1) for one in ONE_ROW]
+"""The row that was remapped was its bank's last."""
+
+SPENT_LONG_AGO = [replace(one, remapped=5, banks_spent=1) for one in ONE_ROW]
 YOUNG = [WearSample(b.NOW - 600, 0, 0), WearSample(b.NOW, 900, 0)]
 
 
 @pytest.mark.parametrize(
     ("samples", "warns"),
-    [(STEADY, False), (FASTER, True), (ROWS, True), (FEW, False), (YOUNG, False), (ROWS[:1], False)],
+    [
+        (STEADY, False),
+        (FASTER, True),
+        (ROWS, True),
+        (FEW, False),
+        (YOUNG, False),
+        (ROWS[:1], False),
+        (ONE_ROW, False),
+        (SPENT, True),
+        (SPENT_LONG_AGO, False),
+    ],
 )
 def test_what_grows_faster_is_a_warning_and_what_is_many_but_steady_is_none(
     samples: list[WearSample], warns: bool
@@ -132,6 +147,12 @@ def test_with_the_setting_an_idle_node_leaves_at_once_and_waits_for_a_person() -
     assert (decision.row, decision.action) == (132, Action.QUARANTINE)
 
 
+def test_a_bank_without_a_row_left_is_named() -> None:
+    (found,) = wear_trends(snapshot(SPENT, saved=5), b.config().hardware)
+    assert "1 memory rows remapped within a week, 1 memory banks without a row left" in found.summary
+    assert found.evidence.shown()["chance_within_a_day"] == 0.2
+
+
 def test_only_nodes_whose_memory_wears_are_asked_for_checkpoints() -> None:
     assert worn_nodes({("n1", "a"): STEADY, ("n1", "b"): FEW, ("n2", "c"): FASTER}, b.NOW) == {"n2"}
 
@@ -175,11 +196,12 @@ def test_what_the_setting_costs_and_saves_on_synthetic_series(true_share: float)
 def test_counters_are_kept_for_a_week_of_gpus_that_have_errors() -> None:
     wear = GpuWear()
     for hour in range(24 * 10):
-        gpus = [b.gpu(0), b.gpu(1, ecc_corrected=50 * hour), b.gpu(2, ecc_corrected=7)]
+        gpus = [b.gpu(0), b.gpu(1, ecc_corrected=50 * hour, memory_banks_spent=1), b.gpu(2, ecc_corrected=7)]
         wear.note({"n1": gpus}, b.NOW + hour * 3600.0)
     assert list(wear.grown) == [("n1", "GPU-1")]
     kept = wear.grown["n1", "GPU-1"]
     assert len(kept) == SAMPLES_MAX
+    assert kept[-1].banks_spent == 1
     assert kept[-1].at - kept[0].at >= 7 * DAY_SECONDS - HOURS * 3600
     wear.note({"n1": [b.gpu(1, ecc_corrected=3)]}, b.NOW + 241 * 3600.0)
     assert not wear.grown, "the driver was loaded again"

@@ -372,6 +372,7 @@ CALLS = (
     "nvmlDeviceGetPcieReplayCounter",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetRowRemapperHistogram",
     "nvmlDeviceGetSerial",
     "nvmlDeviceGetSramEccErrorStatus",
     "nvmlDeviceGetTemperature",
@@ -459,6 +460,8 @@ def test_nvlink_errors_are_read_where_they_can_be_trusted(
         ({"fabric_state": 2}, "fabric_state", 2),
         ({"fabric_status": 999}, "fabric_status", 999),
         ({"remapped_uncorrectable": 4}, "remapped_rows_uncorrectable", 4),
+        ({"banks_low": 3}, "memory_banks_low", 3),
+        ({"banks_spent": 2}, "memory_banks_spent", 2),
         ({"ecc_corrected": 12}, "ecc_corrected", 12),
     ],
 )

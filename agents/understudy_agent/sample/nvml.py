@@ -240,6 +240,11 @@ def _remapped_rows(handle: Handle) -> Fields:
     }
 
 
+def _memory_banks(handle: Handle) -> Fields:
+    banks = pynvml.nvmlDeviceGetRowRemapperHistogram(handle)
+    return {"memory_banks_low": int(banks.low), "memory_banks_spent": int(banks.none)}
+
+
 def _recovery_action(handle: Handle) -> Fields:
     value = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])[0]
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
@@ -326,5 +331,6 @@ READINGS: tuple[Reading, ...] = (
     ),
     _one("pcie_generation", STEADY_SECONDS, lambda h: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(h))),
     Reading("sram", RARE_SECONDS, _sram),
+    Reading("memory_banks", RARE_SECONDS, _memory_banks),
     _one("vbios", RARE_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetVbiosVersion(h))),
 )

@@ -32,6 +32,9 @@ REMAPPED_IN_WEEK_MIN = 2
 
 CHANCE_BY_CORRECTED = 0.1
 CHANCE_BY_ROW = 0.05
+CHANCE_BY_SPENT_BANK = 0.2
+"""Where a row was remapped within the week as well: the next fault in this bank cannot be remapped."""
+
 CHANCE_MAX = 0.5
 """Of a failure within a day. Judgement."""
 
@@ -45,6 +48,7 @@ class Wear:
     corrected_per_day: float
     corrected_per_day_before: float
     remapped_in_week: int
+    banks_spent: int = 0
 
     @property
     def faster(self) -> bool:
@@ -55,7 +59,9 @@ class Wear:
     def chance(self) -> float:
         """Of a failure within a day; 0: nothing speaks for one."""
         rows = self.remapped_in_week if self.remapped_in_week >= REMAPPED_IN_WEEK_MIN else 0
+        banks = self.banks_spent if self.remapped_in_week else 0
         well = (1 - CHANCE_BY_CORRECTED * self.faster) * (1 - CHANCE_BY_ROW) ** rows
+        well *= (1 - CHANCE_BY_SPENT_BANK) ** banks
         return min(CHANCE_MAX, 1 - well)
 
 
@@ -84,6 +90,7 @@ def wear_of(samples: Sequence[WearSample], now: float) -> Wear:
         _per_day(day, last),
         _per_day(before, day) if before.at < day.at else 0.0,
         last.remapped - week.remapped,
+        last.banks_spent,
     )
 
 
@@ -120,8 +127,10 @@ def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear, *, leave:
         parts.append(
             f"{wear.corrected_per_day:.0f} corrected memory errors a day, {wear.corrected_per_day_before:.0f} before"
         )
-    if wear.remapped_in_week >= REMAPPED_IN_WEEK_MIN:
+    if wear.remapped_in_week >= REMAPPED_IN_WEEK_MIN or (wear.remapped_in_week and wear.banks_spent):
         parts.append(f"{wear.remapped_in_week} memory rows remapped within a week")
+    if wear.remapped_in_week and wear.banks_spent:
+        parts.append(f"{wear.banks_spent} memory banks without a row left to replace a faulty one")
     gangs = [job for job in snapshot.job_on(node.name) if job.managed]
     costs = [cost for job in gangs if (cost := _cost(snapshot, job)) is not None]
     known = len(costs) == len(gangs)
@@ -144,6 +153,7 @@ def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear, *, leave:
         corrected_per_day=round(wear.corrected_per_day),
         corrected_per_day_before=round(wear.corrected_per_day_before),
         remapped_in_week=wear.remapped_in_week,
+        memory_banks_spent=wear.banks_spent,
         chance_within_a_day=round(wear.chance, 3),
         moves_after_checkpoint="pays" if soon else "does not pay" if known else "not known",
     )

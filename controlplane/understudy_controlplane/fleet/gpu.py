@@ -30,6 +30,7 @@ class WearSample:
     at: float
     corrected: int  # errors, since the driver was loaded
     remapped: int  # rows, for uncorrectable errors
+    banks_spent: int = 0  # that have no row left to replace a faulty one
 
 
 @dataclass(frozen=True, slots=True)

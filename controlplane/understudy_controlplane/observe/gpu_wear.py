@@ -36,7 +36,7 @@ class GpuWear:
             for gpu in gpus:
                 corrected, remapped = gpu.ecc_corrected or 0, gpu.remapped_rows_uncorrectable or 0
                 if gpu.uuid and (corrected or remapped):
-                    self._add((node, gpu.uuid), WearSample(now, corrected, remapped))
+                    self._add((node, gpu.uuid), WearSample(now, corrected, remapped, gpu.memory_banks_spent or 0))
         if gpus_of:
             self._grown = {key: samples for key, samples in self._samples.items() if _grew(samples)}
 

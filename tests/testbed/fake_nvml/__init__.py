@@ -111,6 +111,8 @@ class FakeGpu:
     remapped_uncorrectable: int | None = 0
     remapped_pending: int | None = 0
     remapped_failed: int | None = 0
+    banks_low: int | None = 0
+    banks_spent: int | None = 0
     recovery_action: int | None = 0
     pcie_generation: int | None = 5
     pcie_generation_max: int | None = 5
@@ -271,6 +273,8 @@ OLD_DRIVER: dict[str, Any] = {
 WITH_MIG: dict[str, Any] = {
     "remapped_pending": None,
     "remapped_failed": None,
+    "banks_low": None,
+    "banks_spent": None,
     "utilization_percent": None,
 }
 """What a GPU with MIG instances does not report."""

@@ -75,6 +75,8 @@ enum number {
     REMAPPED_UNCORRECTABLE,
     REMAPPED_PENDING,
     REMAPPED_FAILED,
+    BANKS_LOW,
+    BANKS_SPENT,
     RECOVERY_ACTION,
     PCIE_GENERATION,
     PCIE_GENERATION_MAX,
@@ -104,7 +106,7 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "result", "temperature_celsius", "power_milliwatts", "sm_clock_mhz", "sm_clock_max_mhz", "memory_clock_mhz",
     "memory_clock_max_mhz", "clock_event_reasons", "utilization_percent", "memory_used_bytes", "memory_total_bytes",
     "ecc_uncorrected", "ecc_corrected", "remapped_correctable", "remapped_uncorrectable", "remapped_pending",
-    "remapped_failed", "recovery_action", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max",
+    "remapped_failed", "banks_low", "banks_spent", "recovery_action", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max",
     "pcie_replays", "pci_device_id", "power_limit_milliwatts", "power_violation_nanoseconds",
     "thermal_violation_nanoseconds", "sram_threshold_exceeded", "nvlinks", "nvlinks_up", "nvlink_crc_errors",
     "nvlink_replays", "nvlink_rcv_errors", "architecture", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
@@ -613,6 +615,19 @@ int nvmlDeviceGetRemappedRows(struct device *device, unsigned int *correctable, 
     *uncorrectable = (unsigned int)gpu->number[REMAPPED_UNCORRECTABLE];
     *pending = gpu->number[REMAPPED_PENDING] != 0;
     *failed = gpu->number[REMAPPED_FAILED] != 0;
+    return leave(SUCCESS);
+}
+
+/* Banks by what they have left: all, most, some, few, nothing. */
+int nvmlDeviceGetRowRemapperHistogram(struct device *device, unsigned int *banks) {
+    const struct gpu *gpu;
+    int result = enter_gpu(device, &gpu);
+    if (result != SUCCESS) return leave(result);
+    if (!gpu->given[BANKS_LOW] || !gpu->given[BANKS_SPENT]) return leave(NOT_SUPPORTED);
+    banks[0] = 640;
+    banks[1] = banks[2] = 0;
+    banks[3] = (unsigned int)gpu->number[BANKS_LOW];
+    banks[4] = (unsigned int)gpu->number[BANKS_SPENT];
     return leave(SUCCESS);
 }
 
