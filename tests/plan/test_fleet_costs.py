@@ -28,6 +28,7 @@ JOB = JobHistory(
     spare_gpus=8,
     attempts=ATTEMPTS,
     marks=MARKS,
+    allocations=((0.0, 99 * HOUR), (110 * HOUR, None)),
     interruptions=(Interruption(99 * HOUR, GPU), Interruption(105 * HOUR, PEOPLE), Interruption(241 * HOUR, GPU)),
 )
 STILL = JobHistory(2, 4712, "bob", "", "train", "x", "FAILED", 1, 8, interruptions=(Interruption(HOUR, GPU),))
@@ -66,7 +67,8 @@ def test_in_the_queue_a_job_holds_no_gpus() -> None:
 def test_interruptions_that_were_planned_count_apart() -> None:
     found = fleet_costs(history(incidents={"xid.79": 3}), SPAN, None).interrupted
     assert (found.unexpected, found.planned, found.mtbf_hours) == (2, 1, 120.0)
-    assert found.gpu_days_per_interruption == pytest.approx(151 * 40 / 24 / 2)
+    assert found.gpu_days_per_interruption == pytest.approx((99 + 130) * 40 / 24 / 2)
+    assert found.per_1000_node_days == pytest.approx(1000 * 2 / ((99 + 130) * 4 / 24))
     assert [(row.component, row.interruptions, row.share, row.incidents) for row in found.causes] == [
         ("Faulty GPU", 2, 1.0, 3),
         ("Maintenance by people", 1, 0.0, 0),
@@ -117,3 +119,18 @@ def test_of_nothing_nothing_is_claimed() -> None:
         costs = fleet_costs(History({}, 0), span, 2.5)
         assert (costs.ettr, costs.goodput, costs.jobs, costs.interrupted.mtbf_hours) == (None, None, [], None)
         assert costs.spares.needed_binomial == costs.spares.needed_poisson == costs.spares.needed_by_history == 0
+
+
+def test_the_run_of_llama_3_gives_its_published_rates() -> None:
+    """54 days on 2,048 nodes, 419 interruptions: one in 3.093 h, 3.789 in 1000 node-days, one in 2,111.5 GPU-days."""
+    span, every = Span(0.0, 54 * 24 * HOUR), 54 * 24 * HOUR / 419
+    run = JobHistory(
+        *(1, 1, "meta", "", "train", "405b", "RUNNING"),
+        nodes=2048,
+        gpus=16_384,
+        interruptions=tuple(Interruption(number * every, GPU) for number in range(419)),
+        allocations=((0.0, None),),
+    )
+    found = fleet_costs(History(nodes={}, gpus=16_384, jobs=(run,)), span, 3.0).interrupted
+    assert (found.mtbf_hours, found.per_1000_node_days) == pytest.approx((3.093, 3.789), rel=1e-3)
+    assert found.gpu_days_per_interruption == pytest.approx(2111.5, rel=1e-4)

@@ -124,6 +124,7 @@ def test_without_a_recovery_the_launcher_and_then_slurm_name_it(engine: Engine) 
     add(engine, tables.launch_end, launch=0, cause="hardware", at=1200.0, **end)
     add(engine, tables.launch_end, launch=1, cause="done", at=1500.0, **end)
     assert causes(engine) == [(1200.0, LAUNCHER), (2500.0, SLURM), (3500.0, HOST)]
+    assert one_job(engine).allocations == [(1000.0, 1500.0), (2000.0, 2500.0), (3000.0, 3500.0)]
     ends = [one for one in one_job(engine).marks if one.loss in (Loss.SWAP, Loss.QUEUE)]
     queued = [Mark(at, Loss.QUEUE) for at in (1500.0, 2500.0, 3500.0)]
     assert sorted(ends, key=lambda one: one.at) == [Mark(1200.0, Loss.SWAP), *queued]

@@ -107,7 +107,7 @@ def _all(report: FleetReport) -> Iterator[Section]:
     yield Section(
         "rates",
         "Rates",
-        "Of unexpected interruptions, for the nodes and GPUs of the jobs above.",
+        "Of unexpected interruptions, for the time in which the jobs above had nodes.",
         ("rate", "value"),
         _named(
             {

@@ -69,6 +69,13 @@ class JobHistory:
     marks: Sequence[Mark] = ()
     interruptions: Sequence[Interruption] = ()
     stands_until: float | None = None
+    allocations: Sequence[tuple[float, float | None]] = ()  # when it had its nodes; None: it still has them
+
+    def held_seconds(self, span: Span) -> float:
+        return sum(
+            max(0.0, min(span.until if end is None else end, span.until) - max(begin, span.since))
+            for begin, end in self.allocations
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +204,7 @@ def fleet_costs(history: History, span: Span, price: float | None) -> FleetCosts
         price,
         len(history.nodes),
         history.gpus,
-        _interrupted(history, rows, span),
+        _interrupted(history, span),
         _weighted_ettr(rows),
         productive / held if held else None,
         held,
@@ -248,19 +255,19 @@ def _job_row(job: JobHistory, span: Span, price: float | None) -> JobRow | None:
     )
 
 
-def _interrupted(history: History, rows: Sequence[JobRow], span: Span) -> Interrupted:
+def _interrupted(history: History, span: Span) -> Interrupted:
     causes = [one.cause for job in history.jobs for one in job.interruptions if span.holds(one.at)]
     planned = causes.count(PEOPLE)
     unexpected = len(causes) - planned
-    node_seconds = sum(row.gpu_hours * HOUR_SECONDS * row.nodes / row.gpus for row in rows if row.gpus)
+    held = [(job.nodes, job.gpus, job.held_seconds(span)) for job in history.jobs]
     between = mtbf(span.seconds, unexpected)
     return Interrupted(
         table(causes, history.incidents, span.seconds),
         unexpected,
         planned,
         None if between is None else between / HOUR_SECONDS,
-        per_1000_node_days(unexpected, 1, node_seconds),
-        gpu_days(sum(row.gpu_hours for row in rows), HOUR_SECONDS) / unexpected if unexpected else None,
+        per_1000_node_days(unexpected, 1, sum(nodes * seconds for nodes, _, seconds in held)),
+        sum(gpu_days(gpus, seconds) for _, gpus, seconds in held) / unexpected if unexpected else None,
     )
 
 

@@ -212,6 +212,7 @@ class _JobReader:
             self._marks(job.id),
             self._interruptions(job),
             self._until if _stands(job, attempts) else None,
+            _allocations(attempts),
         )
 
     def _marks(self, job: int) -> list[Mark]:
@@ -274,6 +275,16 @@ def _by_job(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
 
 def _key(row: Row[Any]) -> AttemptKey:
     return row.job, row.restart_count, row.launch
+
+
+def _allocations(attempts: Iterable[Row[Any]]) -> list[tuple[float, float | None]]:
+    """Each from its first launch to the end of its last one."""
+    found: dict[int, tuple[float, float | None]] = {}
+    for one in attempts:
+        if one.running_at is not None:
+            begin, _ = found.get(one.restart_count, (one.running_at, None))
+            found[one.restart_count] = (begin, one.ended_at)
+    return list(found.values())
 
 
 def _stands(job: Row[Any], attempts: Sequence[Row[Any]]) -> bool:
