@@ -93,11 +93,13 @@ class _Judged:
 
     def _alike(self) -> list[Indices]:
         """Pairs of the same roles, in the same direction."""
+        numbers: dict[str, int] = {}
         roles = self._table.roles
-        kinds: dict[tuple[str, str], list[int]] = {}
-        for place, (rank, peer) in enumerate(self._pairs.tolist()):
-            kinds.setdefault((roles[rank], roles[peer]), []).append(place)
-        return [np.array(places) for places in kinds.values() if len(places) >= PAIRS_MIN]
+        codes = np.fromiter((numbers.setdefault(role, len(numbers)) for role in roles), np.intp, len(roles))
+        kinds = codes[self._pairs[:, 0]] * len(numbers) + codes[self._pairs[:, 1]]
+        ordered = np.argsort(kinds, kind="stable")
+        begins = np.flatnonzero(np.diff(kinds[ordered])) + 1
+        return [places for places in np.split(ordered, begins) if len(places) >= PAIRS_MIN]
 
     def _late(self, rank: int, peer: int) -> float:
         """By how much the peer is later than others of its role, for whatever reason. Not known: inf."""

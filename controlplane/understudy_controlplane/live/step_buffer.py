@@ -80,6 +80,8 @@ class StepBuffer:
         self._pairs: dict[int, dict[int, int]] = {}
         """Rank → each of its peers → the row of `_transfers`."""
         self._pair_count = 0
+        self._places = np.empty((0, 2), dtype=np.int64)
+        """Rank and peer of each row, as far as it was asked for."""
         self._transfers = np.empty((0, STEPS_KEPT), dtype=np.float32)
         """A ring as the others."""
         self._replicas = np.full(world_size, -1, dtype=np.int64)
@@ -149,9 +151,10 @@ class StepBuffer:
     def _known_transfers(self, steps: npt.NDArray[np.int64], late: npt.NDArray[np.bool_]) -> Transfers | None:
         if not self._pair_count:
             return None
-        pairs = [(row, rank, peer) for rank, rows in self._pairs.items() for peer, row in rows.items()]
-        places = np.array(sorted(pairs), np.int64)
-        return Transfers(places[:, 1:], _read(self._transfers[: len(places)], steps, late[places[:, 1]]))
+        if len(self._places) != self._pair_count:
+            rows = sorted((row, rank, peer) for rank, peers in self._pairs.items() for peer, row in peers.items())
+            self._places = np.array(rows, np.int64)[:, 1:]
+        return Transfers(self._places, _read(self._transfers[: self._pair_count], steps, late[self._places[:, 0]]))
 
     def _note_duration(self, rank: int, window: RankWindow, now: float) -> None:
         """Of a step, as the rank's process reports it: what cannot be is left out. A step takes all ranks the same
