@@ -91,7 +91,6 @@ from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.audit import AuditStore
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.events import EventStore
-from understudy_controlplane.store.notices import NoticeStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.report import ReportStore
 from understudy_controlplane.store.retention import RetentionStore
@@ -251,7 +250,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     admission = Admission(known, users, _open_to_all(config), proxy)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
-    notifier = Notifier(NoticeStore(engine), current, loop.pulse, clock)
+    notifier = Notifier(stores.notices, current, loop.pulse, clock)
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)

@@ -81,6 +81,24 @@ def test_the_proxys_users_have_the_highest_of_their_roles(plane: ControlPlane) -
     assert may() == [401, 401, 401]
 
 
+def test_a_user_of_the_cluster_sees_their_own_jobs_and_no_more(tmp_path: Path) -> None:
+    """The proxy's name is that of an account on this host; `root` has one everywhere."""
+    access = {"proxy_addresses": [PROXY], "proxy_group_roles": {"staff": "user", "hpc": "viewer"}}
+    with closing(made(tmp_path, access)) as plane:
+        of_root = user("root"), groups("staff")
+        assert send(plane, "/dashboard/my", *of_root).status_code == 200
+        assert "Jobs of user root (0)" in send(plane, "/dashboard/my", *of_root).text
+        assert send(plane, "/v1/jobs", *of_root).status_code == 200
+        assert send(plane, "/v1/decisions", *of_root).status_code == 403
+        assert send(plane, "/v1/pause", *of_root, json=REASON).status_code == 403
+        stranger = send(plane, "/dashboard/my", user("no-such-account"), groups("staff"))
+        assert (stranger.status_code, "has no account" in stranger.text) == (403, True)
+        both = send(plane, "/v1/decisions", user("root"), groups("staff,hpc"))
+        assert both.status_code == 200, "the highest role counts"
+        forged = send(plane, "/dashboard/my", *of_root, address=ELSEWHERE)
+        assert forged.url.path == "/login", "it leads to the log-in"
+
+
 def test_the_audit_names_the_person(plane: ControlPlane) -> None:
     before = len([*entries(plane.engine, 0.0)])
     send(plane, "/v1/pause", user("bob"), json={**REASON, "by": "ann"})

@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from understudy_controlplane.dashboard.live import LiveViews
 from understudy_controlplane.dashboard.page import RELEASE, STATIC, Page
 from understudy_controlplane.dashboard.pages import Pages
 from understudy_controlplane.fleet.identity import Identity, Role
+from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeState
 
 pytestmark = pytest.mark.integration
@@ -99,8 +101,69 @@ def test_no_page_is_shown_to_those_who_may_not_read(rehearsal: Rehearsal) -> Non
         client = TestClient(plane.app, headers=headers, follow_redirects=False)
         for path in ("/dashboard", "/dashboard/jobs/1", "/dashboard/live", "/dashboard/find?q=1"):
             answer = client.get(path)
+            if answer.status_code == 303:  # a user of the cluster
+                assert answer.headers["location"] == "dashboard/my"
+                continue
             assert answer.status_code == 403, path
             assert "n3" not in answer.text
+
+
+class TestThePageOfAUser:
+    @pytest.fixture
+    def owner(self, rehearsal: Rehearsal) -> TestClient:
+        user_id = next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+        headers = as_user(rehearsal.control_plane.admission, user_id, "researcher")
+        return TestClient(rehearsal.control_plane.app, headers=headers, follow_redirects=False)
+
+    def test_has_their_jobs_what_happened_to_them_and_planned_maintenance(
+        self, rehearsal: Rehearsal, owner: TestClient
+    ) -> None:
+        plane = rehearsal.control_plane
+        snapshot = plane.loop.pulse.snapshot
+        assert snapshot is not None
+        now = snapshot.now
+        planned = Maintenance(1, ("n1",), ("n1",), "a secret of operators", "ada", now, now + 3600, 1)
+        plane.loop.pulse.snapshot = replace(snapshot, maintenances=(planned,))
+        page = owner.get("/dashboard/my")
+        plane.loop.pulse.snapshot = snapshot
+        assert page.status_code == 200
+        text = re.sub(r"<[^>]+>", "", page.text)
+        assert "Jobs of user researcher" in text
+        assert "runs well" in text
+        assert "n3: hardware fault" in text
+        assert "Understudy restarted it with n6; it stood still for" in text
+        assert "your job 1 runs on 1 of them" in text
+        for hidden in ("a secret of operators", "ada", "student", "Guards", "quarantined", "xid.79"):
+            assert hidden not in text, hidden
+
+    def test_shows_no_job_of_others(self, rehearsal: Rehearsal) -> None:
+        headers = as_user(rehearsal.control_plane.admission, 4711, "eve")
+        page = TestClient(rehearsal.control_plane.app, headers=headers).get("/dashboard/my").text
+        assert "Slurm has shown no job of yours yet" in page
+        assert "Understudy has not restarted any of them" in page
+
+    def test_is_where_their_browser_is_sent_and_all_they_see(self, owner: TestClient) -> None:
+        begun = owner.get("/dashboard")
+        assert (begun.status_code, begun.headers["location"]) == (303, "dashboard/my")
+        for path in PAGES[1:-2]:
+            assert owner.get(f"/dashboard{path}").status_code == 403, path
+        assert owner.get("/dashboard/live", params={"page": "jobs"}).status_code == 403
+
+    def test_is_of_no_operator(self, operator: TestClient) -> None:
+        assert operator.get("/dashboard/my").status_code == 403
+
+    def test_acts_on_their_own_jobs_alone(self, owner: TestClient, rehearsal: Rehearsal) -> None:
+        assert re.findall(r'data-act="([^"]+)"', owner.get("/dashboard/my").text) == ["v1/jobs/1/pause"]
+        for path, status in {"jobs/1/pause": 200, f"jobs/{rehearsal.hungry}/pause": 404, "nodes/n1/hold": 403}.items():
+            answer = owner.post(f"/v1/{path}", json={"reason": "a dry run", "dry_run": True})
+            assert answer.status_code == status, (path, answer.text)
+
+    def test_is_kept_up_to_date_for_each_user_alone(self, rehearsal: Rehearsal) -> None:
+        eve = Identity(Role.USER, "user eve (4711)", "", "", user_id=4711)
+        pages = Pages(rehearsal.control_plane.reads)
+        seen = pages.read(eve, "my", "")
+        assert isinstance(seen, Page)
+        assert "researcher" not in str(seen.parts)
 
 
 def test_a_viewer_sees_no_actions_and_an_operator_sees_those_that_fit(viewer: TestClient, operator: TestClient) -> None:

@@ -141,7 +141,7 @@ class TestWhatAnOwnerReads:
         shown = of_move(move())
         assert shown.title == "job 17 (pretrain): n3: hardware fault"
         assert shown.text == (
-            "Understudy restarted it with n5; it stood still for 34 s. It went on from step 1000, and 12 steps are "
+            "Understudy restarted it with n5; it stood still for 34 s. It went on from step 1000, and 13 steps are "
             "computed again.\nYou do not have to do anything."
         )
 

@@ -116,7 +116,7 @@ def test_the_owner_of_a_job_is_notified_once_what_happened_and_what_it_cost(site
         ((to, mail),) = mailbox.mails
         assert to == ["alice@example.org"]
         assert mail["Subject"] == "Understudy testbed: job 17 (pretrain): n3: hardware fault"
-        assert "It went on from step 1000, and 12 steps are computed again." in mailbox.texts()[0]
+        assert "It went on from step 1000, and 13 steps are computed again." in mailbox.texts()[0]
         assert "xid.79" not in mailbox.texts()[0]
 
 

@@ -69,7 +69,7 @@ class Admission:
         request.state.reader = await self.admit(request, permission)
 
     async def _identity(self, request: Request, permission: Permission) -> Identity:
-        by_proxy = self._by_proxy(request)
+        by_proxy = await self._by_proxy(request)
         if by_proxy is not None:
             return by_proxy
         secret = _secret(request.headers.get("authorization"))
@@ -115,10 +115,10 @@ class Admission:
         except TooManyLookUps:
             raise Denied(503, "too many requests with unknown tokens wait", "repeat the request") from None
 
-    def _by_proxy(self, request: Request) -> Identity | None:
+    async def _by_proxy(self, request: Request) -> Identity | None:
         """Raises Denied. A token beside the proxy's header does not count: some proxies pass on one of their own."""
         try:
-            return self._proxy.identity(request, address_of(request)) if self._proxy else None
+            return await self._proxy.identity(request, address_of(request)) if self._proxy else None
         except NotBelieved as error:
             raise Denied(403, str(error), "docs/security.md describes what a proxy has to send") from error
 

@@ -6,6 +6,8 @@ also with those that a page of another site causes: see `cross_site`.
 
 from __future__ import annotations
 
+import asyncio
+import pwd
 from collections.abc import Callable
 
 import structlog
@@ -23,7 +25,9 @@ log = structlog.get_logger()
 
 LOGGED_EVERY_SECONDS = 3600.0
 NAME_CHARACTERS_MAX = 200
-RISING = ("viewer", "operator", "admin")
+ACCOUNT_SECONDS = 300.0
+ACCOUNTS_MAX = 10_000
+RISING = ("user", "viewer", "operator", "admin")
 """Roles of people, from the one that may least."""
 
 
@@ -31,15 +35,31 @@ class NotBelieved(Exception):
     """The proxy's header cannot be used; the message has the cause."""
 
 
+def account(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError, OSError):
+        return None
+
+
 class Proxy:
-    def __init__(self, current: CurrentConfig, clock: Clock, note_forged: Callable[[], None]) -> None:
-        """`note_forged` counts a request with the header from elsewhere."""
+    def __init__(
+        self,
+        current: CurrentConfig,
+        clock: Clock,
+        note_forged: Callable[[], None],
+        look_up: Callable[[str], int | None] = account,
+    ) -> None:
+        """`note_forged` counts a request with the header from elsewhere. `look_up`: user id of a name; it may block."""
+        self._look_up = look_up
+        self._accounts: dict[str, tuple[int, float]] = {}
+        """Name → its user id, and until when that counts."""
         self._current = current
         self._clock = clock
         self._note_forged = note_forged
         self._logged_at = float("-inf")
 
-    def identity(self, request: Request, address: str) -> Identity | None:
+    async def identity(self, request: Request, address: str) -> Identity | None:
         """Whom the proxy names; None: it names no person. Raises NotBelieved."""
         access = self._current.config.access
         names = request.headers.getlist(access.proxy_user_header) if access.proxy_addresses else []
@@ -62,7 +82,23 @@ class Proxy:
         problem = changes_by_other_site(request, named=False)
         if problem is not None:
             raise NotBelieved(problem)
+        if role is Role.USER:
+            user_id = await self._user_id(name)
+            return Identity(role, f"user {name} ({user_id})", "", address, user_id=user_id)  # as by MUNGE
         return Identity(role, f"{name} (proxy)", "", address)
+
+    async def _user_id(self, name: str) -> int:
+        """Of the account on the control plane's host, as Slurm has it. Raises NotBelieved."""
+        now = self._clock.monotonic()
+        known = self._accounts.get(name)
+        if known is None or now >= known[1]:
+            found = await asyncio.to_thread(self._look_up, name)
+            if found is None:
+                raise NotBelieved(f"{name} has no account on the control plane's host: jobs of that name are not known")
+            if len(self._accounts) >= ACCOUNTS_MAX:
+                self._accounts.clear()
+            self._accounts[name] = known = (found, now + ACCOUNT_SECONDS)
+        return known[0]
 
     def names(self, request: HTTPConnection, address: str) -> str | None:
         """The user, for limits, whatever they may do. None: the request does not come from the proxy."""

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from understudy_controlplane.config.section import Section
 
-ProxyRole = Literal["viewer", "operator", "admin"]
+ProxyRole = Literal["user", "viewer", "operator", "admin"]
 HEADER = "^[A-Za-z0-9-]+$"
 
 
@@ -57,7 +57,9 @@ class Access(Section):
         {}, description='Roles of users whom the proxy names: `proxy_roles = { bob = "admin" }`.'
     )
     proxy_group_roles: dict[str, ProxyRole] = Field(
-        {}, description="Roles of groups. The highest role of a user counts; without one the user is refused."
+        {},
+        description="Roles of groups. The highest role of a user counts; without one the user is refused. Role `user`: "
+        "they see and pause their own jobs; give it only where the proxy's names are those of users in Slurm.",
     )
 
     @field_validator("proxy_addresses")

@@ -21,12 +21,14 @@ from understudy_controlplane.dashboard import (
     budgets,
     fleet_map,
     heat,
+    own_jobs,
     reports,
     steps_to_act,
     story,
     timeline,
 )
 from understudy_controlplane.dashboard.page import Page, parts_of
+from understudy_controlplane.decide.notices import MOVES, of_move
 from understudy_controlplane.decide.observed import DAY_SECONDS
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
 from understudy_controlplane.fleet.identity import Identity, Permission
@@ -42,6 +44,10 @@ from understudy_controlplane.store.recoveries import RecoveryFilter
 
 LISTED = 100
 BEFORE = "before-"
+OWN = "my"
+"""The page of users of the cluster."""
+
+MOVES_LISTED = 20
 ILL_LISTED = 200
 FAILED_LOOKED_AT = 10
 TICKETS_LISTED = 50
@@ -113,6 +119,25 @@ class Reading:
         return Page(f"{name}.html", title, self.snapshot.now, parts | dict(more or {}), layout, context)
 
 
+def own_page(deps: ReadDependencies, identity: Identity, by: str) -> Page:
+    """The page of a user of the cluster. Raises StoreError."""
+    snapshot, viewer = deps.pulse.snapshot, Viewer.of(identity, OWN)
+    if snapshot is None or identity.user_id is None:
+        return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
+    user_id, span = identity.user_id, Span.of(by)
+    records = job_records(deps, LISTED, span.before, JobFilter(user_id=user_id))
+    newest = deps.stores.recoveries.newest(MOVES_LISTED, only=RecoveryFilter(user_id=user_id))
+    moves = deps.stores.notices.moves({one.id for one in newest if one.plan.kind.value in MOVES})
+    context = {
+        "v": viewer,
+        "jobs": own_jobs.own_jobs(records, snapshot),
+        "list": span.with_older(records, _id),
+        "moves": [of_move(one) for one in reversed(moves)],
+        "maintenance": own_jobs.own_maintenance(user_id, snapshot),
+    }
+    return Page("my.html", "My jobs", snapshot.now, parts_of("my.parts.html", **context), "1", context)
+
+
 class Pages:
     def __init__(self, deps: ReadDependencies) -> None:
         self._deps = deps
@@ -124,6 +149,9 @@ class Pages:
         (`before-17`), or the span of a report; empty: as its topology is, its newest record, a month. Raises
         StoreError.
         """
+        return own_page(self._deps, identity, by) if page == OWN else self._read(identity, page, by)
+
+    def _read(self, identity: Identity, page: str, by: str) -> Page | Response:
         deps, snapshot, viewer = self._deps, self._deps.pulse.snapshot, Viewer.of(identity, page)
         if snapshot is None:
             return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})

@@ -1,4 +1,5 @@
-"""The routes of the dashboard. Reading needs what reading by the API needs; a browser without a session is sent to
+"""The routes of the dashboard. Reading needs what reading by the API needs; users of the cluster have a page of their
+own jobs alone. A browser without a session is sent to
 `/login`. There is no route that acts: the script of the pages sends what an operator asks for to the API's own.
 """
 
@@ -17,7 +18,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import NAME_CHARACTERS_MAX
 from understudy_controlplane.dashboard.live import LiveResponse, LiveViews
 from understudy_controlplane.dashboard.page import HEADERS, RELEASE, STATIC, Page, template
-from understudy_controlplane.dashboard.pages import Pages, found_page, missing, root_of
+from understudy_controlplane.dashboard.pages import OWN, Pages, found_page, missing, root_of
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.ingest.answers import refuse
 
@@ -56,17 +57,17 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
         request: Request, page: PagePath = "", by: Text = "", layout: Text = "", seen: float = 0.0
     ) -> Response:
         """The parts of a page that have changed since the snapshot of the time `seen`, as they change."""
-        identity = await admission.admit(request, Permission.READ)
+        identity = await _admitted(admission, request, page)
         who = f"token {identity.token}" if identity.token else identity.label or identity.address
         refusal = views.enter(who)
         if refusal is not None:
             return refusal
-        key = f"{identity.role.value} {by} {page}"
+        key = f"{identity.role.value} {identity.user_id} {by} {page}"
         stream = views.stream(
             key,
             lambda: deps.readers.attempt(lambda: pages.read(identity, page, by)),
             (seen, layout),
-            lambda: admission.admit(request, Permission.READ),
+            lambda: _admitted(admission, request, page),
         )
         return LiveResponse(views, who, stream)
 
@@ -87,12 +88,32 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
 async def _identity(admission: Admission, request: Request, page: str) -> Identity | Response:
     """Or where the browser is sent on to, or why it may not read."""
     try:
-        return await admission.admit(request, Permission.READ)
+        return await _admitted(admission, request, page)
     except Denied as denied:
+        if denied.status == 403 and not page and await _is_user(admission, request):
+            return RedirectResponse(f"dashboard/{OWN}", 303)
         if denied.status != 401:
             return _problem(refuse(denied.status, denied.error, denied.hint), page)
         wanted = f"dashboard/{page}" if page else "dashboard"
         return RedirectResponse(f"{root_of(page)}login#{quote(wanted)}", 303)
+
+
+async def _admitted(admission: Admission, request: Request, page: str) -> Identity:
+    """Users of the cluster have one page, of their own jobs, which no one else has. Raises Denied."""
+    if page != OWN:
+        return await admission.admit(request, Permission.READ)
+    identity = await admission.admit(request, Permission.READ_OWN_JOBS)
+    if identity.user_id is None:
+        raise Denied(403, f"{identity.label or 'this request'} stands for no user of the cluster", "see the page Jobs")
+    return identity
+
+
+async def _is_user(admission: Admission, request: Request) -> bool:
+    try:
+        await _admitted(admission, request, OWN)
+    except Denied:
+        return False
+    return True
 
 
 def _rendered(page: Page | Response, path: str, by: str) -> Response:

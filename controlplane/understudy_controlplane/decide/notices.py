@@ -249,7 +249,7 @@ def _restarted(move: MoveFacts) -> str:
         did += f"; it stood still for {move.ended_at - (move.fault_at or move.decided_at):.0f} s"
     if move.restore_step is None:
         return f"{did}."
-    lost = move.last_step - move.restore_step if move.last_step is not None else None
+    lost = move.last_step + 1 - move.restore_step if move.last_step is not None else None
     steps = f", and {max(lost, 0)} steps are computed again" if lost is not None else ""
     return f"{did}. It went on from step {move.restore_step}{steps}."
 

@@ -16,6 +16,7 @@ from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.lemons import LemonStore
+from understudy_controlplane.store.notices import NoticeStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.site_maintenance import MaintenanceStore
@@ -38,6 +39,7 @@ class Stores:
     signals: SiteSignalStore
     maintenance: MaintenanceStore
     stages: StageStore
+    notices: NoticeStore
 
     @classmethod
     def of(cls, engine: Engine) -> Stores:
@@ -55,6 +57,7 @@ class Stores:
             signals=SiteSignalStore(engine),
             maintenance=MaintenanceStore(engine),
             stages=StageStore(engine),
+            notices=NoticeStore(engine),
         )
 
     def seconds_ahead(self, now: float) -> float:
