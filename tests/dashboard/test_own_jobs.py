@@ -32,6 +32,7 @@ def fleet(job: Job, state: NodeState = NodeState.IN_SERVICE) -> Snapshot:
     [
         (b.job(nodes=("n1", "n2")), NodeState.IN_SERVICE, "", "runs well", False),
         (b.job(nodes=("n1", "n2")), NodeState.SUSPECT, "", "runs, on n1 (suspect)", True),
+        (b.job(nodes=("n1", "n2")), NodeState.PROBATION, "", "runs well", False),
         (b.job(nodes=("n2",)), NodeState.SUSPECT, "", "runs well", False),
         (b.job(state="PENDING", nodes=()), NodeState.IN_SERVICE, "", "waits", False),
         (b.job(state="COMPLETED"), NodeState.IN_SERVICE, "", "ended", False),

@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store.queries import Record
 
+FIT = frozenset({NodeState.IN_SERVICE, NodeState.PROBATION})
 ENDED, WAITS, UNMANAGED, WELL = "ended", "waits", "not managed by Understudy", "runs well"
 
 
@@ -63,11 +64,7 @@ def _trouble(job: Job, snapshot: Snapshot) -> str:
     if incident is not None:
         return incident.signal.replace("_", " ")
     known = [snapshot.nodes[name] for name in job.slurm.nodes if name in snapshot.nodes] if job.running else []
-    ill = [
-        f"{node.name} ({node.state.value.replace('_', ' ')})"
-        for node in known
-        if node.state is not NodeState.IN_SERVICE
-    ]
+    ill = [f"{node.name} ({node.state.value.replace('_', ' ')})" for node in known if node.state not in FIT]
     return f"runs, on {shown(ill)}" if ill else ""
 
 
