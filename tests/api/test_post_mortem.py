@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from tests.dashboard.site import played
@@ -85,17 +84,6 @@ def test_an_incident_that_is_not_there_is_refused_and_so_are_those_who_may_not_r
     plane = rehearsal.control_plane
     for headers in (bearer(Role.METRICS), bearer(Role.NODE, "n1"), as_user(plane.admission, 1000)):
         assert TestClient(plane.app, headers=headers).get("/v1/incidents/1/post-mortem").status_code == 403
-
-
-def test_the_command_prints_it(viewer: TestClient, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from understudy_client import Client
-    from understudy_controlplane.cli.incident import incident
-
-    monkeypatch.setattr(Client, "text", lambda _self, path, **asked: viewer.get(path, params=asked).text)
-    done = CliRunner().invoke(incident, ["show", "1", "--post-mortem"])
-    assert done.output.splitlines()[0] == text.splitlines()[0]
-    refused = CliRunner().invoke(incident, ["show", "1", "--post-mortem", "--json"])
-    assert (refused.exit_code, "leave --json out" in refused.output) == (2, True)
 
 
 PHASES = {"detected": 2000, "decided": 2000, "requeued": 3000, "running": 5000, "first_step": 65_000}

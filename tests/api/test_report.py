@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from sqlalchemy import insert, update
 
@@ -176,20 +175,3 @@ def test_the_trace_of_400_servers_gives_its_known_figures(year: Engine) -> None:
     assert [round(one.share, 2) for one in costs.outages.failed_again] == pytest.approx(
         [0.226, 0.314, 0.428], abs=0.015
     )
-
-
-def test_the_command_prints_what_the_control_plane_made(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
-    from understudy_client import Client
-    from understudy_controlplane.cli.report import report
-
-    app = rehearsal.control_plane.app
-
-    def text(_self: Client, path: str, /, **parameters: object) -> str:
-        given = {name: value for name, value in parameters.items() if value is not None}
-        return TestClient(app, headers=bearer(Role.VIEWER)).get(path, params=given).text  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Client, "text", text)
-    for options, begins in (([], "# Understudy"), (["--json"], "{"), (["--format", "html"], "<!doctype html>")):
-        done = CliRunner().invoke(report, ["--since", "2000-01-01", "--gpu-hour-price", "2.5", *options])
-        assert done.exit_code == 0, done.output
-        assert done.output.startswith(begins)

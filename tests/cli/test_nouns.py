@@ -59,6 +59,24 @@ def test_a_task_of_a_job_array_has_the_name_that_squeue_shows(observing: Served)
     assert "is no job" in observing.run("job", "show", "x", status=2)
 
 
+def test_a_report_is_printed_in_each_format(observing: Served) -> None:
+    span = ("report", "--since", "30d", "--gpu-hour-price", "2.5")
+    assert observing.run(*span).startswith("# Understudy, ")
+    assert "- goodput: not known of 0.0 GPU-hours" in observing.run(*span)
+    assert observing.run(*span, "--format", "html").startswith("<!doctype html>")
+    assert observing.run(*span, "--format", "csv").startswith("table,since,until,cluster\n")
+    for asked in (("--json",), ("--format", "json")):
+        assert json.loads(observing.run(*span, *asked))["costs"]["gpu_hour_price"] == 2.5
+    assert "0" in observing.run("report", "--gpu-hour-price", "0", status=2)
+    assert "pdf" in observing.run("report", "--format", "pdf", status=2)
+
+
+def test_a_post_mortem_is_markdown_and_of_an_incident_that_there_is(observing: Served) -> None:
+    assert "leave --json out" in observing.run("incident", "show", "1", "--post-mortem", "--json", status=2)
+    refused = observing.run("incident", "show", "99", "--post-mortem", status=1)
+    assert refused == "there is no incident 99; `understudy incident list` lists them\n"
+
+
 def test_the_report_of_commissioning_names_who_is_accepted_and_why_others_are_not(acting: Served) -> None:
     shown = acting.run("commission", "report")
     assert shown.startswith("# Cluster ")
