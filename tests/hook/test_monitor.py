@@ -41,6 +41,7 @@ from understudy_agent.rank_messages import (
 from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow, RestoreReport
 
 FRAMEWORKS = {
+    "compute": {"torch"},
     "dcp": {"torch"},
     "torch_save": {"torch"},
     "checksum": {"xxhash"},  # where it is installed
