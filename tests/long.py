@@ -47,6 +47,7 @@ def parts() -> list[Part]:
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
         Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
+        Part("simulator, one more event", (*python, "tests.simulate.one_more")),
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),
         Part("signals, a healthy day, a year of faults", (*python, "tests.signals", "--check", "--day", "--trace")),
         Part("audit of packages", (*python, "tests.audit")),

@@ -28,13 +28,16 @@ from understudy_controlplane.fleet.recovery import (
     FillPoolPlan,
     Plan,
     PoolSwapPlan,
+    QuarantinePlan,
     Recovery,
     RecoveryKind,
     RecoveryStatus,
+    RecoveryStep,
     ReleaseJobPlan,
     RepairAttempt,
     ReturnPlan,
     StepName,
+    StepStatus,
     job_of,
 )
 from understudy_controlplane.fleet.slurm import SlurmReservation
@@ -817,6 +820,17 @@ def test_a_drain_that_a_guard_holds_back_keeps_no_gang_from_its_restart(because:
         assert moved.action is Action.MOVE_GANG, "off the faulty node, so it need not be restarted"
     else:
         assert (moved.row, moved.action, moved.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
+
+
+@pytest.mark.parametrize("status", [StepStatus.INTENDED, StepStatus.DONE])
+def test_a_gang_is_restarted_once_the_drain_of_its_node_is_over(status: StepStatus) -> None:
+    """slurmctld refuses it, and the restart off that node begins with the same drain."""
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n2",), drain_reason="understudy: x")
+    drains = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, (RecoveryStep(0, StepName.DRAIN_NODES, status, 1),))
+    node = b.node("n2", NodeState.QUARANTINED)
+    seen = b.snapshot(node, spares=SPARES, jobs=[b.job()], recoveries=(drains,))
+    (decision,) = (one for one in decide(seen, [hung_on("n2")], b.config()) if one.row == 101)
+    assert (decision.plan is None) == (status is StepStatus.INTENDED)
 
 
 def test_nor_does_a_drain_that_waits_for_its_approval() -> None:

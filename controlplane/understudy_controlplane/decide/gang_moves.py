@@ -150,8 +150,9 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
     spent = hangs.too_often(snapshot, job, config)
     gone = () if by_its_launcher else hangs.at_fault(snapshot, job)
     no_seat = bool(gone) and len(current.fitting(job, gone[0])) < len(gone)
-    number = job.key.job_id
+    number, leaving = job.key.job_id, hangs.leaving_service(snapshot, job)
     reasons = (
+        (bool(leaving), Because.RULE, f"{', '.join(leaving)} is drained first: job {number} is restarted after that"),
         (guards.is_on_its_way(snapshot, job.key), Because.RULE, f"job {number} is being restarted already"),
         (bool(spent), Because.RESTART_BUDGET, spent),
         (

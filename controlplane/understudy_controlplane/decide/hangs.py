@@ -44,6 +44,12 @@ def at_fault(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     return tuple(name for name in job.slurm.nodes if snapshot.nodes[name].state in AT_FAULT)
 
 
+def leaving_service(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
+    """Nodes of the running job of which the drain is under way, by a recovery that does not move the job."""
+    drained = {name for one in snapshot.recoveries if one.drains_alone for name in one.plan.nodes}
+    return tuple(name for name in job.slurm.nodes if name in drained)
+
+
 def restart(
     snapshot: Snapshot,
     job: Job,

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Set
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
-from understudy_controlplane.fleet.recovery import QuarantinePlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
@@ -24,7 +23,7 @@ HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
 
 def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
     """`accused` are nodes that no gang can stay on, by what else was found just now."""
-    drained = {name for one in snapshot.recoveries if _drains_alone(one) for name in one.plan.nodes}
+    drained = {name for one in snapshot.recoveries if one.drains_alone for name in one.plan.nodes}
     for node in snapshot.nodes.values():
         if node.name in drained:
             continue  # first it leaves service
@@ -49,9 +48,3 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
                     job=job.key,
                     dead=node.is_mute(snapshot.now),
                 )
-
-
-def _drains_alone(recovery: Recovery) -> bool:
-    """It moves no gang, and has its node still to drain: Slurm has refused that so far."""
-    drain = recovery.step(StepName.DRAIN_NODES) if isinstance(recovery.plan, QuarantinePlan) else None
-    return drain is not None and drain.status in (StepStatus.PLANNED, StepStatus.INTENDED)

@@ -326,6 +326,12 @@ class Recovery:
         return step is not None and (step.attempts > 0 or step.status is StepStatus.DONE)
 
     @property
+    def drains_alone(self) -> bool:
+        """It moves no gang, and has its node still to drain: Slurm has refused that so far."""
+        drain = self.step(StepName.DRAIN_NODES) if isinstance(self.plan, QuarantinePlan) else None
+        return drain is not None and drain.status in (StepStatus.PLANNED, StepStatus.INTENDED)
+
+    @property
     def is_past_return(self) -> bool:
         """The gang's attempt has been ended: it is safer to start the next one than to stop here."""
         ends_an_attempt = (StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.ORDER_RESTART)
