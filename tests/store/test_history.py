@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Engine, insert
 
-from tests.new_database import new_database
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -25,18 +22,10 @@ from understudy_controlplane.plan.fleet_costs import JobHistory
 from understudy_controlplane.plan.job_hours import Loss, Mark
 from understudy_controlplane.plan.spare_hours import PoolChange
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.history import HistoryStore
 
 SINCE, UNTIL = 1000.0, 9000.0
 SWAP: dict[str, Any] = {"steps": (StepName.REQUEUE_JOB,), "drain_reason": "x", "nodes": ("n1",), "submit_at": 5}
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = open_database(new_database(tmp_path / "fleet.db"))
-    yield made
-    made.dispose()
 
 
 def add(engine: Engine, table: Any, **values: Any) -> int:
