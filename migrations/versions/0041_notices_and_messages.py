@@ -37,6 +37,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_notice_stage", "notice", ["stage"])
     op.create_index("ix_notice_at", "notice", ["at"])
+    op.create_index("ix_notice_over_at", "notice", ["over_at"])
     op.create_table(
         "message",
         sa.Column("id", number, nullable=False),

@@ -106,6 +106,22 @@ def test_a_database_that_is_not_there_yet_is_not_made(usable: dict[str, Any], tm
     assert not (tmp_path / "new").exists()
 
 
+def test_files_of_receivers_are_read_and_nothing_is_sent(usable: dict[str, Any], tmp_path: Path) -> None:
+    def found(url: str, key: str = "0123456789abcdef", mode: int = 0o600) -> dict[str, str]:
+        for name, text in (("url", url), ("key", key)):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(mode)
+        hook = {"kind": "webhook", "url_file": tmp_path / "url", "secret_file": tmp_path / "key"}
+        notify = {"receivers": {"hook": hook}, "owners_url_file": tmp_path / "url"}
+        return problems(b.config(server=usable, notify=notify))
+
+    assert found("https://tickets.example.org/x") == {}
+    assert "has no address of HTTP" in found("mailto://x")["notify.receivers.hook.url_file"]
+    assert "has 2 addresses" in found("https://a.example\nhttps://b.example")["notify.owners_url_file"]
+    assert "is empty" in found("https://a.example", key=" ")["notify.receivers.hook.secret_file"]
+    assert "is open to all users" in found("https://a.example", mode=0o604)["notify.receivers.hook.secret_file"]
+
+
 def test_a_port_that_is_taken_is_named(usable: dict[str, Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -153,6 +153,15 @@ def test_the_database_is_looked_at_and_not_made(tmp_path: Path) -> None:
     assert "not a database" in broken.why
 
 
+def test_a_site_whose_people_are_notified_of_nothing_is_named(tmp_path: Path) -> None:
+    found = check(looked_at(SettingsOf(), config(tmp_path)), "notifications")
+    assert (found.severity, found.found) == (Severity.COST, "none")
+    receivers = {"oncall": {"kind": "apprise", "url_file": "/x"}}
+    found = check(looked_at(SettingsOf(), config(tmp_path, notify={"receivers": receivers})), "notifications")
+    assert (found.severity, found.found) == (Severity.GOOD, "to oncall")
+    assert "understudy notify test" in found.why
+
+
 def test_a_slow_reading_costs(tmp_path: Path) -> None:
     class SlowClock:
         at = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from understudy_controlplane.config import Config, ConfigError, Importance, Noti
 from understudy_controlplane.decide.notices import MoveFacts, of_move
 from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
 from understudy_controlplane.notify import messages
+from understudy_controlplane.notify.alerts import LIVES_SECONDS, alerts
 from understudy_controlplane.notify.plain import LINE_CHARACTERS_MAX, LOOK_ALIKES, plain
 from understudy_controlplane.notify.quiet_hours import quiet_until
 from understudy_controlplane.notify.secret_files import SecretError, read_secret, without
@@ -157,6 +159,42 @@ class TestWhatAnOwnerReads:
 
     def test_has_no_line_of_its_own_for_a_job_name(self) -> None:
         assert "\n" not in of_move(move(job_name="x\nUnderstudy: all is well")).title
+
+
+class TestAlerts:
+    CONFIG = b.config(notify={"dashboard": "https://u.example.org/dashboard"})
+
+    def of(self, *notices: Notice, now: float = NOW + 60) -> list[dict[str, Any]]:
+        return [dict(one) for one in alerts(notices, self.CONFIG, Importance.WARNING, now)]
+
+    def test_stand_while_their_notice_is_open_and_end_by_themselves_without_a_control_plane(self) -> None:
+        (alert,) = self.of(notice(1))
+        assert alert["labels"] == {
+            "alertname": "UnderstudyIncident",
+            "cluster": "testbed",
+            "key": "incident 1",
+            "severity": "warning",
+            "subject": "n1",
+        }
+        assert alert["generatorURL"] == "https://u.example.org/dashboard/incidents/1"
+        assert at(alert["startsAt"].removesuffix("+00:00")) == NOW
+        assert at(alert["endsAt"].removesuffix("+00:00")) == NOW + 60 + LIVES_SECONDS
+
+    def test_whose_end_did_not_arrive_are_sent_with_it_for_a_while(self) -> None:
+        over = notice(1, stage=Stage.OVER, over_at=NOW + 10)
+        (alert,) = self.of(over)
+        assert at(alert["endsAt"].removesuffix("+00:00")) == NOW + 10
+        assert self.of(over, now=NOW + 10 + LIVES_SECONDS) == []
+
+    def test_are_of_operators_alone_and_of_what_is_important_enough(self) -> None:
+        assert self.of(notice(1, user="alice"), notice(2, importance=Importance.INFO)) == []
+
+    def test_have_no_markup_of_others(self) -> None:
+        hostile = replace(notice(1), title="<!channel>", text="{{ .x }}\n[a](https://evil)", about=("n1\n",))
+        (alert,) = self.of(hostile)
+        assert "<!" not in alert["annotations"]["summary"]
+        assert "](" not in alert["annotations"]["description"]
+        assert alert["labels"]["subject"] == "n1"
 
 
 BASE = 'cluster = "c1"\n[notify]\n'

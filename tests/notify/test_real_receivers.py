@@ -22,6 +22,7 @@ from tests.testbed.configuration import free_ports
 from tests.testbed.prometheus import CLIENT, alertmanager, wait_for
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.clock_set_back import set_times_back
 from understudy_controlplane.store.database import open_database
 
 pytestmark = pytest.mark.integration
@@ -145,6 +146,45 @@ def test_an_owner_who_wants_no_mail_or_whose_name_is_no_address_gets_none(site: 
         site.moved(site.move(site.job(user=user)))
         site.run(600)
         assert mailbox.mails == []
+
+
+def test_all_of_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    engine = open_database(postgres_url)
+    try:
+        with http_receiver() as receiver:
+            site = Site(engine, tmp_path, {"receivers": {"hook": webhook(tmp_path, receiver)}})
+            receiver.status = 503
+            incident = site.fail("n3")
+            recovery = site.move(site.job(), incident)
+            site.ticket("n3", "all repairs have failed")
+            site.run(60)
+            site.start()
+            site.moved(recovery)
+            receiver.status = 204
+            site.run(400)
+            site.end(incident)
+            site.run(60)
+        assert receiver.wrong == []
+        assert [(one["status"], one["importance"]) for one in receiver.got] == [("recovered", "page"), ("over", "page")]
+    finally:
+        engine.dispose()
+
+
+def test_a_clock_that_is_set_back_delays_no_message(site: Site) -> None:
+    with http_receiver() as receiver:
+        site.settings = {"receivers": {"hook": webhook(site.folder, receiver)}}
+        site.start()
+        receiver.status = 503
+        site.fail("n1")
+        site.run(300)
+        site.clock.at -= 3600
+        set_times_back(site.engine, site.clock.at, 3600)
+        receiver.status = 204
+        site.run(60)
+        assert len(receiver.got) == 1
+        site.fail("n2")
+        site.run(400)
+        assert len(receiver.got) == 2
 
 
 def test_alertmanager_shows_what_is_open_and_resolves_what_is_over(site: Site) -> None:

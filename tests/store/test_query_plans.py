@@ -16,6 +16,7 @@ from tests.recover.rehearsal import Rehearsal
 from tests.store.query_plans import Statements, captured, read_all, request_all, whole_tables_read
 from tests.tokens import add_tokens, as_user, bearer
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_controlplane.config import Notify
 from understudy_controlplane.fleet.event import Cursor
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.database import open_database
@@ -58,6 +59,11 @@ def statements(rehearsal: Rehearsal) -> Statements:
             signal = {"kind": "leak", "targets": ["n3"], "resolved": resolved}
             assert operator.post("/v1/signals", json=signal).status_code == 200
         rehearsal.run(400)
+        plane.notifier.look()
+        _fail_again(rehearsal)
+        for _ in range(3):
+            rehearsal.run(10)
+            plane.notifier.look()
     rehearsal.restart_control_plane()
     plane = rehearsal.control_plane
     with captured(plane.engine, plane.reads.engine) as then:
@@ -72,6 +78,19 @@ def statements(rehearsal: Rehearsal) -> Statements:
         events.newest(rehearsal.clock.now())
         assert len(events.after(Cursor.of({}), 500, rehearsal.clock.now())) > 10
     return first | then
+
+
+def _fail_again(rehearsal: Rehearsal) -> None:
+    """With a receiver of notifications that is never there."""
+    plane = rehearsal.control_plane
+    receivers = {
+        "hook": {"kind": "webhook", "url_file": "/none", "secret_file": "/none"},
+        "alerts": {"kind": "alertmanager", "url_file": "/none"},
+    }
+    plane.current.config = plane.current.config.model_copy(
+        update={"notify": Notify.model_validate({"receivers": receivers, "group_seconds": 1})}
+    )
+    rehearsal.fail(rehearsal.gang_nodes()[0])
 
 
 def _report(rehearsal: Rehearsal) -> None:

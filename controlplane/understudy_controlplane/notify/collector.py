@@ -95,7 +95,7 @@ class Collector:
             found.last[NoticeSource.MOVE] = move.number
             if move.user and move.job_id not in unwanted:
                 found.new.append(of_move(move))
-        for one in self._store.stopped(self._last[NoticeSource.STOPPED], now - STOPPED_SECONDS):
+        for one in self._store.opened_before(self._last[NoticeSource.STOPPED], now - STOPPED_SECONDS):
             found.last[NoticeSource.STOPPED] = one.number
             if one.user and one.closed_at is None and not one.moves and one.job_id not in unwanted:
                 found.new.append(of_stopped(one))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, bindparam, func, insert, select, update
@@ -33,6 +34,8 @@ _TABLES: Mapping[NoticeSource, Any] = {
 }
 _LAST = select(func.max(_NOTICE.c.number)).where(_NOTICE.c.source == bindparam("of"))
 _GOING_ON = select(_NOTICE).where(_NOTICE.c.stage.in_([Stage.OPEN.value, Stage.RECOVERED.value, Stage.FAILED.value]))
+_BEGAN = select(_NOTICE).where(_NOTICE.c.at >= bindparam("since"))
+_ENDED = select(_NOTICE).where(_NOTICE.c.over_at >= bindparam("since"))
 _SENDING = select(_MESSAGE).where(_MESSAGE.c.closed.is_(False)).order_by(_MESSAGE.c.id)
 _ACCEPTED_AT = select(func.max(_MESSAGE.c.accepted_at)).where(_MESSAGE.c.receiver == bindparam("by"))
 _OF_INCIDENTS = (
@@ -86,10 +89,10 @@ class NoticeStore:
     def new_incidents(self, after: int) -> list[IncidentFacts]:
         return self._incidents(_INCIDENT.c.id > after)
 
-    def stopped(self, after: int, opened_before: float) -> list[IncidentFacts]:
-        """Incidents of gangs."""
-        is_old = _INCIDENT.c.opened_at <= opened_before
-        return self._incidents(_INCIDENT.c.id > after, is_old, _INCIDENT.c.subject_kind == SubjectKind.GANG.value)
+    def opened_before(self, after: int, opened_before: float) -> list[IncidentFacts]:
+        """As new_incidents, up to the first that was opened later."""
+        found = self.new_incidents(after)
+        return [*takewhile(lambda one: one.opened_at <= opened_before, found)]
 
     def incidents(self, numbers: Collection[int]) -> list[IncidentFacts]:
         return self._by_number(numbers, lambda some: self._incidents(_INCIDENT.c.id.in_(some)))
@@ -175,10 +178,10 @@ class NoticeStore:
         return {one.id: one for one in self._by_number(ids, read)}
 
     def recent(self, since: float) -> list[Notice]:
-        """Of the newest ones those that began or ended since then."""
-        query = select(_NOTICE).order_by(_NOTICE.c.id.desc()).limit(AT_ONCE)
+        """Those that began or ended since then."""
         with reading(self._engine) as connection:
-            return [one for one in map(_notice, connection.execute(query)) if max(one.at, one.over_at or 0.0) >= since]
+            rows = [row for query in (_BEGAN, _ENDED) for row in connection.execute(query, {"since": since})]
+        return [*{row.id: _notice(row) for row in rows}.values()]
 
     def sending(self) -> list[Message]:
         """Messages to which something may still be added, or that were not taken yet."""

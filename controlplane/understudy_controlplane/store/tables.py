@@ -631,6 +631,7 @@ notice = Table(
     UniqueConstraint("source", "number"),
     Index("ix_notice_stage", "stage"),
     Index("ix_notice_at", "at"),
+    Index("ix_notice_over_at", "over_at"),
 )
 
 message = Table(
