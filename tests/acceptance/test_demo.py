@@ -87,6 +87,24 @@ def test_phases_follow_each_other(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.timed
+def test_the_report_has_a_cause_for_each_fault_and_for_each_hour_of_the_gang(result: dict[str, Any]) -> None:
+    costs = json.loads(RESULT.with_name("report.json").read_text())["costs"]
+    gang = next(one for one in costs["jobs"] if one["interruptions"])
+    assert gang["interruptions"] == 3
+    assert {one["component"] for one in costs["interrupted"]["causes"] if one["interruptions"]} == {
+        "Faulty GPU",
+        "Host: dead or silent",
+        "Slow rank",
+    }
+    lost = gang["lost_gpu_hours"]
+    assert gang["gpu_hours"] == pytest.approx(gang["productive_gpu_hours"] + sum(lost.values()))
+    assert gang["ettr"] == pytest.approx(result["ettr"], abs=0.02)
+    assert all(lost[part] > 0 for part in ("detect", "swap", "start", "recompute")), lost
+    assert (gang["queue_hours"], costs["spares"]["taken"]) == (0, 3)
+    assert "<svg" in RESULT.with_name("report.html").read_text()
+
+
+@pytest.mark.timed
 def test_an_xid_is_a_drain_within_a_second(result: dict[str, Any]) -> None:
     assert of(result, "xid")["phases_ms"]["drained"] < 1000
 

@@ -60,6 +60,7 @@ def main() -> int:
                 result = Story(site, say).run()
                 for path in dashboard.take_screenshots(site, url, RESULT.parent):
                     say(f"screenshot: {path.relative_to(REPOSITORY)}")
+                say(f"report: {write_reports(site).relative_to(REPOSITORY)}")
                 if os.environ.get("KEEP"):
                     keep_up(url, say)
             say("ending every process")
@@ -81,6 +82,15 @@ def main() -> int:
         f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
     )
     return 0
+
+
+def write_reports(site: Site) -> Path:
+    """What the faults cost, beside the timeline. Returns the page."""
+    for form in ("json", "html"):
+        answer = site.http.get(f"/v1/report?since=0&gpu_hour_price=2.5&format={form}")
+        answer.raise_for_status()
+        RESULT.with_name(f"report.{form}").write_text(answer.text)
+    return RESULT.with_name("report.html")
 
 
 def keep_up(url: str, say: Callable[[str], None]) -> None:
