@@ -652,8 +652,8 @@ def _notices(shape: Shape) -> Iterator[Row]:
     """Of each incident, and of each second one for the owner of its job."""
     for number, node, at in shape.each(INCIDENTS_PER_NODE * 1.5):
         yield {
-            "source": "incident",
-            "number": number,
+            "source": "incident" if number % 3 else "move",
+            "number": number - number // 3 if number % 3 else number // 3,
             "importance": "warning",
             "stage": "over",
             "title": f"node {node}: hardware fault",
