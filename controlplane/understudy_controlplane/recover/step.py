@@ -152,8 +152,10 @@ class StepContext:
         return [node for name in names if (node := self.slurm.nodes.get(name)) is not None and not node.down]
 
     def shared(self, names: Iterable[str]) -> list[int]:
-        """Jobs on these nodes that are not managed."""
+        """Jobs on these nodes that are not managed. Without nodes, Slurm is not asked for all its jobs."""
         nodes = set(names)
+        if not nodes:
+            return []
         word = self.config.jobs.opt_in_word
         return [
             job.job_id

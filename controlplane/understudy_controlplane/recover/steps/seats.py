@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import DeleteSeatsPlan, PoolSwapPlan, StepName
+from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
 
@@ -22,6 +23,8 @@ def observe_held(context: StepContext) -> Observation:
 def _taken(context: StepContext) -> str:
     """A spare that was idle, and on which Slurm has started another job since. The gang still runs, and stays."""
     plan = context.plan_as(PoolSwapPlan)
+    if all(_idle(context.slurm.nodes.get(name)) for name in plan.spares):
+        return ""  # Slurm is not asked for all its jobs, which takes a second with fifty thousand of them
     taken = [
         f"{name} by job {job.job_id}"
         for job in context.slurm.jobs.values()
@@ -29,6 +32,10 @@ def _taken(context: StepContext) -> str:
         for name in sorted(set(job.nodes) & set(plan.spares))
     ]
     return f"taken meanwhile: {', '.join(taken)}" if taken else ""
+
+
+def _idle(node: SlurmNode | None) -> bool:
+    return node is not None and node.base_state == "IDLE" and "COMPLETING" not in node.flags
 
 
 def hold(context: StepContext, slurm: Slurm) -> None:
