@@ -9,17 +9,21 @@ import threading
 import time
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from tests.launch.keys import GREETING, JOB_KEY
 from understudy_agent.launch import greeting
+from understudy_agent.launch.earlier_launcher import answer
+from understudy_agent.launch.greeting import Greeting
 from understudy_agent.launch.hub import Hub
-from understudy_agent.launch.protocol import Message, ProtocolError, answer, encode
+from understudy_agent.launch.protocol import Message, ProtocolError, encode
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    opened = Hub("the secret")
+    opened = Hub(JOB_KEY)
     yield opened
     opened.close()
 
@@ -37,24 +41,40 @@ def connect(hub: Hub) -> socket.socket:
     return socket.create_connection(("127.0.0.1", hub.port), timeout=5)
 
 
-def greet(link: socket.socket, secret: str, errors: list[str]) -> None:
+def seat_of(hub: Hub) -> socket.socket:
+    """A seat's connection, which the hub has accepted."""
+    found: list[socket.socket] = []
+    thread = threading.Thread(target=lambda: found.append(greeting.greet(connect(hub), GREETING)))
+    thread.start()
     try:
-        greeting.greet(link, secret, 0, 23456)
-    except ProtocolError as error:
-        errors.append(str(error))
+        assert received(hub) == [(greeting.node_name(), {"type": "hello"})]
+    finally:
+        thread.join(20)
+    return found[0]
+
+
+def refused(hub: Hub, seats: Greeting) -> BaseException:
+    """Why a seat that has these is not accepted."""
+    errors: list[BaseException] = []
+
+    def greet() -> None:
+        try:
+            greeting.greet(connect(hub), seats).close()
+        except (OSError, ProtocolError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=greet)
+    thread.start()
+    while thread.is_alive():
+        assert received(hub, 0.1) == []
+    return errors[0]
 
 
 def test_a_seat_that_knows_the_secret_is_accepted_and_lost_when_it_disconnects(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "n4")
-    with connect(hub) as link:
-        errors: list[str] = []
-        thread = threading.Thread(target=greet, args=(link, "the secret", errors))
-        thread.start()
-        assert received(hub) == [("n4", {"type": "hello"})]
-        thread.join()
-        assert errors == []
+    with seat_of(hub) as link:
         link.sendall(encode("beat"))
         assert received(hub, 0.1) == []
         link.sendall(encode("gone"))
@@ -65,13 +85,11 @@ def test_a_seat_that_knows_the_secret_is_accepted_and_lost_when_it_disconnects(
 def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message puts its seat to the end of the order in which they are looked at. A stranger is no seat."""
     with contextlib.ExitStack() as connections:
-        links = {node: connections.enter_context(connect(hub)) for node in ("n1", "n2", "n3", "a stranger")}
+        connections.enter_context(connect(hub))
+        links = {}
         for node in ("n1", "n2", "n3"):
             monkeypatch.setenv("SLURMD_NODENAME", node)
-            thread = threading.Thread(target=greet, args=(links[node], "the secret", []))
-            thread.start()
-            assert received(hub) == [(node, {"type": "hello"})]
-            thread.join()
+            links[node] = connections.enter_context(seat_of(hub))
         now = time.monotonic()
         monkeypatch.setattr("understudy_agent.launch.hub.time", types.SimpleNamespace(monotonic=lambda: now))
         for _ in range(10):  # the launcher runs all the time: otherwise no seat would be silent
@@ -91,31 +109,93 @@ def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, m
     [
         b"GET / HTTP/1.1\r\n\r\n",
         encode("exited", local_rank=0, status=1),
-        encode("hello", answer="", node="n1", generation=0, step="0", address="", port=1, gpus=0),
-        encode("seat", challenge="x")
-        + encode(
-            "hello", answer=answer("a guess", "seat", "x"), node="n1", generation=0, step="", address="", port=1, gpus=0
-        ),
+        encode("hello", secret=JOB_KEY.secret, node="n1", generation=0, step="0", address="", port=1, gpus=0),
     ],
+    ids=["http", "a rank's end", "even the secret"],
 )
-def test_a_program_without_the_secret_is_disconnected_and_ignored(hub: Hub, sent: bytes) -> None:
+def test_a_program_that_speaks_no_tls_is_disconnected_and_ignored(hub: Hub, sent: bytes) -> None:
     with connect(hub) as link:
         link.sendall(sent)
         assert received(hub, 0.3) == []
-        answered = b""
-        while piece := link.recv(4096):
-            answered += piece
-        assert [json.loads(line)["type"] for line in answered.splitlines()] in ([], ["welcome"])
+        with contextlib.suppress(ConnectionResetError):
+            assert b'"type"' not in link.recv(4096), "at most an alert of TLS"
+            assert link.recv(4096) == b""
 
 
-def test_a_seat_accepts_no_launcher_that_does_not_know_the_secret(hub: Hub) -> None:
-    with connect(hub) as link:
-        errors: list[str] = []
-        thread = threading.Thread(target=greet, args=(link, "another secret", errors))
+def test_a_program_without_the_secret_is_disconnected_and_ignored(hub: Hub) -> None:
+    assert "closed the connection" in str(refused(hub, replace(GREETING, secret="a guess")))
+    assert hub.strangers == 0
+
+
+def test_a_seat_accepts_no_launcher_that_does_not_have_the_key_of_its_job(hub: Hub) -> None:
+    error = refused(hub, replace(GREETING, fingerprint="00" * 32))
+    assert isinstance(error, ProtocolError)
+    assert "does not have the key of this job's launcher" in str(error)
+
+
+def test_nothing_that_travels_can_be_read(hub: Hub) -> None:
+    """A proxy between seat and launcher sees neither the secret nor a message."""
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+
+        def pass_on(source: socket.socket, target: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while piece := source.recv(65536):
+                    seen.append(piece)
+                    target.sendall(piece)
+
+        near = socket.create_connection(proxy.getsockname())
+        far, _ = proxy.accept()
+        with far, connect(hub) as onward:
+            threads = [threading.Thread(target=pass_on, args=pair) for pair in ((far, onward), (onward, far))]
+            threads.append(threading.Thread(target=lambda: greeting.greet(near, GREETING).close()))
+            for thread in threads:
+                thread.start()
+            assert received(hub) == [(greeting.node_name(), {"type": "hello"})]
+            threads[2].join(10)
+            onward.shutdown(socket.SHUT_RDWR)
+            assert [message["type"] for _, message in received(hub)] == ["lost"]
+            for thread in threads:
+                thread.join(10)
+    assert len(seen) > 2
+    assert JOB_KEY.secret.encode() not in b"".join(seen)
+    assert b'"type"' not in b"".join(seen)
+
+
+@pytest.mark.parametrize("knows_the_secret", [True, False])
+def test_a_seat_serves_the_launcher_of_the_release_before_whose_package_was_replaced(knows_the_secret: bool) -> None:
+    secret = "a secret" if knows_the_secret else "a guess"
+    hello: list[Message] = []
+
+    def launcher(server: socket.socket) -> None:
+        link, _ = server.accept()
+        with link, link.makefile("rb") as lines:
+            challenge = json.loads(lines.readline())["challenge"]
+            link.sendall(encode("welcome", challenge="mine", answer=answer(secret, "launcher", challenge)))
+            hello.extend(json.loads(line) for line in [lines.readline()] if line)
+            if hello:
+                link.sendall(encode("beat"))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=launcher, args=(server,))
         thread.start()
+        link = socket.create_connection(server.getsockname())
+        expected = contextlib.nullcontext() if knows_the_secret else pytest.raises(ProtocolError, match="secret")
+        with expected:
+            greeting.greet(link, Greeting("", "a secret", 3, 23456)).close()
+        thread.join(10)
+    assert [(one["answer"], one["generation"]) for one in hello] == (
+        [(answer("a secret", "seat", "mine"), 3)] if knows_the_secret else []
+    )
+
+
+def test_half_a_handshake_does_not_delay_the_launcher(hub: Hub) -> None:
+    with connect(hub) as link:
+        link.sendall(b"\x16\x03\x01\x02\x00\x01")  # the begin of a client's hello
+        began = time.monotonic()
         assert received(hub, 0.3) == []
-        thread.join()
-    assert "does not know this launch's secret" in errors[0]
+        assert time.monotonic() - began < 1.0
+        assert hub.strangers == 1
 
 
 def test_it_wakes_up_for_another_connection_and_does_not_read_it(hub: Hub) -> None:
@@ -147,7 +227,7 @@ def test_the_launcher_listens_where_it_is_allowed_to() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="--port-range"):
-            Hub("the secret", range(port, port + 1))
-    one = Hub("the secret", range(port, port + 1))
+            Hub(JOB_KEY, range(port, port + 1))
+    one = Hub(JOB_KEY, range(port, port + 1))
     assert one.port == port
     one.close()

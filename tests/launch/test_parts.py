@@ -6,15 +6,18 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from understudy_agent.launch import steps, tree, warm
+from tests.launch.keys import JOB_KEY
+from understudy_agent.launch import certificate, steps, tree, warm
 from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_agent.launch.decide import TABLE
@@ -23,10 +26,11 @@ from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import UsageError, parse
 from understudy_agent.launch.progress import FileProgress, TimeAlive
-from understudy_agent.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, answer, encode, is_answer, number
+from understudy_agent.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, encode, number
 from understudy_agent.launch.slurm import Allocation, NodeStates, down_nodes, srun_arguments
 from understudy_agent.launch.steps import Step, Steps
 from understudy_agent.launch.task import Part, rank_environment
+from understudy_agent.launch.tls import is_secret, launcher_context, make_key
 from understudy_agent.launch.verdicts import FileVerdicts
 
 MEETING = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
@@ -88,16 +92,37 @@ def test_a_number_is_a_number() -> None:
             number({"type": "x", "n": wrong}, "n")
 
 
-def test_an_answer_proves_one_side_for_one_challenge() -> None:
-    good = answer("secret", "seat", "c1")
-    assert is_answer(good, "secret", "seat", "c1")
-    for wrong in (
-        answer("other", "seat", "c1"),
-        answer("secret", "launcher", "c1"),
-        answer("secret", "seat", "c2"),
-        None,
-    ):
-        assert not is_answer(wrong, "secret", "seat", "c1")
+def test_the_secret_is_the_secret_and_nothing_else() -> None:
+    assert is_secret("secret", "secret")
+    for wrong in ("other", "", None, 1, ["secret"], "\udfff", "sécret"):
+        assert not is_secret(wrong, "secret")
+
+
+def test_each_job_has_a_key_of_its_own_that_openssl_takes() -> None:
+    """It calculates the public key itself, and refuses a certificate with another one."""
+    keys = [make_key() for _ in range(20)]
+    for key in keys:
+        launcher_context(key)
+    assert len({key.fingerprint for key in keys} | {key.secret for key in keys}) == 40
+    assert keys[0].secret not in repr(keys[0])
+    assert "PRIVATE" not in repr(keys[0])
+    mixed = keys[0].pem.split(b"-----BEGIN CERT")[0] + b"-----BEGIN CERT" + keys[1].pem.split(b"-----BEGIN CERT")[1]
+    with pytest.raises(ssl.SSLError, match=r"MISMATCH|mismatch"):
+        launcher_context(replace(keys[0], pem=mixed))
+
+
+@pytest.mark.parametrize(
+    ("private", "x"),  # https://datatracker.ietf.org/doc/html/rfc6979#appendix-A.2.5, and the base point itself
+    [
+        (
+            0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721,
+            "60fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6",
+        ),
+        (1, "6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
+    ],
+)
+def test_a_public_key_is_the_one_of_the_standard(private: int, x: str) -> None:
+    assert certificate._public_key(private)[1:33].hex() == x
 
 
 def test_verdicts_come_from_a_file_or_a_directory_and_can_be_taken_back(tmp_path: Path) -> None:
@@ -196,8 +221,8 @@ def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypat
     fake_command(tmp_path, "scancel", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(steps, "SCANCEL_SECONDS", 0.1)
-    hub = Hub("the secret")
-    all_steps = Steps(hub, Allocation("7", ("n1",), 1), parse(["--nodes", "1", "--", "x"]), "the secret")
+    hub = Hub(JOB_KEY)
+    all_steps = Steps(hub, Allocation("7", ("n1",), 1), parse(["--nodes", "1", "--", "x"]), JOB_KEY)
     with subprocess.Popen(["true"]) as srun:
         all_steps.kill(Step(0, ("n1",), srun, 0.0, step_id="0"))
     assert not all_steps.tidy()

@@ -15,10 +15,10 @@ from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.open_files import NotEnoughFiles, have_files_for
 from understudy_agent.launch.options import Options, UsageError, parse
 from understudy_agent.launch.progress import FileProgress, HookProgress, Progress, TimeAlive
-from understudy_agent.launch.protocol import new_secret
 from understudy_agent.launch.rank_socket import socket_path
 from understudy_agent.launch.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
 from understudy_agent.launch.steps import Steps
+from understudy_agent.launch.tls import JobKey, make_key
 from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts, NoVerdicts
 
 EXIT_USAGE = 2
@@ -31,24 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allocation = read_allocation(os.environ)
         check_size(options, allocation)
         before_srun = have_files_for(len(allocation.nodes))
+        key = make_key()
         events = Events(options.events)
     except (UsageError, NoAllocation, NotEnoughFiles, OSError) as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_USAGE
     with closing(events):
-        return run(options, allocation, events, before_srun)
+        return run(options, allocation, key, events, before_srun)
 
 
-def run(options: Options, allocation: Allocation, events: Events, before_srun: Sequence[str]) -> int:
+def run(options: Options, allocation: Allocation, key: JobKey, events: Events, before_srun: Sequence[str]) -> int:
     if options.run:
         os.environ["UNDERSTUDY_RUN"] = options.run  # for all steps
     _warn(options, allocation, events)
-    secret = new_secret()
     line = AgentLine(
         socket_path(os.environ, None), int(allocation.job_id), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     )
     try:
-        hub = Hub(secret, options.ports or (0,))
+        hub = Hub(key, options.ports or (0,))
     except OSError as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_CANNOT_START
@@ -58,9 +58,7 @@ def run(options: Options, allocation: Allocation, events: Events, before_srun: S
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
     node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds, events)
     nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
-    launcher = Launcher(
-        options, nodes, hub, Steps(hub, allocation, options, secret, before_srun), events, progress, line
-    )
+    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, key, before_srun), events, progress, line)
     try:
         return launcher.run()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A seat finds its launcher, and both prove that they know the launch's secret.
+"""A seat finds its launcher, and both prove that they belong to this job (`tls.py`).
 
 Belongs here: the connection up to the launcher's welcome. Must not: what follows on it (`seat.py`).
 """
@@ -9,20 +9,16 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from understudy_agent.launch.protocol import (
-    Lines,
-    Message,
-    ProtocolError,
-    answer,
-    challenge,
-    encode,
-    is_answer,
-    text,
-)
+from understudy_agent.launch.earlier_launcher import introduce
+from understudy_agent.launch.protocol import ProtocolError, encode
+from understudy_agent.launch.tls import connect_pinned
 
 CONNECT_SECONDS = 20.0
 RETRY_SECONDS = 0.2
+ANSWER_SECONDS = 10.0
+"""For the launcher to accept a connection: of thousands of seats it takes one after the other."""
 CLOSED = "the launcher closed the connection"
 
 
@@ -55,59 +51,62 @@ def connect(addresses: Sequence[str], port: int) -> socket.socket:
         time.sleep(RETRY_SECONDS)
 
 
-def join(secret: str, generation: int, launcher_port: int, port: int) -> socket.socket:
-    """The connection to the launcher, which knows this seat now. `port` is this seat's own. The launcher may close a
-    connection whose seat it does not know yet, to make room for others: tried again. Raises ProtocolError and OSError.
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a seat needs to join its launcher."""
+
+    fingerprint: str
+    """Of the launcher's certificate; empty: it is of release 0.2, and encrypts nothing."""
+    secret: str = field(repr=False)
+    generation: int
+    port: int
+    """The seat's own, for the gang's rendezvous."""
+
+
+def join(greeting: Greeting, launcher_port: int) -> socket.socket:
+    """The connection to the launcher, which knows this seat now. The launcher may close a connection whose seat it does
+    not know yet, to make room for others: tried again. Raises ProtocolError and OSError.
     """
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         link = connect(launcher_addresses(), launcher_port)
         try:
-            greet(link, secret, generation, port)
+            return greet(link, greeting)
         except OSError:
-            link.close()
             if time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_SECONDS)
-        except ProtocolError:
-            link.close()
-            raise
+
+
+def greet(link: socket.socket, greeting: Greeting) -> socket.socket:
+    """The same connection, encrypted, once the launcher has taken the seat. Else it is closed: raises ProtocolError and
+    OSError.
+    """
+    try:
+        link.settimeout(ANSWER_SECONDS)
+        if greeting.fingerprint:
+            link = connect_pinned(link, greeting.fingerprint)
+            proof = {"secret": greeting.secret}
         else:
-            return link
-
-
-def greet(link: socket.socket, secret: str, generation: int, port: int) -> None:
-    """Returns once the launcher has taken the seat. Raises ProtocolError and OSError."""
-    seat_challenge = challenge()
-    link.sendall(encode("seat", challenge=seat_challenge))
-    welcome = _welcome(link)
-    if not is_answer(welcome.get("answer"), secret, "launcher", seat_challenge):
-        raise ProtocolError("the program at the launcher's address does not know this launch's secret")
-    hello = encode(
-        "hello",
-        answer=answer(secret, "seat", text(welcome, "challenge")),
-        node=node_name(),
-        generation=generation,
-        step=os.environ.get("SLURM_STEP_ID", ""),
-        address=link.getsockname()[0],
-        port=port,
-        gpus=_gpu_count(),
-    )
-    link.sendall(hello)
-    if not link.recv(1, socket.MSG_PEEK):  # it sends a beat at once
-        raise ConnectionAbortedError(CLOSED)
-
-
-def _welcome(link: socket.socket) -> Message:
-    """The launcher sends nothing else before it has read the hello."""
-    lines = Lines()
-    waiting: list[Message] = []
-    while not waiting:
-        piece = link.recv(65536)
-        if not piece:
-            raise ConnectionAbortedError(CLOSED)
-        waiting = lines.feed(piece)
-    return waiting[0]
+            proof = {"answer": introduce(link, greeting.secret)}
+        hello = encode(
+            "hello",
+            **proof,
+            node=node_name(),
+            generation=greeting.generation,
+            step=os.environ.get("SLURM_STEP_ID", ""),
+            address=link.getsockname()[0],
+            port=greeting.port,
+            gpus=_gpu_count(),
+        )
+        link.sendall(hello)
+        while (answer := link.recv(1)) != b"\n":  # it sends a beat at once, and other messages may follow
+            if not answer:
+                raise ConnectionAbortedError(CLOSED)
+    except (OSError, ProtocolError):
+        link.close()
+        raise
+    return link
 
 
 def _gpu_count() -> int:

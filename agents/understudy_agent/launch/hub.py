@@ -6,9 +6,11 @@ Belongs here: accepting them, verifying who connects, collecting messages. Must 
 from __future__ import annotations
 
 import contextlib
+import random
 import secrets
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +23,11 @@ from understudy_agent.launch.protocol import (
     Lines,
     Message,
     ProtocolError,
-    answer,
-    challenge,
     encode,
-    is_answer,
     number,
     text,
 )
+from understudy_agent.launch.tls import JobKey, is_secret, launcher_context
 
 STRANGERS_MAX = 256
 """Connections whose other side is unverified. At the limit nothing is accepted: seats wait in the kernel's queue."""
@@ -36,7 +36,9 @@ UNPROVEN_SECONDS = 10.0
 OVERDUE_SECONDS = 1.0
 """An unverified connection that is older makes room where others wait."""
 STRANGER_BYTES_MAX = 4096
-ACCEPTED_AT_ONCE_MAX = 64
+ACCEPTED_AT_ONCE_MAX = 32
+HANDSHAKE_SECONDS_A_PASS = 0.004
+"""A handshake takes 0.2 ms. What is left of them after this time waits for the next pass of the loop."""
 NO_FILES_SECONDS = 0.2
 LAUNCHER_BEAT_SECONDS = 2.0
 _ALSO = "also"
@@ -46,13 +48,13 @@ _ALSO = "also"
 class SeatLink:
     """A connection. Until `node` is known the other side is unverified."""
 
-    socket: socket.socket
+    socket: ssl.SSLSocket
     opened: float
-    challenge: str
     lines: Lines = field(default_factory=Lines)
+    encrypted: bool = False
+    """Its handshake is over."""
     outgoing: bytes = b""
     awaits_writing: bool = False
-    asked: bool = False
     node: str = ""
     generation: int = -1
     step: str = ""
@@ -66,9 +68,10 @@ class SeatLink:
 class Hub:
     """Used from one thread. Messages keep their order."""
 
-    def __init__(self, secret: str, ports: Sequence[int] = (0,)) -> None:
+    def __init__(self, key: JobKey, ports: Sequence[int] = (0,)) -> None:
         """Raises OSError where none of the ports is free; 0 is any."""
-        self._secret = secret
+        self._secret = key.secret
+        self._context = launcher_context(key)
         self._selector = selectors.DefaultSelector()
         self._links: dict[SeatLink, None] = {}
         """The one whose last message is the oldest comes first."""
@@ -128,6 +131,8 @@ class Hub:
                     link.last_message_at = now
             self._asked_last = now
             self._make_room(now)
+            greeting = [key.data for key, _ in ready if isinstance(key.data, SeatLink) and not key.data.encrypted]
+            self._make_handshakes(greeting)
             for key, events in ready:
                 if isinstance(key.data, SeatLink):
                     for received in self._serve(key.data, events, now):
@@ -182,9 +187,14 @@ class Hub:
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = SeatLink(connection, now, challenge(), Lines(STRANGER_BYTES_MAX), last_message_at=now)
+            try:
+                secure = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            except (OSError, ValueError):  # it is closed already
+                connection.close()
+                continue
+            link = SeatLink(secure, now, Lines(STRANGER_BYTES_MAX), last_message_at=now)
             self._links[link] = None
-            self._selector.register(connection, selectors.EVENT_READ, link)
+            self._selector.register(secure, selectors.EVENT_READ, link)
             same = [one for one, whence in self._unverified.items() if whence == address]
             if len(same) >= STRANGERS_OF_AN_ADDRESS_MAX:
                 self._forget(secrets.choice(same))  # by age a flood from a seat's own host would always hit the seat
@@ -204,16 +214,32 @@ class Hub:
             self._accepts = True
             self._selector.register(self._server, selectors.EVENT_READ)
 
+    def _make_handshakes(self, links: list[SeatLink]) -> None:
+        """In any order, so that none can always come first."""
+        random.shuffle(links)
+        until = time.monotonic() + HANDSHAKE_SECONDS_A_PASS
+        for link in links:
+            if time.monotonic() >= until:
+                return
+            try:
+                link.socket.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except (OSError, ValueError):  # no TLS, or it does not read what it is sent
+                self._forget(link)
+            else:
+                link.encrypted = True
+
     def _serve(self, link: SeatLink, events: int, now: float) -> Iterator[tuple[SeatLink, Message]]:
         if link.open and events & selectors.EVENT_WRITE:
             self._flush(link)
-        if not (link.open and events & selectors.EVENT_READ):
+        if not (link.open and link.encrypted and events & selectors.EVENT_READ):
             return
         try:
-            piece = link.socket.recv(65536)
+            piece = link.socket.recv(65536)  # more than a record of TLS: nothing is left in its buffer
             # Nearly all that comes is a beat.
             messages = [] if piece == BEAT and link.node and link.lines.at_the_end else link.lines.feed(piece)
-        except BlockingIOError:
+        except ssl.SSLWantReadError:
             return
         except (OSError, ProtocolError):
             piece, messages = b"", []
@@ -225,44 +251,36 @@ class Hub:
                     yield link, message
                 continue
             try:
-                verified = self._introduce(link, message)
+                self._introduce(link, message)
             except ProtocolError:
                 piece = b""
                 break
-            if verified:
-                yield link, {"type": "hello"}
+            yield link, {"type": "hello"}
         if not piece:
             known = bool(link.node)
             self._forget(link)
             if known:
                 yield link, {"type": "lost"}
 
-    def _introduce(self, link: SeatLink, message: Message) -> bool:
-        if message["type"] == "seat" and not link.asked:
-            link.asked = True
-            proof = answer(self._secret, "launcher", text(message, "challenge"))
-            self.send(link, "welcome", challenge=link.challenge, answer=proof)
-            return False
-        if message["type"] != "hello" or not link.asked:
-            raise ProtocolError(f"{message['type']} before the welcome")
-        if not is_answer(message.get("answer"), self._secret, "seat", link.challenge):
-            raise ProtocolError("the seat does not know the secret")
+    def _introduce(self, link: SeatLink, message: Message) -> None:
+        """Raises ProtocolError where it is no seat of this job."""
+        if message["type"] != "hello" or not is_secret(message.get("secret"), self._secret):
+            raise ProtocolError("it does not know the secret")
         link.generation, link.step = number(message, "generation"), text(message, "step")
         link.address, link.port, link.gpus = text(message, "address"), number(message, "port"), number(message, "gpus")
         link.node = text(message, "node")
         link.lines.bytes_max = LINE_BYTES_MAX
         self._unverified.pop(link, None)
         self._send(link, BEAT)
-        return True
 
     def _flush(self, link: SeatLink) -> None:
         try:
-            sent = link.socket.send(link.outgoing)
-        except BlockingIOError:
-            sent = 0
+            while link.outgoing:  # a record at a time
+                link.outgoing = link.outgoing[link.socket.send(link.outgoing) :]
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
         except OSError:
             return  # `_serve` notices it
-        link.outgoing = link.outgoing[sent:]
         if bool(link.outgoing) is not link.awaits_writing:
             link.awaits_writing = bool(link.outgoing)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.outgoing else 0)

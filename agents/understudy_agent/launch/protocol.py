@@ -1,19 +1,11 @@
-"""Messages between launcher and seats: one JSON object a line, over TCP.
+"""Messages between launcher and seats: one JSON object a line, over TLS (`tls.py`).
 
-Belongs here: framing, limits, and the proof that the other side knows the launch's secret. Must not: what follows from
-a message.
-
-A seat runs what the launcher sends and the launcher believes what seats report, on a network that other users' programs
-can reach. So each side answers a challenge of the other side with the secret, which travels in the environment of the
-step, through Slurm, and never over this connection.
+Belongs here: framing and limits. Must not: what follows from a message.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,28 +19,6 @@ SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the s
 
 class ProtocolError(Exception):
     """The other side sent a wrong message; the text describes the error."""
-
-
-def new_secret() -> str:
-    return secrets.token_hex(32)
-
-
-def challenge() -> str:
-    return secrets.token_hex(16)
-
-
-def answer(secret: str, side: str, challenge_text: str) -> str:
-    """The proof. With `side` in it, an answer of one side cannot be used as an answer of the other side."""
-    return hmac.new(secret.encode(), _bytes(f"{side}:{challenge_text}"), hashlib.sha256).hexdigest()
-
-
-def is_answer(given: object, secret: str, side: str, challenge_text: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(_bytes(given), _bytes(answer(secret, side, challenge_text)))
-
-
-def _bytes(any_text: str) -> bytes:
-    """JSON can also name half a character, which UTF-8 refuses."""
-    return any_text.encode(errors="surrogatepass")
 
 
 def encode(kind: str, **fields: object) -> bytes:

@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from understudy_agent.launch.channel import Channel
-from understudy_agent.launch.greeting import join, node_name
+from understudy_agent.launch.greeting import Greeting, join, node_name
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
     BEAT,
@@ -41,6 +42,7 @@ SILENCE_SECONDS = 120.0
 """After this time without a message the seat ends, as if the launcher was gone."""
 SILENCE_WHEN_ENDED_SECONDS = 6.0
 """The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
+SEND_SECONDS = 30.0
 ENDING_POLL_SECONDS = 0.01
 START_SECONDS_MAX = 120.0
 """For ranks to be started. A seat that takes longer falls silent: its file system may never answer."""
@@ -131,7 +133,13 @@ class Seat:
                 self._send("warm", failed=self._ranks.warm_failed)
 
     def _listen(self) -> None:
-        piece = self._link.recv(65536)
+        self._link.settimeout(0)  # where a part of a record has come, the rest may be late
+        try:
+            piece = self._link.recv(65536)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return
+        finally:
+            self._link.settimeout(SEND_SECONDS)
         if not piece:
             self._phase = Phase.OVER
             return
@@ -229,6 +237,7 @@ class Seat:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="understudy seat", description="Started by `understudy run` on each node.")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--certificate", default="", help="SHA-256 of the launcher's")
     parser.add_argument("--generation", type=int, required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--in-process", type=float)
@@ -245,11 +254,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     try:
         seat = Seat(options, command)
-        link = join(os.environ.get(SECRET_VARIABLE, ""), options.generation, options.port, seat.port)
+        secret = os.environ.get(SECRET_VARIABLE, "")
+        link = join(Greeting(options.certificate, secret, options.generation, seat.port), options.port)
     except (OSError, ProtocolError) as error:
         sys.stderr.write(f"understudy: seat on {node_name()}: {error}\n")
         return 1
-    link.settimeout(30)
+    link.settimeout(SEND_SECONDS)
     seat.run(link)
     return 0
 

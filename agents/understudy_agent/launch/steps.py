@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from understudy_agent.launch.hub import Hub, SeatLink, silence_of
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
+from understudy_agent.launch.tls import JobKey
 
 LEAVE_SECONDS = 2.0
 """For seats to leave when they are ordered to. Then Slurm is asked to kill the step."""
@@ -83,13 +84,13 @@ class Steps:
     """All steps of this launcher, also those that are ending."""
 
     def __init__(
-        self, hub: Hub, allocation: Allocation, options: Options, secret: str, before_srun: Sequence[str] = ()
+        self, hub: Hub, allocation: Allocation, options: Options, key: JobKey, before_srun: Sequence[str] = ()
     ) -> None:
         self._hub = hub
         self._before_srun = before_srun
         self._allocation = allocation
         self._options = options
-        self._secret = secret
+        self._key = key
         self._steps: dict[int, Step] = {}
         self._commands: list[tuple[float, subprocess.Popen[bytes]]] = []
         """Of scancel, and when each was started."""
@@ -101,6 +102,7 @@ class Steps:
         # -P: neither the working directory nor a script's is where the modules of this package are looked for.
         seat = [sys.executable, "-P", "-m", "understudy_agent.launch.seat", f"--port={self._hub.port}"]
         seat += [
+            f"--certificate={self._key.fingerprint}",
             f"--generation={generation}",
             f"--preload={','.join(self._options.preload)}",
             *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
@@ -109,7 +111,7 @@ class Steps:
             *self._options.command,
         ]
         srun = srun_arguments(self._allocation, nodes, seat)
-        program = start_step([*self._before_srun, *srun], self._secret)
+        program = start_step([*self._before_srun, *srun], self._key.secret)
         step = Step(generation, tuple(nodes), program, time.monotonic(), probe=probe)
         self._steps[generation] = step
         return step

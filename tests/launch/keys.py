@@ -1,0 +1,9 @@
+"""A key between launcher and seats, for tests."""
+
+from __future__ import annotations
+
+from understudy_agent.launch.greeting import Greeting
+from understudy_agent.launch.tls import make_key
+
+JOB_KEY = make_key()
+GREETING = Greeting(JOB_KEY.fingerprint, JOB_KEY.secret, generation=0, port=23456)
