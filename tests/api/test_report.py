@@ -64,6 +64,7 @@ def test_every_second_of_the_interrupted_gang_has_a_cause(rehearsal: Rehearsal, 
     assert job["lost_gpu_hours"]["recompute"] > 0
     assert job["lost_gpu_hours"]["swap"] > 0
     (row,) = [one for one in costs["interrupted"]["causes"] if one["interruptions"]]
+    assert row["mtbf_hours"] < 1, "the records begin a minute before, not in 1970"
     assert (row["component"], row["category"], row["share"]) == ("Faulty GPU", "GPU", 1.0)
     assert (costs["spares"]["taken"], costs["users"][0]["spares_taken"]) == (1, 1)
     assert costs["users"][0]["spare_gpu_hours"] > 0
@@ -76,6 +77,7 @@ def test_each_format_has_the_same_tables(viewer: TestClient) -> None:
     kinds = [one.headers["content-type"].partition(";")[0] for one in (text, page, sheet)]
     assert kinds == ["text/markdown", "text/html", "text/csv"]
     assert text.text.startswith("# Understudy, 1970-01-01 00:00:00 to ")
+    assert "\n- records begin: 2023-" in text.text
     titles = re.findall(r"^## (.+)$", text.text, re.MULTILINE)
     assert titles == re.findall(r"<h2>(.+)</h2>", page.text)
     assert titles[:3] == ["Interruptions by cause", "Rates", "Where the GPU-hours went"]

@@ -185,3 +185,13 @@ def test_a_spare_that_a_recovery_gave_back_served_no_job(engine: Engine) -> None
     a_step(engine, recovery, StepName.TAKE_SPARES, 1401.0)
     a_step(engine, recovery, StepName.RETURN_SPARES, 1410.0, position=1)
     assert HistoryStore(engine).pool(SINCE) == [PoolChange(1401.0, "n3", False), PoolChange(1410.0, "n3", True)]
+
+
+def test_the_records_begin_with_the_first_decision_or_attempt(engine: Engine) -> None:
+    history = HistoryStore(engine)
+    assert history.begins_at() is None
+    job = a_job(engine)
+    an_attempt(engine, job, 0, 2000.0, None)
+    assert history.begins_at() == 2000.0
+    a_recovery(engine, a_swap(0), job, 1400.0, "xid.79")
+    assert history.begins_at() == 1400.0

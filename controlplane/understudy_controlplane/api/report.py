@@ -94,7 +94,9 @@ def fleet_report(
     sums, queries = ReportStore(deps.engine), deps.queries
     incidents = sums.incidents(since, until)
     price = deps.current.config.checkpoints.gpu_hour_price if gpu_hour_price is None else gpu_hour_price
-    history = _history(deps, Span(since, until), {one.name: one.count for one in incidents})
+    begins_at = HistoryStore(deps.engine).begins_at()
+    known = Span(since if begins_at is None else min(max(since, begins_at), until), until)
+    history = _history(deps, known, {one.name: one.count for one in incidents})
     return FleetReport(
         since,
         until,
@@ -107,7 +109,7 @@ def fleet_report(
         sums.held_back(since, until),
         records(queries.held_decisions(since, until), queries.verdicts(since), queries.administrators_drains(since)),
         deps.current.config.cluster,
-        fleet_costs(history, Span(since, until), price),
+        fleet_costs(history, known, price),
     )
 
 

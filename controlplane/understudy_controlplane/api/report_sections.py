@@ -60,7 +60,9 @@ def summary(report: FleetReport) -> list[tuple[str, str]]:
     money = "" if costs.lost_money is None else f", {costs.lost_money:,.0f} at {price:g} for a GPU-hour"
     mtbf = costs.interrupted.mtbf_hours
     idle = "" if costs.spares.idle_money is None else f", {costs.spares.idle_money:,.0f}"
+    begins = [("records begin", f"{date(costs.since)}: rates are from then on")] if costs.since > report.since else []
     return [
+        *begins,
         ("interruptions", f"{costs.interrupted.unexpected} unexpected, {costs.interrupted.planned} planned"),
         ("mean time between interruptions", "none happened" if mtbf is None else f"{mtbf:.3g} h"),
         ("ETTR of all jobs", _percent(costs.ettr)),

@@ -170,6 +170,9 @@ class Repeater:
 
 @dataclass(frozen=True, slots=True)
 class FleetCosts:
+    """`since`: the records begin then, or the span: rates are for the time from then on."""
+
+    since: float
     gpu_hour_price: float | None
     nodes: int
     gpus: int
@@ -201,6 +204,7 @@ def fleet_costs(history: History, span: Span, price: float | None) -> FleetCosts
     held, productive, lost = _sums(rows)
     owners = _Owners(history, rows, waited, _gpus_each(history), price)
     return FleetCosts(
+        span.since,
         price,
         len(history.nodes),
         history.gpus,

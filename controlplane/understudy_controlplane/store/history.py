@@ -125,6 +125,13 @@ class HistoryStore:
         self._engine = engine
         self._recoveries = RecoveryStore(engine)
 
+    def begins_at(self) -> float | None:
+        """When the first decision was made, or the first attempt seen running; None: nothing is stored."""
+        first_attempt = select(_ATTEMPT.c.running_at).where(_ATTEMPT.c.id > 0).order_by(_ATTEMPT.c.id).limit(1)
+        with reading(self._engine) as connection:
+            found = [connection.execute(query).scalar() for query in (select(func.min(_DECISION.c.at)), first_attempt)]
+        return min((at for at in found if at is not None), default=None)
+
     def transitions(self, since: float, until: float) -> list[Transition]:
         """Of nodes, oldest first."""
         with reading(self._engine) as connection:
