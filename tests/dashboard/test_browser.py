@@ -16,7 +16,7 @@ from tests.bench.access import serving
 from tests.dashboard.browser import DESKTOP, PHONE, Browser, Tab, chromium
 from tests.dashboard.site import enlarge, open_tickets, played, session, set_state
 from tests.recover.rehearsal import Rehearsal
-from tests.tokens import secret
+from tests.tokens import as_user, secret
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
@@ -230,6 +230,27 @@ def test_a_gang_is_moved_from_the_page_of_the_node_that_it_is_to_leave(
     assert (newest["verb"], newest["reason"]) == (Verb.MOVE_JOB.value, "its cables are swapped at noon")
     (asked,) = plane.stores.repairs.moves().values()
     assert (asked.off, asked.at_checkpoint) == ((node,), True)
+
+
+@pytest.mark.parametrize(("scheme", "device", "size"), LOOKS, ids=str)
+def test_the_page_of_a_user_is_live_and_can_be_read_by_all(
+    browser: Browser, url: str, rehearsal: Rehearsal, scheme: str, device: str, size: tuple[int, int]
+) -> None:
+    user_id = next(job.user_id for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+    with browser.tab(url, {}) as tab:
+        user = as_user(rehearsal.control_plane.admission, user_id, "researcher", "127.0.0.1")
+        tab.call("Network.setExtraHTTPHeaders", headers=user)
+        tab.resize(size)
+        tab.scheme(scheme)
+        tab.open("/dashboard")
+        tab.wait_for("location.pathname === '/dashboard/my'")
+        tab.wait_for(STEADY)
+        tab.screenshot(SHOTS / f"my-{scheme}-{device}.png")
+        assert tab.run(ACCESSIBLE) == []
+        assert not tab.run("document.documentElement.scrollWidth > innerWidth")
+        tab.run("document.getElementById('act-v1-jobs-1-pause').click()")
+        tab.wait_for("document.getElementById('ask-prospect').textContent.startsWith('It will be done')")
+        assert tab.problems == []
 
 
 def test_a_viewer_has_no_buttons_that_act(browser: Browser, url: str) -> None:
