@@ -48,6 +48,19 @@ def test_the_gang_moves_and_the_node_stays_in_service() -> None:
     assert answered(snapshot(asked("n2"))) == Prospect(Outcome.WILL_ACT, "job 7 moves to n6")
 
 
+def test_a_node_in_service_that_does_not_answer_is_waited_for() -> None:
+    """Its job could be ended only by setting the node down, which no administrator would know of."""
+    seen = snapshot(asked("n2"), b.node("n2", slurmd_silent_since=b.NOW - 5))
+    assert not [one for one in decided(seen) if one.row == 260]
+    assert answered(seen) == Prospect(Outcome.HELD_BY_GUARD, "it waits until n2 answers, or is found dead")
+
+
+@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN])
+def test_one_that_is_out_of_service_is_not_waited_for(state: NodeState) -> None:
+    seen = snapshot(asked("n2"), b.node("n2", state, slurmd_silent_since=b.NOW - 5))
+    assert job_moves.waits_for(seen, JOB.key, asked("n2")) == ""
+
+
 def test_several_nodes_are_one_plan_and_one_answer() -> None:
     decisions = decided(snapshot(asked("n2", "n3")))
     assert [one.request for one in decisions] == [5, None]

@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, RequestDetail, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState
 from understudy_controlplane.fleet.operator import MoveRequest, Outcome, Prospect, Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -66,7 +66,15 @@ def waits_for(snapshot: Snapshot, key: JobKey, request: MoveRequest) -> str:
         return f"job {key.job_id} is moved or restarted already by recovery {recovery.id}"
     if request.at_checkpoint and (request.checkpoint_at is None or request.checkpoint_at <= request.at):
         return f"it waits for the next complete checkpoint of job {key.job_id}"
-    return ""
+    mute = [name for name in request.off if _is_mute_in_service(snapshot, name)]
+    return f"it waits until {', '.join(mute)} answers, or is found dead" if mute else ""
+
+
+def _is_mute_in_service(snapshot: Snapshot, name: str) -> bool:
+    """Slurm could end the job there only by setting the node down, which is to stay in service."""
+    node = snapshot.nodes.get(name)
+    out = OUT_OF_SERVICE | {NodeState.FOREIGN_DRAIN}
+    return node is not None and node.is_mute(snapshot.now) and node.state not in out
 
 
 def nodes_to_leave(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
