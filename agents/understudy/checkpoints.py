@@ -111,6 +111,11 @@ class SaveClock:
         self._thread = threading.get_ident()
         self._in_training = threading.current_thread() is threading.main_thread()
         self._released: float | None = None
+        self._known = True
+
+    def forget(self) -> None:
+        """It was begun after the writing."""
+        self._known = False
 
     def release(self) -> None:
         if self._released is None and threading.get_ident() == self._thread:
@@ -120,6 +125,8 @@ class SaveClock:
         """At its end. Nothing of what is not known: a save that begins in another thread may have held the training up
         before.
         """
+        if not self._known:
+            return {}
         now = time.perf_counter()
         seconds = {"write_seconds": round(now - self._begun, 6)}
         if self._in_training and (self._released is not None or threading.get_ident() == self._thread):

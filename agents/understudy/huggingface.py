@@ -7,6 +7,7 @@ trainer.train(resume_from_checkpoint=callback.resume_from_checkpoint())
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,22 +17,30 @@ import torch.distributed as dist
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
+from .checkpoints import Save
 from .ddp import Watch, watch_ddp
 from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
 from .restore import UncaughtErrors
+from .shard_files import files_of
+
+BY_STEPS, BY_EPOCHS = "steps", "epoch"
+"""Values of save_strategy for which the callback says when to save."""
 
 
 class UnderstudyCallback(TrainerCallback):
-    """Times optimizer steps, announces checkpoints when they are written, and asks for the restore point.
+    """Times optimizer steps, says when to save, announces checkpoints when they are written, and asks for the restore
+    point.
 
     A step is what the Trainer calls one: all the batches that it accumulates, and the optimizer's update. Loading
     data, evaluation, logging and the writing of checkpoints are not in it. What lies between two steps without the last
     three is waiting for data.
     """
 
-    def __init__(self, monitor: Monitor | None = None) -> None:
-        """Create it early: the agent then knows that this rank is starting."""
+    def __init__(self, monitor: Monitor | None = None, save_when_due: bool = True) -> None:
+        """Create it early: the agent then knows that this rank is starting. `save_when_due`: the Trainer also saves
+        when the control plane orders it; `save_steps` counts until that orders another interval.
+        """
         self._monitor = monitor or Monitor()
         self._step: AbstractContextManager[None] | None = None
         self._watch: Watch | None = None
@@ -39,6 +48,10 @@ class UnderstudyCallback(TrainerCallback):
         self._ended_at: float | None = None
         """Of the last step, if nothing but data has been waited for since."""
         self._restore = UncaughtErrors(self._monitor.restore_failed)
+        self._save_when_due = save_when_due
+        self._save: Save | None = None
+        self._saved: dict[str, int] = {}
+        """Path → step of what this process announced and the Trainer has not deleted."""
 
     def resume_from_checkpoint(self, otherwise: str | bool | None = STOP) -> str | bool | None:
         """For Trainer.train: the checkpoint to continue from; None to start from the beginning, as nothing was ever
@@ -94,6 +107,33 @@ class UnderstudyCallback(TrainerCallback):
         if step is not None:
             step.__exit__(None, None, None)
         self._ended_at = time.perf_counter()
+        self._ask(args, state, control)
+        self._begin(args, state, control)
+
+    @never_raise
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._begin(args, state, control)
+
+    def _ask(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        """The Trainer's own multiples of save_steps count as `every`: where another interval is ordered, they do not
+        count any more, unless the best model is chosen among them.
+        """
+        if not self._save_when_due or args.save_strategy not in (BY_STEPS, BY_EPOCHS):
+            return
+        every = int(getattr(state, "save_steps", 0) or 0) if args.save_strategy == BY_STEPS else 0
+        if self._monitor.checkpoints.due(state.global_step, every):
+            control.should_save = True
+        elif every and state.global_step % every == 0 and not control.should_training_stop:
+            control.should_save = control.should_save and bool(args.load_best_model_at_end)
+
+    def _begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        self._save = self._new_save(args, state) if control.should_save and _can_continue_from(args) else None
+
+    def _new_save(self, args: TrainingArguments, state: TrainerState) -> Save:
+        layout = "fixed" if args.deepspeed else "" if args.fsdp else "reshardable"
+        return self._monitor.checkpoints.begin(state.global_step, _folder(args, state), layout)
 
     @never_raise
     def on_prediction_step(
@@ -107,6 +147,8 @@ class UnderstudyCallback(TrainerCallback):
     @never_raise
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_evaluation()
+        if self._save is not None:  # the Trainer saves after the evaluation, which is no part of it
+            self._save = self._new_save(args, state)
 
     @never_raise
     def on_predict(
@@ -130,14 +172,31 @@ class UnderstudyCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called on every rank when it has written its part; the Trainer's own state is rank 0's last file."""
         self._ended_at = None
-        path = Path(args.output_dir or ".").absolute() / f"checkpoint-{state.global_step}"
-        if args.save_only_model or args.save_on_each_node:
+        path, save = _folder(args, state), self._save
+        self._save = None
+        if not _can_continue_from(args):
             warn_once("save", "checkpoints without optimizer, or with a copy on each node, are not announced: %s", path)
             return
-        if args.process_index == 0:
-            file = "trainer_state.json"
-        elif (path / f"rng_state_{args.process_index}.pth").exists():
-            file = f"rng_state_{args.process_index}.pth"
-        else:
-            file = ""
-        self._monitor.checkpoint_saved(state.global_step, path, file or None)
+        if save is None:  # another callback asked for it
+            save = self._new_save(args, state)
+            save.clock.forget()
+        for name in files_of(path, args.process_index):
+            save.shard(name)
+        save.commit()
+        self._announce_deleted(args, path, state.global_step)
+
+    def _announce_deleted(self, args: TrainingArguments, path: str, step: int) -> None:
+        """What the Trainer has deleted by save_total_limit."""
+        if args.process_index != 0:
+            return
+        for known in [one for one in self._saved if not os.path.exists(one)]:
+            self._monitor.checkpoints.deleted(self._saved.pop(known), known)
+        self._saved[path] = step
+
+
+def _folder(args: TrainingArguments, state: TrainerState) -> str:
+    return str(Path(args.output_dir or ".").absolute() / f"checkpoint-{state.global_step}")
+
+
+def _can_continue_from(args: TrainingArguments) -> bool:
+    return not (args.save_only_model or args.save_on_each_node)

@@ -7,6 +7,7 @@ trainer.fit(model, ckpt_path=callback.ckpt_path())
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,10 +15,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .checkpoints import Save
 from .ddp import Watch, watch_ddp
 from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
 from .restore import UncaughtErrors
+from .shard_files import files_of
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -31,16 +34,29 @@ else:
 
 from torch.nn.parallel import DistributedDataParallel
 
+STEM, SUFFIX = "step-", ".ckpt"
+"""Around the number in the names of checkpoints that are saved because they are due."""
+
 
 class UnderstudyCallback(Callback):
-    """Times optimizer steps, announces checkpoints when they are written, and asks for the restore point.
+    """Times optimizer steps, saves when that is due, announces checkpoints when they are written, and asks for the
+    restore point.
 
     A step goes from the start of its first batch to the end of its last; loading data, validation and the writing of
     checkpoints are not in it. What lies between two batches without the last two is waiting for data.
     """
 
-    def __init__(self, monitor: Monitor | None = None) -> None:
-        """Create it early: the agent then knows that this rank is starting."""
+    def __init__(
+        self,
+        monitor: Monitor | None = None,
+        save_to: str | os.PathLike[str] | None = None,
+        every: int = 0,
+        keep: int = 0,
+    ) -> None:
+        """Create it early: the agent then knows that this rank is starting. With `save_to`, a folder that all ranks
+        share, it saves a checkpoint there whenever one is due: each `every` steps, until the control plane orders
+        another interval, and when it orders one. It keeps the newest `keep` of them; 0: all.
+        """
         self._monitor = monitor or Monitor()
         self._step: AbstractContextManager[None] | None = None
         self._number = 0
@@ -50,6 +66,13 @@ class UnderstudyCallback(Callback):
         self._ended_at: float | None = None
         """Of the last batch, if nothing but data has been waited for since."""
         self._restore = UncaughtErrors(self._monitor.restore_failed)
+        self._save_to = None if save_to is None else Path(save_to).absolute()
+        self._every, self._keep = every, keep
+        self._saved: dict[str, int] = {}
+        """Path → step of what this process announced, on rank 0."""
+        self._written_later: dict[str, Save] = {}
+        self._writer: Any = None
+        """Of a plugin that writes in the background."""
 
     def ckpt_path(self, otherwise: str | None = STOP) -> str | None:
         """For Trainer.fit: the checkpoint to continue from; None to start from the beginning, as nothing was ever
@@ -74,13 +97,15 @@ class UnderstudyCallback(Callback):
         if stage == "fit" and self._monitor.active and not self._own_save:
             # Lightning calls callbacks before it writes a checkpoint, and not after.
             trainer.save_checkpoint = self._announcing(trainer, trainer.save_checkpoint)
+            trainer.strategy.remove_checkpoint = self._deleting(trainer.strategy.remove_checkpoint)
             self._own_save = True
 
     @never_raise
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._own_save:
             self._own_save = False
-            del trainer.save_checkpoint
+            del trainer.save_checkpoint, trainer.strategy.remove_checkpoint
+            self._stop_watching_writer()
 
     @never_raise
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -111,12 +136,19 @@ class UnderstudyCallback(Callback):
             step.__enter__()
             self._step = step
 
-    @never_raise
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._step is not None and trainer.global_step > self._number:  # else more batches are accumulated
-            step, self._step = self._step, None
-            step.__exit__(None, None, None)
-        self._ended_at = time.perf_counter()
+        if self._end_step(trainer):
+            self._save_if_due(trainer)
+
+    @never_raise
+    def _end_step(self, trainer: Any) -> bool:
+        """Whether one has ended: else more batches are accumulated."""
+        step, self._ended_at = self._step, time.perf_counter()
+        if step is None or trainer.global_step <= self._number:
+            return False
+        self._step = None
+        step.__exit__(None, None, None)
+        return True
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._step = None
@@ -140,38 +172,117 @@ class UnderstudyCallback(Callback):
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
+    def _save_if_due(self, trainer: Any) -> None:
+        if self._save_to is None or not self._due(trainer.global_step):
+            return
+        trainer.save_checkpoint(self._save_to / f"{STEM}{trainer.global_step:08d}{SUFFIX}")
+        self._rotate(trainer)
+
+    @never_raise
+    def _due(self, step: int) -> bool:
+        return self._monitor.checkpoints.due(step, self._every)
+
+    @never_raise
+    def _rotate(self, trainer: Any) -> None:
+        if not self._keep or trainer.global_rank != 0 or self._save_to is None:
+            return
+        there = sorted(self._save_to.glob(f"{STEM}*{SUFFIX}"))
+        pinned = self._monitor.checkpoints.pinned
+        for path in there[: -self._keep]:
+            step = path.name[len(STEM) : -len(SUFFIX)]
+            if step.isdecimal() and str(path) not in pinned:
+                self._saved[str(path)] = int(step)
+                trainer.strategy.remove_checkpoint(path)
+
     def _announcing(self, trainer: Any, save: Callable[..., Any]) -> Callable[..., Any]:
         def save_checkpoint(filepath: Any, weights_only: bool | None = None, *args: Any, **kwargs: Any) -> None:
-            before = self._is_there(filepath)
+            part = None if weights_only else self._begin(trainer, filepath)
             save(filepath, weights_only, *args, **kwargs)  # all ranks; behind a barrier when it returns
             self._ended_at = None
-            if not weights_only:
-                self._announce(trainer, filepath, before)
+            if part is not None:
+                self._finish(trainer, filepath, part)
+
+        return save_checkpoint
+
+    def _deleting(self, remove: Callable[..., Any]) -> Callable[..., Any]:
+        def remove_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> None:
+            self._announce_deleted(filepath)
+            remove(filepath, *args, **kwargs)
+
+        return remove_checkpoint
+
+    @never_raise
+    def _announce_deleted(self, filepath: Any) -> None:
+        path = str(Path(filepath).absolute())
+        if path in self._saved:
+            self._monitor.checkpoints.deleted(self._saved.pop(path), path)
+
+    @never_raise
+    def _begin(self, trainer: Any, filepath: Any) -> Save | None:
+        """None: it is not announced."""
+        path = Path(filepath).absolute()
+        if trainer.global_rank == 0 and not path.is_dir() and (path.exists() or path.stem == "last"):
+            warn_once("over", "%s is overwritten each time: it is not announced", path)
+            return None
+        layout = "fixed" if "DeepSpeed" in type(trainer.strategy).__name__ else "reshardable"
+        save = self._monitor.checkpoints.begin(trainer.global_step, path, layout)
+        if trainer.global_rank == 0:
+            self._saved[str(path)] = trainer.global_step
+            if self._waits_for_writer(trainer.strategy.checkpoint_io):
+                self._written_later[str(path)] = save
+        return save
+
+    @never_raise
+    def _finish(self, trainer: Any, filepath: Any, save: Save) -> None:
+        path = Path(filepath).absolute()
+        self._monitor.checkpoints.note_training()
+        if path.is_dir():  # a sharded strategy
+            for name in files_of(path, trainer.global_rank):
+                save.shard(name)
+        elif trainer.global_rank == 0:
+            if _is_async(trainer.strategy.checkpoint_io):
+                return  # announced by its writer
+            if not path.exists():
+                warn_once("late", "%s does not exist after Lightning saved it: it is not announced", path)
+                return
+            save.shard()
+        self._written_later.pop(str(path), None)
+        save.commit()
+
+    def _waits_for_writer(self, checkpoint_io: Any) -> bool:
+        """Whether it writes in the background: then the end of each writing is announced."""
+        if not _is_async(checkpoint_io):
+            return False
+        writer = getattr(checkpoint_io, "checkpoint_io", None)
+        if writer is None:
+            warn_once("async", "checkpoints of %s are not announced", type(checkpoint_io).__name__)
+            return False
+        if writer is not self._writer:
+            self._stop_watching_writer()
+            self._writer, writer.save_checkpoint = writer, self._committing(writer.save_checkpoint)
+        return True
+
+    def _committing(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        """In the thread of the writer."""
+
+        def save_checkpoint(checkpoint: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+            write(checkpoint, path, *args, **kwargs)
+            self._commit_written(path)
 
         return save_checkpoint
 
     @never_raise
-    def _is_there(self, filepath: Any) -> bool:
-        return Path(filepath).exists()
+    def _commit_written(self, path: Any) -> None:
+        save = self._written_later.pop(str(Path(path).absolute()), None)
+        if save is not None:
+            save.shard()
+            save.commit()
 
-    @never_raise
-    def _announce(self, trainer: Any, filepath: Any, written_over: bool | None) -> None:
-        path = Path(filepath).absolute()
-        rank = trainer.global_rank
-        if any("Async" in kind.__name__ for kind in type(trainer.strategy.checkpoint_io).__mro__):
-            warn_once("async", "checkpoints that are written in the background are not announced: %s", path)
-            return
-        if path.is_dir():  # a sharded strategy: torch's distributed checkpoint names its shards so
-            shard = f"__{rank}_0.distcp"
-            file = shard if (path / shard).exists() else None
-        elif rank != 0:
-            file = None
-        elif written_over or path.stem == "last":
-            warn_once("over", "%s is overwritten each time: it is not announced", path)
-            return
-        elif not path.exists():
-            warn_once("late", "%s does not exist after Lightning saved it: it is not announced", path)
-            return
-        else:
-            file = "."
-        self._monitor.checkpoint_saved(trainer.global_step, path, file)
+    def _stop_watching_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            del writer.save_checkpoint
+
+
+def _is_async(checkpoint_io: Any) -> bool:
+    return any("Async" in kind.__name__ for kind in type(checkpoint_io).__mro__)

@@ -12,7 +12,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import JOB, TrainingSite, shards
 from understudy_agent.config import Config
-from understudy_agent.wire import Layout, OrderState, Report, SaveOrder
+from understudy_agent.wire import CheckpointDeleted, CheckpointShard, Layout, OrderState, Report, SaveOrder
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.saving import SaveCause, WantedSave
 from understudy_controlplane.live.save_orders import SaveOrders
@@ -143,3 +143,78 @@ def test_a_training_that_does_not_ask_is_ordered_nothing(
     with running_agent(config):
         site.train("from understudy import Monitor\nm = Monitor()\nwith m.step(1): pass\nm.close()\n", 1, config.socket)
     assert orders.live.gangs() == {}
+
+
+TRAINER = """
+import sys
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from understudy.huggingface import UnderstudyCallback
+
+output = sys.argv[1]
+tokens = torch.randint(64, (64, 8))
+arguments = TrainingArguments(
+    output, max_steps=1000000, save_steps=OWN, save_total_limit=3, per_device_train_batch_size=1, use_cpu=True,
+    report_to=[], disable_tqdm=True, logging_strategy="no",
+)
+Trainer(
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1)),
+    arguments,
+    train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
+    callbacks=[UnderstudyCallback()],
+).train()
+"""
+
+LIGHTNING = """
+import sys
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins import AsyncCheckpointIO
+from understudy.lightning import UnderstudyCallback
+
+
+class Sum(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.model(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+Trainer(
+    max_steps=1000000, callbacks=[UnderstudyCallback(save_to=sys.argv[1], every=OWN, keep=3)], strategy="ddp",
+    accelerator="cpu", devices=2, num_nodes=1, logger=False, enable_progress_bar=False, plugins=[AsyncCheckpointIO()],
+    enable_checkpointing=False,
+).fit(Sum(), torch.utils.data.DataLoader(torch.randn(100000, 4), batch_size=1))
+"""
+
+OWN, OTHER = 60, 25
+"""Steps between checkpoints by the training's own code, and as ordered."""
+
+
+@pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["huggingface", "lightning"])
+def test_trainers_save_before_the_ordered_steps_and_no_longer_before_their_own(
+    script: str, tmp_path: Path, plane: FakeControlPlane, config: Config
+) -> None:
+    site, orders = TrainingSite(tmp_path), Orders(plane)
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config), site.training(script.replace("OWN", str(OWN)), 2, config.socket):
+        wait(lambda: JOB in orders.live.gangs() and orders.live.gangs()[JOB].is_whole)
+        step = (orders.live.gangs()[JOB].asked + STEPS_AHEAD) // OWN * OWN + 7
+        wanted = WantedSave(JobKey("c", JOB, 1), step, OTHER, SaveCause.REQUEST, "now", 1)
+        assert orders.live.propose(wanted, time.time())
+        wait(lambda: orders.state() is OrderState.VALID)
+        last = step + 3 * OTHER
+        plane.wait_for(lambda plane: len(shards(plane, 0, last)) == 2, 40)
+        plane.wait_for(lambda plane: any(isinstance(fact, CheckpointDeleted) for fact in plane.facts), 40)
+    announced = sorted({fact.step for fact in plane.facts if isinstance(fact, CheckpointShard)})
+    assert [one for one in announced if step <= one <= last] == [step + n * OTHER for n in range(4)]
+    assert all(one % OWN == 0 for one in announced if one < step)
+    first, second = shards(plane, 0, step)
+    assert first.layout is Layout.RESHARDABLE
+    assert 0 < (first.blocked_seconds or 0) <= (first.write_seconds or 0)
+    assert (first.path, first.size_bytes > 0) == (second.path, True)

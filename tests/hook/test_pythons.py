@@ -58,7 +58,8 @@ def test_hook_and_warm_start_work_on_this_version(
             "more": [{"file": "rank2.pt", "size_bytes": 7, "checksum": ""}],
         },
         "callbacks": [
-            f"understudy.{name}" for name in ("dcp", "ddp", "huggingface", "lightning", "restart", "torch_save")
+            f"understudy.{name}"
+            for name in ("dcp", "ddp", "deepspeed", "huggingface", "lightning", "megatron", "restart", "torch_save")
         ],
         "warm": ["__main__", ["--lr", "1"], "3", True],
         "restarted": "0 5",
