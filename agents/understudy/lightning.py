@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -70,7 +71,9 @@ class UnderstudyCallback(Callback):
         self._every, self._keep = every, keep
         self._saved: dict[str, int] = {}
         """Path → step of what this process announced, on rank 0."""
+        self._lock = threading.Lock()
         self._written_later: dict[str, Save] = {}
+        self._written: set[str] = set()
         self._writer: Any = None
         """Of a plugin that writes in the background."""
 
@@ -228,8 +231,7 @@ class UnderstudyCallback(Callback):
         save = self._monitor.checkpoints.begin(trainer.global_step, path, layout)
         if trainer.global_rank == 0:
             self._saved[str(path)] = trainer.global_step
-            if self._waits_for_writer(trainer.strategy.checkpoint_io):
-                self._written_later[str(path)] = save
+            self._watch_writer(trainer.strategy.checkpoint_io)
         return save
 
     @never_raise
@@ -240,31 +242,35 @@ class UnderstudyCallback(Callback):
             for name in files_of(path, trainer.global_rank):
                 save.shard(name)
         elif trainer.global_rank == 0:
-            if _is_async(trainer.strategy.checkpoint_io):
-                return  # announced by its writer
+            if _is_async(trainer.strategy.checkpoint_io) and not self._is_written(str(path), save):
+                return
             if not path.exists():
                 warn_once("late", "%s does not exist after Lightning saved it: it is not announced", path)
                 return
             save.shard()
-        self._written_later.pop(str(path), None)
         save.commit()
 
-    def _waits_for_writer(self, checkpoint_io: Any) -> bool:
-        """Whether it writes in the background: then the end of each writing is announced."""
-        if not _is_async(checkpoint_io):
+    def _is_written(self, path: str, save: Save) -> bool:
+        """False: it is announced when it is, by the thread that writes."""
+        with self._lock:
+            if path in self._written:
+                self._written.discard(path)
+                return True
+            self._written_later[path] = save
             return False
+
+    def _watch_writer(self, checkpoint_io: Any) -> None:
+        """What writes in the background calls this plugin for it."""
+        if not _is_async(checkpoint_io):
+            return
         writer = getattr(checkpoint_io, "checkpoint_io", None)
         if writer is None:
             warn_once("async", "checkpoints of %s are not announced", type(checkpoint_io).__name__)
-            return False
-        if writer is not self._writer:
+        elif writer is not self._writer:
             self._stop_watching_writer()
             self._writer, writer.save_checkpoint = writer, self._committing(writer.save_checkpoint)
-        return True
 
     def _committing(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        """In the thread of the writer."""
-
         def save_checkpoint(checkpoint: Any, path: Any, *args: Any, **kwargs: Any) -> None:
             write(checkpoint, path, *args, **kwargs)
             self._commit_written(path)
@@ -273,10 +279,14 @@ class UnderstudyCallback(Callback):
 
     @never_raise
     def _commit_written(self, path: Any) -> None:
-        save = self._written_later.pop(str(Path(path).absolute()), None)
-        if save is not None:
-            save.shard()
-            save.commit()
+        name = str(Path(path).absolute())
+        with self._lock:
+            save = self._written_later.pop(name, None)
+            if save is None:  # the training has not gone on yet
+                self._written.add(name)
+                return
+        save.shard()
+        save.commit()
 
     def _stop_watching_writer(self) -> None:
         writer, self._writer = self._writer, None

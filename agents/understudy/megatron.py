@@ -29,7 +29,7 @@ def save(
     """Call it on every rank, with what writes the checkpoint of this rank into `path`; returns what that returns.
 
     An asynchronous request (it has `add_finalize_fn`) gets a function that announces this rank's files. Megatron calls
-    it once all ranks have written theirs. A checkpoint whose request fails is never announced.
+    it once all ranks have written. A checkpoint whose request fails is never announced.
     """
     part = monitor.checkpoints.begin(step, path, layout)
     try:

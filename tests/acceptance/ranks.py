@@ -1,7 +1,7 @@
-"""A rank of a gang that needs nothing but Python: `python3 ranks.py DIRECTORY STEPS`.
+"""A rank of a gang that needs nothing but Python: `python3 ranks.py DIRECTORY STEPS [due]`.
 
-It "trains" a number, reports through the hook, writes a checkpoint every ten steps, and continues from its restore
-point. A file `stall-RANK` names launches in which that rank stops.
+It "trains" a number, reports through the hook, writes a checkpoint every ten steps, or with `due` when the control
+plane orders one, and continues from its restore point. A file `stall-RANK` names launches in which that rank stops.
 """
 
 from __future__ import annotations
@@ -42,12 +42,16 @@ def main() -> None:
         with monitor.step(step):
             weight = (weight * 31 + step) % 1_000_003
             time.sleep(STEP_SECONDS)
-        if (step + 1) % CHECKPOINT_EVERY == 0:
+        if is_due(monitor, step + 1):
             save(monitor, directory / f"checkpoint-{step + 1}", rank, step + 1, weight)
             with monitor.collective("wait_for_all"):
                 wait_for_all(directory / f"checkpoint-{step + 1}")
     (directory / f"weight-{rank}").write_text(str(weight))
     monitor.close()
+
+
+def is_due(monitor: Monitor, step: int) -> bool:
+    return monitor.checkpoints.due(step) if "due" in sys.argv[3:] else step % CHECKPOINT_EVERY == 0
 
 
 def stall(launches: Path) -> None:
