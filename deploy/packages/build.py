@@ -81,10 +81,7 @@ def packages(flavour: Flavour, version: str) -> tuple[Package, ...]:
     same = f"understudy-agent (= {version})" if flavour.kind == "deb" else f"understudy-agent = {version}"
     return (
         Package(
-            "understudy-agent",
-            "Understudy on compute nodes: agent, launcher, hooks for Slurm",
-            (python,),
-            ("munge",),
+            "understudy-agent", "Understudy on compute nodes: agent, launcher, hooks for Slurm", (python,), ("munge",)
         ),
         Package(
             "understudy-controlplane", "Understudy's control plane for Slurm", (same, "systemd"), ("slurm-client",)

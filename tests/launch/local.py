@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,13 @@ from tests import PYTHON_PATH
 from tests.launch import fake_slurm
 from tests.launch.gang import Gang
 from tests.testbed.processes import is_running, read_process, signal_process
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 class LocalGang(Gang):
@@ -52,8 +60,27 @@ class LocalGang(Gang):
 
     @property
     def launcher(self) -> subprocess.Popen[bytes]:
+        """The guardian, which Slurm would start and signal."""
         assert self._launcher is not None
         return self._launcher
+
+    def launcher_pid(self) -> int:
+        """Of the launcher itself, below its guardian."""
+        return self._launchers()[0]
+
+    def kill_launcher(self) -> None:
+        """And wait until its guardian has started another one."""
+        before = self.launcher_pid()
+        os.kill(before, signal.SIGKILL)
+        self.wait_for(lambda: set(self._launchers()) - {before}, 20, "the launcher is started again")
+
+    def _launchers(self) -> list[int]:
+        pid = self.launcher.pid
+        try:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        except OSError:
+            return []
+        return [int(one) for one in children if b"understudy_agent.launch\0" in command_of(int(one))]
 
     def stick(self, *nodes: str) -> None:
         """Their ranks do not die of SIGKILL."""
@@ -86,8 +113,12 @@ class LocalGang(Gang):
     def close(self) -> None:
         self.finish()
         if self._launcher is not None:
+            launchers = self._launchers()
             self._launcher.kill()
             self._launcher.wait()
+            for pid in launchers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)  # without a guardian it ends
         deadline = time.monotonic() + 10
         for path in self.home.glob("step.*/*"):
             seat = read_process(int(path.read_text()))

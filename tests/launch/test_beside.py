@@ -285,7 +285,7 @@ def test_seats_whose_step_slurm_ends_do_not_wait_for_a_launcher_that_is_silent(g
     gang.wait_for_launch(0, 3)
     rank = read_process(gang.ranks(0)[1]["pid"])
     assert rank is not None
-    gang.launcher.send_signal(signal.SIGSTOP)
+    os.kill(gang.launcher_pid(), signal.SIGSTOP)
     os.kill(gang.seat("n2"), signal.SIGTERM)
     gang.wait_for(lambda: not is_running(rank), 12, "its rank has ended")
 
@@ -320,6 +320,111 @@ def hear(server: socket.socket, heard: list[bytes]) -> None:
     connection, _ = server.accept()
     with connection, connection.makefile("rb") as lines:
         heard.extend(lines)
+
+
+# -- a launcher that is killed ---------------------------------------------------------------------------------------
+
+
+def test_a_launcher_that_is_killed_finds_its_seats_again_and_the_ranks_do_not_notice(gang: LocalGang) -> None:
+    gang.start([*THREE, "--rearm-seconds", "1"])
+    gang.wait_for_launch(0, 3)
+    gang.wait_for_standbys(5)
+    before = [one["pid"] for one in gang.ranks(0)]
+    gang.kill_launcher()
+    gang.wait_for(lambda: gang.events("rejoined"), 20, "the seats are connected again")
+    assert gang.events("rejoined")[0]["missing"] == []
+    assert all(read_process(pid) for pid in before)
+    os.kill(gang.seat("n2"), signal.SIGKILL)
+    gang.wait_for_launch(1, 3)
+    first, spare, last = gang.nodes(1)
+    assert (first, last) == ("n1", "n3")
+    assert spare in {"n4", "n5"}
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.rows() == ["L50", "L10"]
+
+
+def test_what_happened_to_ranks_while_there_was_no_launcher_is_reported_to_the_next(gang: LocalGang) -> None:
+    """The guardian stands still, so that no launcher is started before it has happened."""
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    ranks = {one["SLURMD_NODENAME"]: int(one["pid"]) for one in gang.ranks(0)}
+    launcher = gang.launcher_pid()
+    gang.launcher.send_signal(signal.SIGSTOP)
+    os.kill(launcher, signal.SIGKILL)
+    os.kill(gang.seat("n2"), signal.SIGKILL)
+    os.kill(ranks["n3"], signal.SIGKILL)
+    gang.launcher.send_signal(signal.SIGUSR1)
+    gang.launcher.send_signal(signal.SIGCONT)
+    gang.wait_for(lambda: gang.events("rejoined"), 30, "the next launcher has waited for them")
+    assert gang.events("rejoined")[0]["missing"] == ["n2"]
+    gang.wait_for(lambda: gang.events("checkpoint_asked"), 20, "the signal was not lost")
+    assert gang.exit_code() == 75, "a node was lost after Slurm's warning"
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["goes on", "ends meanwhile"])
+def test_a_launcher_that_is_killed_while_it_ends_a_launch_goes_on_with_that(gang: LocalGang, ended: bool) -> None:
+    gang.stick("n3")
+    gang.start([*THREE, "--kill-seconds", "20"])
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n2")
+    gang.wait_for(lambda: gang.events("fault"), 60, "the verdict is heard")
+    if ended:
+        gang.launcher.send_signal(signal.SIGSTOP)
+        os.kill(gang.launcher_pid(), signal.SIGKILL)
+        gang.unstick("n3")
+        gang.launcher.send_signal(signal.SIGCONT)
+    else:
+        gang.kill_launcher()
+        gang.wait_for(lambda: gang.events("rejoined"), 20, "the seats are connected again")
+        gang.unstick("n3")
+    gang.wait_for_launch(1, 3)
+    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.rows() == ["L50", "L10"]
+
+
+def test_a_launcher_that_is_killed_while_it_waits_for_a_node_waits_on(gang: LocalGang) -> None:
+    gang.start([*THREE, "--when-out-of-spares", "wait"], nodes=3)
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n2")
+    gang.wait_for(lambda: gang.events("waiting"), 60, "it waits")
+    gang.kill_launcher()
+    gang.wait_for(lambda: gang.events("launcher_started_again"), 20, "another one goes on")
+    (gang.home / "verdicts").unlink()
+    gang.wait_for_launch(1, 3)
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_a_launcher_that_is_killed_again_and_again_ends_the_job(gang: LocalGang) -> None:
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    ranks = [read_process(one["pid"]) for one in gang.ranks(0)]
+    gang.kill_launcher()
+    gang.kill_launcher()
+    os.kill(gang.launcher_pid(), signal.SIGKILL)
+    assert gang.exit_code() == 128 + signal.SIGKILL
+    gang.wait_for(lambda: not any(one and is_running(one) for one in ranks), 20, "no rank is left")
+
+
+def test_a_gang_ends_when_guardian_and_launcher_are_killed(gang: LocalGang) -> None:
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    ranks = [read_process(one["pid"]) for one in gang.ranks(0)]
+    launcher = gang.launcher_pid()
+    gang.launcher.kill()
+    os.kill(launcher, signal.SIGKILL)
+    gang.wait_for(lambda: not any(one and is_running(one) for one in ranks), 20, "no rank is left")
+
+
+def test_a_gang_ends_when_the_guardian_is_killed(gang: LocalGang) -> None:
+    gang.start(THREE)
+    gang.wait_for_launch(0, 3)
+    ranks = [read_process(one["pid"]) for one in gang.ranks(0)]
+    gang.launcher.kill()
+    gang.wait_for(lambda: not any(one and is_running(one) for one in ranks), 20, "no rank is left")
 
 
 # -- open files ------------------------------------------------------------------------------------------------------

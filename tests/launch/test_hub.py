@@ -17,13 +17,13 @@ from tests.launch.keys import GREETING, JOB_KEY
 from understudy_agent.launch import greeting
 from understudy_agent.launch.earlier_launcher import answer
 from understudy_agent.launch.greeting import Greeting
-from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.protocol import Message, ProtocolError, encode
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    opened = Hub(JOB_KEY)
+    opened = Hub(JOB_KEY, open_server())
     yield opened
     opened.close()
 
@@ -227,7 +227,7 @@ def test_the_launcher_listens_where_it_is_allowed_to() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="--port-range"):
-            Hub(JOB_KEY, range(port, port + 1))
-    one = Hub(JOB_KEY, range(port, port + 1))
-    assert one.port == port
+            open_server(range(port, port + 1))
+    one = open_server(range(port, port + 1))
+    assert one.getsockname()[1] == port
     one.close()

@@ -20,6 +20,7 @@ from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
 from tests.testbed.processes import is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
+from understudy_agent.launch.tree import parents
 
 pytestmark = pytest.mark.cluster
 
@@ -332,6 +333,29 @@ def test_a_launcher_that_is_killed_leaves_no_process(gang: GangJob) -> None:
     gang.submit([*GANG, *QUICK])
     gang.wait_for_launch(0, 8)
     gang.site.cluster.run("scancel", "--batch", "--signal=KILL", str(gang.job))
+    gang.wait_for(lambda: not gang.processes(), 60, "all processes are gone", 0.3)
+
+
+def test_a_launcher_that_is_killed_alone_goes_on_with_its_gang(gang: GangJob) -> None:
+    gang.submit([*GANG, *QUICK])
+    gang.wait_for_launch(0, 8)
+    gang.wait_for_standbys(6)
+    ranks = [one["pid"] for one in gang.ranks(0)]
+    own = {
+        pid for pid in gang.processes() if Path(f"/proc/{pid}/cmdline").read_bytes().count(b"understudy_agent.launch\0")
+    }
+    (launcher,) = (pid for pid in own if (parents().get(pid) in own))
+    os.kill(launcher, signal.SIGKILL)
+    gang.wait_for(lambda: gang.events("rejoined"), 30, "the seats are connected again")
+    assert gang.events("rejoined")[0]["missing"] == []
+    assert all(read_process(pid) for pid in ranks)
+    first, second, *_ = gang.nodes(0)
+    gang.condemn(second)
+    gang.wait_for_launch(1, 8)
+    assert gang.nodes(1)[0] == first
+    assert second not in gang.nodes(1)
+    gang.finish()
+    assert gang.exit_code() == 0
     gang.wait_for(lambda: not gang.processes(), 60, "all processes are gone", 0.3)
 
 

@@ -22,7 +22,7 @@ from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.events import Events
-from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import UsageError, parse
 from understudy_agent.launch.progress import FileProgress, TimeAlive
@@ -221,7 +221,7 @@ def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypat
     fake_command(tmp_path, "scancel", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(steps, "SCANCEL_SECONDS", 0.1)
-    hub = Hub(JOB_KEY)
+    hub = Hub(JOB_KEY, open_server())
     all_steps = Steps(hub, Allocation("7", ("n1",), 1), parse(["--nodes", "1", "--", "x"]), JOB_KEY)
     with subprocess.Popen(["true"]) as srun:
         all_steps.kill(Step(0, ("n1",), srun, 0.0, step_id="0"))

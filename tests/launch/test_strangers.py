@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from tests.launch.keys import GREETING, JOB_KEY
 from understudy_agent.launch import greeting, hub
-from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.open_files import NotEnoughFiles, needed, with_files_for
 from understudy_agent.launch.protocol import Message, encode
 
 
 @pytest.fixture
 def opened() -> Iterator[Hub]:
-    one = Hub(JOB_KEY)
+    one = Hub(JOB_KEY, open_server())
     yield one
     one.close()
 
@@ -113,7 +113,7 @@ def test_whatever_a_stranger_sends_costs_it_its_connection(opened: Hub, sent: by
     st.booleans(),
 )
 def test_nothing_that_a_stranger_can_send_ends_the_launcher(value: object, encrypted: bool) -> None:
-    one = Hub(JOB_KEY)
+    one = Hub(JOB_KEY, open_server())
     try:
         with stranger_of(one, encrypted) as stranger:
             fields = {"type": "hello", "secret": value, "node": value, "generation": value}
@@ -128,7 +128,7 @@ def test_nothing_that_a_stranger_can_send_ends_the_launcher(value: object, encry
 @given(st.binary(max_size=200))
 def test_nothing_in_place_of_a_handshake_ends_the_launcher(sent: bytes) -> None:
     """Records of TLS whose content is no handshake, and those that begin like one."""
-    one = Hub(JOB_KEY)
+    one = Hub(JOB_KEY, open_server())
     try:
         for record in (sent, b"\x16\x03\x01" + len(sent).to_bytes(2, "big") + sent):
             with connect(one) as stranger:

@@ -9,13 +9,15 @@ from contextlib import closing
 
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.events import Events
-from understudy_agent.launch.hub import Hub
+from understudy_agent.launch.guardian import Inheritance, guard
+from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.launcher import EXIT_CANNOT_START, Launcher
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.open_files import NotEnoughFiles, have_files_for
 from understudy_agent.launch.options import Options, UsageError, parse
 from understudy_agent.launch.progress import FileProgress, HookProgress, Progress, TimeAlive
 from understudy_agent.launch.rank_socket import socket_path
+from understudy_agent.launch.signals import handled
 from understudy_agent.launch.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
 from understudy_agent.launch.steps import Steps
 from understudy_agent.launch.tls import JobKey, make_key
@@ -32,33 +34,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_size(options, allocation)
         before_srun = have_files_for(len(allocation.nodes))
         key = make_key()
-        events = Events(options.events)
+        if options.events is not None:
+            options.events.open("a").close()  # a path that cannot be written is a usage error
     except (UsageError, NoAllocation, NotEnoughFiles, OSError) as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_USAGE
-    with closing(events):
-        return run(options, allocation, key, events, before_srun)
-
-
-def run(options: Options, allocation: Allocation, key: JobKey, events: Events, before_srun: Sequence[str]) -> int:
-    if options.run:
-        os.environ["UNDERSTUDY_RUN"] = options.run  # for all steps
-    _warn(options, allocation, events)
-    line = AgentLine(
-        socket_path(os.environ, None), int(allocation.job_id), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    )
     try:
-        hub = Hub(key, options.ports or (0,))
+        server = open_server(options.ports or (0,))
     except OSError as error:
         sys.stderr.write(f"understudy run: {error}\n")
         return EXIT_CANNOT_START
+    if options.run:
+        os.environ["UNDERSTUDY_RUN"] = options.run  # for all steps
+
+    def launcher(inherited: Inheritance) -> int:
+        with closing(Events(options.events)) as events:
+            return run(options, allocation, key, events, before_srun, inherited)
+
+    return guard(launcher, server, handled(options.checkpoint_signal))
+
+
+def run(
+    options: Options,
+    allocation: Allocation,
+    key: JobKey,
+    events: Events,
+    before_srun: Sequence[str],
+    inherited: Inheritance,
+) -> int:
+    if inherited.memory is None:
+        _warn(options, allocation, events)
+    line = AgentLine(
+        socket_path(os.environ, None), int(allocation.job_id), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    )
+    hub = Hub(key, inherited.server)
     progress: Progress = HookProgress(line.step, TimeAlive(options.progress_seconds), lambda: line.silent)
     if options.progress_file:
         progress = FileProgress(options.progress_file)
     verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
     node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds, events)
     nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
-    launcher = Launcher(options, nodes, hub, Steps(hub, allocation, options, key, before_srun), events, progress, line)
+    launcher = Launcher(
+        options, nodes, hub, Steps(hub, allocation, options, key, before_srun), events, progress, line, inherited
+    )
     try:
         return launcher.run()
     except OSError as error:

@@ -171,6 +171,15 @@ class AgentLine:
             self._notices.popitem(last=False)
 
     @property
+    def notices(self) -> tuple[LaunchNotice, ...]:
+        """Those that are not acknowledged."""
+        return tuple(self._notices.values())
+
+    def resume(self, notices: Sequence[LaunchNotice]) -> None:
+        self._notices = OrderedDict((one["id"], one) for one in notices)
+        self._next_id = max(self._notices, default=0)
+
+    @property
     def unacknowledged(self) -> int:
         return len(self._notices)
 

@@ -46,6 +46,17 @@ class Budget:
         self._best_step = step
         launch.progressed = True
 
+    @property
+    def best_step(self) -> int | None:
+        return self._best_step
+
+    @property
+    def took_over(self) -> bool:
+        return self._took_over
+
+    def resume(self, history: History, best_step: int | None, took_over: bool) -> None:
+        self.history, self._best_step, self._took_over = history, best_step, took_over
+
     def take_over(self, earlier: int, best: int | None) -> None:
         """Adds what earlier allocations of the job have used up of its budget. Once, however often it is called."""
         if self._took_over:

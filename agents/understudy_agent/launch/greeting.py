@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_agent.launch.earlier_launcher import introduce
@@ -17,6 +17,8 @@ from understudy_agent.launch.tls import connect_pinned
 
 CONNECT_SECONDS = 20.0
 RETRY_SECONDS = 0.2
+REJOIN_SECONDS = 10.0
+"""For a launcher that is started again, until it answers its seats."""
 ANSWER_SECONDS = 10.0
 """For the launcher to accept a connection: of thousands of seats it takes one after the other."""
 CLOSED = "the launcher closed the connection"
@@ -32,23 +34,28 @@ def launcher_addresses() -> list[str]:
     return list(dict.fromkeys(address for address in given if address))
 
 
+class Unreachable(OSError):
+    """No address of the launcher can be reached."""
+
+    refused: bool
+    """Its host answers, and nothing listens there: launcher and guardian are gone."""
+
+
 def connect(addresses: Sequence[str], port: int) -> socket.socket:
-    """Raises OSError."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    last: OSError | None = None
-    while True:
-        for address in addresses:
-            try:
-                link = socket.create_connection((address, port), timeout=5)
-            except OSError as error:
-                last = error
-            else:
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return link
-        if time.monotonic() > deadline:
-            where = " or ".join(addresses) or "any address: Slurm names none"
-            raise OSError(f"cannot reach the launcher at {where}, port {port}: {last}")
-        time.sleep(RETRY_SECONDS)
+    """Raises Unreachable."""
+    errors: list[OSError] = []
+    for address in addresses:
+        try:
+            link = socket.create_connection((address, port), timeout=5)
+        except OSError as error:
+            errors.append(error)
+        else:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return link
+    where = " or ".join(addresses) or "any address: Slurm names none"
+    failed = Unreachable(f"cannot reach the launcher at {where}, port {port}: {errors[-1] if errors else ''}")
+    failed.refused = any(isinstance(error, ConnectionRefusedError) for error in errors)
+    raise failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +76,29 @@ def join(greeting: Greeting, launcher_port: int) -> socket.socket:
     """
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
-        link = connect(launcher_addresses(), launcher_port)
         try:
-            return greet(link, greeting)
+            return greet(connect(launcher_addresses(), launcher_port), greeting)
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_SECONDS)
 
 
-def greet(link: socket.socket, greeting: Greeting) -> socket.socket:
+def rejoin(greeting: Greeting, launcher_port: int, again: Mapping[str, object]) -> socket.socket:
+    """The connection to a launcher that was started again, whose guardian has kept the port. `again`: what it may not
+    know of this seat. Raises ProtocolError and OSError, at once where the guardian is gone too.
+    """
+    deadline = time.monotonic() + REJOIN_SECONDS
+    while True:
+        try:
+            return greet(connect(launcher_addresses(), launcher_port), greeting, again)
+        except OSError as error:
+            if time.monotonic() > deadline or (isinstance(error, Unreachable) and error.refused):
+                raise
+            time.sleep(RETRY_SECONDS)
+
+
+def greet(link: socket.socket, greeting: Greeting, again: Mapping[str, object] | None = None) -> socket.socket:
     """The same connection, encrypted, once the launcher has taken the seat. Else it is closed: raises ProtocolError and
     OSError.
     """
@@ -98,6 +118,7 @@ def greet(link: socket.socket, greeting: Greeting) -> socket.socket:
             address=link.getsockname()[0],
             port=greeting.port,
             gpus=_gpu_count(),
+            again=again,
         )
         link.sendall(hello)
         while (answer := link.recv(1)) != b"\n":  # it sends a beat at once, and other messages may follow

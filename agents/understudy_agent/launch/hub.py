@@ -5,15 +5,15 @@ Belongs here: accepting them, verifying who connects, collecting messages. Must 
 
 from __future__ import annotations
 
-import contextlib
 import random
 import secrets
 import selectors
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from understudy_agent.launch.ports import bind_a_port
 from understudy_agent.launch.protocol import (
@@ -61,15 +61,25 @@ class SeatLink:
     address: str = ""
     port: int = 0
     gpus: int = 0
+    again: Mapping[str, Any] | None = None
+    """What a seat reports that had another connection to a launcher of this job."""
     last_message_at: float = 0.0
     open: bool = True
+
+
+def open_server(ports: Sequence[int] = (0,)) -> socket.socket:
+    """Raises OSError where none of the ports is free; 0 is any."""
+    # On all addresses: seats learn from Slurm by which one they reach this host.
+    server = bind_a_port(ports)
+    server.listen(4096)
+    server.setblocking(False)
+    return server
 
 
 class Hub:
     """Used from one thread. Messages keep their order."""
 
-    def __init__(self, key: JobKey, ports: Sequence[int] = (0,)) -> None:
-        """Raises OSError where none of the ports is free; 0 is any."""
+    def __init__(self, key: JobKey, server: socket.socket) -> None:
         self._secret = key.secret
         self._context = launcher_context(key)
         self._selector = selectors.DefaultSelector()
@@ -82,10 +92,7 @@ class Hub:
         self._also: socket.socket | None = None
         self._beaten = time.monotonic()
         self._asked_last = time.monotonic()
-        # On all addresses: seats learn from Slurm by which one they reach this host.
-        self._server = bind_a_port(ports)
-        self._server.listen(4096)
-        self._server.setblocking(False)
+        self._server = server
         self._selector.register(self._server, selectors.EVENT_READ)
         self.port: int = self._server.getsockname()[1]
 
@@ -103,9 +110,9 @@ class Hub:
             if link.node:
                 yield link
 
-    def watch(self, wakeup: socket.socket) -> None:
-        """`wait` returns for this socket too."""
-        self._selector.register(wakeup, selectors.EVENT_READ)
+    def watch(self, wakeup: socket.socket, take: Callable[[bytes], None] = lambda _: None) -> None:
+        """`wait` returns for this socket too, and gives away what came: nothing once, at its end."""
+        self._selector.register(wakeup, selectors.EVENT_READ, take)
 
     def also_wait_for(self, connection: socket.socket | None) -> None:
         """`wait` returns for this connection too, and its owner reads it. It replaces the one before."""
@@ -143,10 +150,18 @@ class Hub:
                 else:
                     happened = True
                     if isinstance(key.fileobj, socket.socket) and key.data != _ALSO:
-                        with contextlib.suppress(BlockingIOError):
-                            key.fileobj.recv(4096)
+                        self._give(key.fileobj, key.data)
             self._beat(now)
             happened = happened or now >= until
+
+    def _give(self, wakeup: socket.socket, take: Callable[[bytes], None]) -> None:
+        try:
+            came = wakeup.recv(4096)
+        except BlockingIOError:
+            return
+        if not came:
+            self._selector.unregister(wakeup)
+        take(came)
 
     def _beat(self, now: float) -> None:
         if now - self._beaten >= LAUNCHER_BEAT_SECONDS:
@@ -268,6 +283,9 @@ class Hub:
             raise ProtocolError("it does not know the secret")
         link.generation, link.step = number(message, "generation"), text(message, "step")
         link.address, link.port, link.gpus = text(message, "address"), number(message, "port"), number(message, "gpus")
+        link.again = message.get("again")
+        if not isinstance(link.again, dict | None):
+            raise ProtocolError(f"hello: again is {link.again!r}")
         link.node = text(message, "node")
         link.lines.bytes_max = LINE_BYTES_MAX
         self._unverified.pop(link, None)

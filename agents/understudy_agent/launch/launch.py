@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from understudy_agent.launch import seating
 from understudy_agent.launch.case import Ended, Failure
 from understudy_agent.launch.ending import SILENT_SECONDS, EndingSample
 from understudy_agent.launch.hub import silence_of
+from understudy_agent.launch.memory import LaunchMemory
+from understudy_agent.launch.protocol import ProtocolError
 from understudy_agent.launch.steps import Step
 from understudy_agent.launch.watch import (
     HOOK_STEP_SEEN_SECONDS,
@@ -60,6 +63,8 @@ class Launch:
     """Nodes that still report ranks of it."""
     silent: frozenset[str] = frozenset()
     """Nodes whose silence was reported, and goes on."""
+    apart: set[str] = field(default_factory=set)
+    """Nodes whose seats connected again and have no ranks of it, although it had begun."""
     end_reported: bool = False
     """Its end was reported to the control plane."""
     _places: Mapping[str, int] = field(default_factory=dict)
@@ -80,6 +85,21 @@ class Launch:
         """`wanted` by the user; else one for each GPU of the first node, or one. 0: that node has not answered yet."""
         link = self.step.link(self.seats[0])
         return wanted or (0 if link is None else link.gpus or 1)
+
+    def remember(self) -> LaunchMemory:
+        return LaunchMemory(
+            number=self.number,
+            seats=self.seats,
+            generation=self.step.generation,
+            ordered_at=self.ordered_at,
+            fault_at=self.fault_at,
+            began_at=self.began_at,
+            processes=self.processes,
+            progressed=self.progressed,
+            over=self.over,
+            failures=tuple(self.failures) if self.over else (),
+            running_when_over=self.running_when_over,
+        )
 
     def age(self, now: float) -> float:
         return 0.0 if self.began_at is None else now - self.began_at
@@ -104,6 +124,20 @@ class Launch:
             if not self.failures:
                 self.first_failure_at = now
             self.failures.append(Failure(node, node_rank, node_rank * self.processes + local_rank, status))
+
+    def rejoin(self, node: str, again: Mapping[str, Any], now: float) -> None:
+        """A seat has connected again after its launcher was killed. Raises ProtocolError."""
+        if node not in self.places:
+            return
+        if again.get("launch") != self.number or not again.get("running"):
+            self.apart.add(node)
+            return
+        self.started.add(node)
+        ended = again.get("ended")
+        for one in ended if isinstance(ended, list) else ():
+            if not (isinstance(one, list) and len(one) == 2 and all(isinstance(value, int) for value in one)):
+                raise ProtocolError(f"hello: ended is {ended!r}")
+            self.note_exit(node, one[0], one[1], now)
 
     def close(self, over: LaunchEnd, now: float) -> None:
         self.over, self.over_at = over, now
@@ -207,3 +241,12 @@ class Launch:
             "hung_seconds": round(over.hung_seconds, 3) or None,
             "age_seconds": round(self.age(self.over_at), 3),
         }
+
+
+def remembered(memory: LaunchMemory, step: Step) -> Launch:
+    """The launch of a launcher that was killed. The exits of its ranks are reported again, unless it was over."""
+    launch = Launch(memory.number, memory.seats, step, memory.ordered_at, memory.fault_at, memory.began_at)
+    launch.processes, launch.progressed = memory.processes, memory.progressed
+    launch.over, launch.failures = memory.over, list(memory.failures)
+    launch.running_when_over = memory.running_when_over
+    return launch

@@ -19,8 +19,10 @@ from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Action, Decision, decide
 from understudy_agent.launch.events import Events
+from understudy_agent.launch.guardian import Inheritance
 from understudy_agent.launch.hub import Hub
-from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.launch import Launch, remembered
+from understudy_agent.launch.memory import LauncherMemory
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
@@ -30,7 +32,7 @@ from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.seats import Seats
 from understudy_agent.launch.signals import Meaning, Signals
 from understudy_agent.launch.standbys import Standbys
-from understudy_agent.launch.steps import Steps
+from understudy_agent.launch.steps import Steps, ended_step
 from understudy_agent.launch.watch import LaunchEnd
 from understudy_agent.parallelism import DATA_PARALLEL, parallelism_of
 
@@ -38,11 +40,19 @@ EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
 LAYOUT_SECONDS = 2.0
 """For the control plane to name domains, before the first launch begins in Slurm's order."""
+REJOIN_SECONDS = 5.0
+"""For seats to connect again to a launcher that was started again. Then their nodes are lost."""
+REJOIN_SEATS_A_SECOND = 500
+"""Of large gangs, that many are waited for in a second."""
+BEST_STEP_SECONDS = 10.0
+"""The furthest step is remembered for the next launcher no more often."""
 TURN_SECONDS = 0.05
 TURN_SECONDS_ENDING = 0.005
 
 
 class Phase(StrEnum):
+    REJOINING = "rejoining"
+    """The launcher before was killed, and its seats connect again."""
     SEATING = "seating"
     RUNNING = "running"
     ENDING = "ending"
@@ -61,12 +71,18 @@ class Launcher:
         events: Events,
         progress: Progress,
         line: AgentLine,
+        inherited: Inheritance,
     ) -> None:
         self._options = options
         self._nodes = nodes
         self._hub = hub
         self._steps = steps
         self._line = line
+        self._inherited = inherited
+        self._remembered: object = None
+        self._rejoin_until = 0.0
+        self._best_step: int | None = None
+        self._best_step_at = 0.0
         self._signals = Signals(options.checkpoint_signal)
         self._standbys = Standbys(options, nodes, steps)
         self._budget = Budget(progress, options.rules.launches_without_progress_max, events)
@@ -88,8 +104,13 @@ class Launcher:
     def run(self) -> int:
         """Returns the exit code. Raises OSError where srun cannot be started."""
         self._hub.watch(self._signals.listen())
-        self._order(self._first_seats(), 0, None)
+        self._hub.watch(self._inherited.signals, self._signals.take)
+        if self._inherited.memory is None:
+            self._order(self._first_seats(), 0, None)
+        else:
+            self._resume(self._inherited.memory)
         turns = {
+            Phase.REJOINING: self._rejoin,
             Phase.SEATING: self._seat,
             Phase.RUNNING: self._watch,
             Phase.ENDING: self._end,
@@ -97,10 +118,12 @@ class Launcher:
             Phase.LEAVING: self._leave,
         }
         while self._phase is not Phase.DONE:
+            self._remember()
             self._receive()
-            self._handle_signals()
-            self._exchange_with_agent()
-            self._standbys.notice_bad(self._launch)
+            if self._phase is not Phase.REJOINING:
+                self._handle_signals()
+                self._exchange_with_agent()
+                self._standbys.notice_bad(self._launch)
             turns[self._phase]()
             self._steps.tidy()
         self._exchange_with_agent()
@@ -120,6 +143,76 @@ class Launcher:
         self._reports.trouble()
         if self._line.has_orders:
             self._budget.take_over(self._line.launches_without_progress, self._line.best_step)
+
+    # -- a launcher that was killed ----------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        """For a launcher that is started in this one's place. Written where something has changed."""
+        if self._phase is Phase.REJOINING:
+            return
+        now = time.monotonic()
+        if now - self._best_step_at >= BEST_STEP_SECONDS:
+            self._best_step, self._best_step_at = self._budget.best_step, now
+        lost, away, barred = self._nodes.remember()
+        memory = LauncherMemory(
+            phase=self._phase.value,
+            launch=self._launch.remember(),
+            steps=self._steps.remember(),
+            history=self._budget.history,
+            best_step=self._best_step,
+            took_over=self._budget.took_over,
+            lost=lost,
+            away=away,
+            barred=barred,
+            warned_at=self._signals.warned_at,
+            ending_for=self._signals.ending_for,
+            exit_code=self._exit_code,
+            until=self._until,
+            notices=self._line.notices,
+        )
+        if memory != self._remembered:
+            self._remembered = memory
+            self._inherited.file.write(memory)
+
+    def _resume(self, memory: LauncherMemory) -> None:
+        """Where ranks run, or are being ended, their seats connect again. Raises OSError as `_order` does."""
+        steps = self._steps.resume(memory.steps)
+        self._nodes.resume(memory.lost, memory.away, memory.barred)
+        self._budget.resume(memory.history, memory.best_step, memory.took_over)
+        self._line.resume(memory.notices)
+        self._signals.resume(memory.warned_at, memory.ending_for)
+        self._exit_code, self._until = memory.exit_code, memory.until
+        step = steps.get(memory.launch.generation)
+        self._launch = remembered(memory.launch, step or ended_step(memory.launch.generation))
+        self._begun_on = self._launch.seats if self._launch.began_at is not None else ()
+        self._reports.started_again(self._launch, self._inherited.why)
+        self._phase = Phase(memory.phase)
+        if step is not None and self._phase in (Phase.RUNNING, Phase.ENDING) and self._launch.began_at is not None:
+            self._phase = Phase.REJOINING
+            self._rejoin_until = time.monotonic() + max(REJOIN_SECONDS, len(step.nodes) / REJOIN_SEATS_A_SECOND)
+            step.awaited = set(step.nodes)
+        for one in steps.values():
+            if one is not step or self._phase is not Phase.REJOINING:
+                self._steps.retire(one)
+        if self._phase in (Phase.SEATING, Phase.RUNNING, Phase.ENDING):  # its ranks end with their step
+            self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
+
+    def _rejoin(self) -> None:
+        """Goes on once all seats of the launch are there again."""
+        now = time.monotonic()
+        launch = self._launch
+        missing = launch.step.awaited.intersection(launch.seats)
+        if missing and now < self._rejoin_until and launch.step.program.poll() is None:
+            return
+        launch.step.give_up_awaiting(launch.seats, now)
+        self._reports.rejoined(launch, sorted(missing))
+        self._phase = Phase.RUNNING
+        if launch.over is not None:
+            launch.over_at = now
+            self._seats.end(launch, launch.over)
+            self._phase = Phase.ENDING
+        elif launch.apart:
+            self._close(LaunchEnd({}, restart_reason="the launcher was killed while it ended this launch"))
 
     # -- signals -----------------------------------------------------------------------------------------------
 

@@ -58,6 +58,12 @@ class Nodes:
             if away:
                 self._away.add(node)
 
+    def remember(self) -> tuple[dict[str, str], frozenset[str], dict[str, float]]:
+        return dict(self._lost), frozenset(self._away), dict(self._barred)
+
+    def resume(self, lost: Mapping[str, str], away: Iterable[str], barred: Mapping[str, float]) -> None:
+        self._lost, self._away, self._barred = dict(lost), set(away), dict(barred)
+
     def find_again(self, node: str) -> None:
         self._lost.pop(node, None)
         self._away.discard(node)

@@ -86,6 +86,15 @@ class Reports:
         there = launch.places.keys() | set(spares)
         return tuple(node for node in self._names if node not in there) if len(there) < len(self._names) else ()
 
+    def started_again(self, launch: Launch, why: str) -> None:
+        message = f"the launcher was ended by {why}; another one goes on with launch {launch.number}"
+        self._events.report("launcher_started_again", message, launch=launch.number, why=why)
+
+    def rejoined(self, launch: Launch, missing: Sequence[str]) -> None:
+        message = f"{len(launch.seats) - len(missing)} of {len(launch.seats)} seats are connected again"
+        lost = f"; lost: {fold(missing)}" if missing else ""
+        self._events.report("rejoined", message + lost, launch=launch.number, missing=list(missing))
+
     # -- its seats ---------------------------------------------------------------------------------------------
 
     def seat(self, node: str, generation: int) -> None:

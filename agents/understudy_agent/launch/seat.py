@@ -18,10 +18,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from understudy_agent.launch.channel import Channel
-from understudy_agent.launch.greeting import Greeting, join, node_name
+from understudy_agent.launch.greeting import CLOSED, Greeting, join, node_name, rejoin
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
     BEAT,
@@ -66,6 +67,11 @@ class Seat:
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
         """Raises OSError where none of the ports is free: one is kept from other seats until the gang needs it."""
         self._lines = Lines()
+        self._launcher_port: int = options.port
+        self._launch = -1
+        """The last one that it was ordered to start; -1: none."""
+        self._ended: list[tuple[int, int]] = []
+        """Local ranks of it that have ended, and how."""
         self._in_process_seconds: float = options.in_process or 0.0
         self._ports: Sequence[int] = options.port_range
         self._phase = Phase.STANDBY
@@ -74,18 +80,28 @@ class Seat:
         self._patience_seconds = SILENCE_SECONDS
         self._selector = selectors.DefaultSelector()
         self._ranks = Ranks(command, options.preload, self._selector, restartable=options.in_process is not None)
-        self._port_holder = bind_a_port(self._ports)
+        self._hold_a_port()
+        secret = os.environ.get(SECRET_VARIABLE, "")
+        self._greeting = Greeting(options.certificate, secret, options.generation, self.port)
 
-    @property
-    def port(self) -> int:
+    def _hold_a_port(self) -> None:
+        self._port_holder = bind_a_port(self._ports)
+        self.port: int = self._port_holder.getsockname()[1]
         """The gang's rendezvous port, if its first rank is here."""
-        return int(self._port_holder.getsockname()[1])
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
-    def run(self, link: socket.socket) -> None:
+    def join(self) -> None:
+        """Raises ProtocolError and OSError."""
+        self._take_link(join(self._greeting, self._launcher_port))
+
+    def _take_link(self, link: socket.socket) -> None:
+        link.settimeout(SEND_SECONDS)
+        self._link, self._lines = link, Lines()
+        self._selector.register(link, selectors.EVENT_READ)
+
+    def run(self) -> None:
         """Returns when the launcher does not need this seat any more, or is gone. Then no process of it is left."""
-        self._link = link
         wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         # Handlers, not SIG_IGN, which the ranks would inherit. Slurm signals whole steps, and so the seat; but the seat
@@ -93,10 +109,12 @@ class Seat:
         for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(name, lambda *_: None)
         self._selector.register(wakeup_read, selectors.EVENT_READ)
-        self._selector.register(self._link, selectors.EVENT_READ)
         try:
             while self._phase is not Phase.OVER:
-                self._turn(wakeup_read)
+                try:
+                    self._turn(wakeup_read)
+                except OSError as error:
+                    self._rejoin(error)
         except (OSError, ProtocolError) as error:
             sys.stderr.write(f"understudy: seat on {node_name()}: {error}\n")
         finally:
@@ -141,8 +159,7 @@ class Seat:
         finally:
             self._link.settimeout(SEND_SECONDS)
         if not piece:
-            self._phase = Phase.OVER
-            return
+            raise ConnectionAbortedError(CLOSED)
         self._last_message_at = time.monotonic()
         for message in self._lines.feed(piece):
             if self._phase is not Phase.OVER:
@@ -172,6 +189,18 @@ class Seat:
                     f"unknown message {other!r} from the launcher: it is of another release than this seat; "
                     "install the same release on all nodes"
                 )
+
+    def _rejoin(self, error: OSError) -> None:
+        """The launcher may have been killed, and be started again. Meanwhile the ranks go on. Raises ProtocolError and
+        OSError where it does not come back.
+        """
+        self._selector.unregister(self._link)
+        self._link.close()
+        if not self._greeting.fingerprint or self._patience_seconds < SILENCE_SECONDS:
+            raise error  # it is of release 0.2, or Slurm ends the step
+        again = {"launch": self._launch, "running": self._phase is Phase.RUNNING, "ended": self._ended}
+        self._take_link(rejoin(replace(self._greeting, port=self.port), self._launcher_port, again))
+        self._last_message_at = time.monotonic()
 
     def _report_signals(self, numbers: bytes) -> None:
         """Slurm warns steps, and not the batch script, of a preemption: the seat reports it to the launcher."""
@@ -208,7 +237,7 @@ class Seat:
     # -- ranks -------------------------------------------------------------------------------------------------
 
     def _go(self, part: Part) -> None:
-        self._phase = Phase.RUNNING
+        self._phase, self._launch, self._ended = Phase.RUNNING, part.launch, []
         self._port_holder.close()
         with self._beating():
             start = self._ranks.start(part)
@@ -218,6 +247,7 @@ class Seat:
 
     def _report(self, ended: Exit | None) -> None:
         if ended is not None and self._phase not in ENDING:
+            self._ended.append((ended.local_rank, ended.status))
             self._send("exited", local_rank=ended.local_rank, status=ended.status)
 
     def _kill(self) -> None:
@@ -230,7 +260,7 @@ class Seat:
         """Ranks that cannot continue, or do not leave in time, are killed. Reports when none is in the old launch."""
         if self._ranks.all_have_left(late=time.monotonic() > self._keeping_until):
             self._phase = Phase.STANDBY
-            self._port_holder = bind_a_port(self._ports)
+            self._hold_a_port()
             self._send("gone", port=self.port, kept=len(self._ranks))
 
 
@@ -254,13 +284,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     try:
         seat = Seat(options, command)
-        secret = os.environ.get(SECRET_VARIABLE, "")
-        link = join(Greeting(options.certificate, secret, options.generation, seat.port), options.port)
+        seat.join()
     except (OSError, ProtocolError) as error:
         sys.stderr.write(f"understudy: seat on {node_name()}: {error}\n")
         return 1
-    link.settimeout(SEND_SECONDS)
-    seat.run(link)
+    seat.run()
     return 0
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from understudy_agent.launch.hub import Hub, SeatLink
 from understudy_agent.launch.launch import Launch
@@ -117,9 +119,24 @@ class Seats:
                     link.port = number(message, "port")
 
     def _welcome(self, step: Step, link: SeatLink, launch: Launch) -> None:
+        """Raises ProtocolError."""
+        if link.again is not None:
+            self._welcome_again(step, link, launch, link.again)
+            return
         step.links[link.node] = link
         step.step_id = link.step
         self._reports.seat(link.node, step.generation)
         if self._options.preload and not (step.retired_at or step.probe):
             self._hub.send(link, "prepare", processes=self._processes(link), torchrun=self._options.torchrun)
         self._standbys.welcome(step, link.node, launch)
+
+    def _welcome_again(self, step: Step, link: SeatLink, launch: Launch, again: Mapping[str, Any]) -> None:
+        """A seat whose node was lost, or whose step is over, is not needed any more. Raises ProtocolError."""
+        if link.node not in step.awaited:
+            self._hub.send(link, "leave")
+            return
+        step.awaited.discard(link.node)
+        step.links[link.node] = link
+        step.step_id = link.step
+        if step is launch.step:
+            launch.rejoin(link.node, again, time.monotonic())

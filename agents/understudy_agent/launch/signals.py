@@ -22,6 +22,10 @@ class Meaning(StrEnum):
     NOTHING = "nothing"
 
 
+def handled(checkpoint_signal: signal.Signals) -> frozenset[signal.Signals]:
+    return frozenset({signal.SIGTERM, signal.SIGINT, checkpoint_signal})
+
+
 class Signals:
     def __init__(self, checkpoint_signal: signal.Signals) -> None:
         self._checkpoint_signal = checkpoint_signal
@@ -35,20 +39,35 @@ class Signals:
         return self._warned_at is not None
 
     def listen(self) -> socket.socket:
-        """Begins to receive. The caller's loop must wait for this socket, too."""
+        """Begins to notice the ends of child processes. The caller's loop must wait for this socket, too."""
         read_end, write_end = socket.socketpair()
         read_end.setblocking(False)
         write_end.setblocking(False)
         self._sockets = (read_end, write_end)
         signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
-        for name in (signal.SIGTERM, signal.SIGINT, self._checkpoint_signal):
-            signal.signal(name, lambda received, _: self._received.append(signal.Signals(received)))
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Not SIG_IGN, which the steps would inherit. Slurm may signal guardian and launcher: the guardian's counts.
+        for name in (signal.SIGCHLD, *handled(self._checkpoint_signal)):
+            signal.signal(name, lambda *_: None)
         return read_end
+
+    def take(self, numbers: bytes) -> None:
+        """From the guardian: the number of each signal. Nothing: the guardian is gone, and with it the job."""
+        known = handled(self._checkpoint_signal)
+        self._received += [signal.Signals(number) for number in numbers if number in known]
+        if not numbers:
+            self._received += [signal.SIGINT, signal.SIGINT]
 
     def received(self) -> Iterator[signal.Signals]:
         while self._received:
             yield self._received.pop(0)
+
+    @property
+    def warned_at(self) -> float | None:
+        return self._warned_at
+
+    def resume(self, warned_at: float | None, ending_for: signal.Signals | None) -> None:
+        """What was carried out before the launcher was killed."""
+        self._warned_at, self.ending_for = warned_at, ending_for
 
     def warn(self, now: float) -> None:
         """The warning has been carried out."""

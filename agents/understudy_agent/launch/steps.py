@@ -11,13 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from understudy_agent.launch.hub import Hub, SeatLink, silence_of
+from understudy_agent.launch.memory import StepMemory
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
 from understudy_agent.launch.tls import JobKey
+from understudy_agent.launch.tree import started_at
 
 LEAVE_SECONDS = 2.0
 """For seats to leave when they are ordered to. Then Slurm is asked to kill the step."""
@@ -26,12 +29,14 @@ SCANCEL_SECONDS = 10.0
 SRUN_SECONDS = 6.0
 """For srun, which waits for lost nodes longer than the launcher. Then it is killed."""
 
+EXIT_UNKNOWN = 1
+
 
 @dataclass(slots=True, eq=False)
 class Step:
     generation: int
     nodes: tuple[str, ...]
-    program: subprocess.Popen[bytes]
+    program: Program
     asked_at: float
     links: dict[str, SeatLink] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
@@ -49,11 +54,23 @@ class Step:
     retired_at: float | None = None
     expires_at: float | None = None
     probe: bool = False
+    awaited: set[str] = field(default_factory=set)
+    """Nodes whose seats had a connection to a launcher that was killed, and may connect again."""
     members: frozenset[str] = field(init=False)
     """`nodes`, to be asked for one."""
 
     def __post_init__(self) -> None:
         self.members = frozenset(self.nodes)
+
+    def give_up_awaiting(self, needed: Sequence[str], now: float) -> None:
+        """Of the nodes whose seats have not connected again, those that a launch needs are lost; others had left."""
+        gone = self.awaited.intersection(needed)
+        if gone:
+            self.lost |= gone
+            self.lost_at = now
+        self.nodes = tuple(node for node in self.nodes if node in self.links or node in gone)
+        self.members = frozenset(self.nodes)
+        self.awaited = set()
 
     def link(self, node: str) -> SeatLink | None:
         """The node's seat, where it is there and has not disconnected."""
@@ -78,6 +95,38 @@ class Step:
         """Whether all these nodes have a seat in it, or may still get one."""
         there = all(node in self.members and node not in self.lost | self.left for node in nodes)
         return there and self.killed_at is None and self.program.poll() is None
+
+
+class Program(Protocol):
+    """srun: a child of this process, or of a launcher that was killed."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def terminate(self) -> None: ...
+
+
+class Adopted:
+    """An srun that another launcher has started. How it ends, only the guardian learns."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._started = started_at(pid)
+
+    def poll(self) -> int | None:
+        return None if self._started is not None and started_at(self.pid) == self._started else EXIT_UNKNOWN
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+
+def ended_step(generation: int) -> Step:
+    """That of a launch whose step has ended."""
+    return Step(generation, (), Adopted(0), time.monotonic())
 
 
 class Steps:
@@ -115,6 +164,20 @@ class Steps:
         step = Step(generation, tuple(nodes), program, time.monotonic(), probe=probe)
         self._steps[generation] = step
         return step
+
+    def remember(self) -> tuple[StepMemory, ...]:
+        return tuple(
+            StepMemory(one.generation, one.nodes, one.program.pid, one.asked_at, one.step_id, one.probe)
+            for one in self._steps.values()
+        )
+
+    def resume(self, memories: Sequence[StepMemory]) -> Mapping[int, Step]:
+        """The steps of a launcher that was killed, by their generations. Their seats connect again."""
+        for one in memories:
+            step = Step(one.generation, one.nodes, Adopted(one.pid), one.asked_at, step_id=one.step_id, probe=one.probe)
+            self._steps[one.generation] = step
+        self._next = max(self._steps, default=-1) + 1
+        return self._steps
 
     def of(self, link: SeatLink) -> Step | None:
         return self._steps.get(link.generation)

@@ -32,6 +32,15 @@ def parents() -> dict[int, int]:
     return found
 
 
+def started_at(pid: int) -> int | None:
+    """When a process was started, by the kernel's clock: it distinguishes it from a later one. None: it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
 def below(root: int | None = None) -> list[int]:
     """Process ids, of this process where none is named."""
     children: dict[int, list[int]] = {}

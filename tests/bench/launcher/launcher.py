@@ -28,6 +28,7 @@ class Timed(selectors.DefaultSelector):
         self._since: float | None = None
         self._cpu, self._at = time.process_time(), time.monotonic()
         signal.signal(signal.SIGUSR2, self.report)
+        (HOME / "launcher.pid").write_text(str(os.getpid()))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._since is not None:
