@@ -291,6 +291,15 @@ def test_a_rank_finds_its_place_and_not_the_secret() -> None:
     assert "UNDERSTUDY_LAUNCH_SECRET" not in found
 
 
+def test_ranks_that_share_a_node_do_not_each_take_all_of_its_cores() -> None:
+    """As torchrun does it; where the user has chosen, or a rank has the node for itself, nothing is set."""
+    alone = Part(0, Meeting(4, 2, 1, "10.0.0.1", 23456), torchrun=False, node_list="a,b,c,d")
+    assert rank_environment({}, part(0), 0)["OMP_NUM_THREADS"] == "1"
+    assert rank_environment({"OMP_NUM_THREADS": "7"}, part(0), 0)["OMP_NUM_THREADS"] == "7"
+    assert "OMP_NUM_THREADS" not in rank_environment({}, alone, 0)
+    assert "OMP_NUM_THREADS" not in rank_environment({}, part(0, torchrun=True), 0), "torchrun sets it"
+
+
 def test_a_restore_point_of_an_earlier_launch_is_not_given_again() -> None:
     step = {"UNDERSTUDY_RESTORE_STEP": "40", "UNDERSTUDY_RESTORE_PATH": "/c/40"}
     assert rank_environment(step, part(0), 0)["UNDERSTUDY_RESTORE_STEP"] == "40"

@@ -58,6 +58,8 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
         "WORLD_SIZE": str(meeting.nodes * meeting.processes),
         **_slurm_variables(meeting, part.node_list, tasks_here, local_rank),
     }
+    if meeting.processes > 1 and not part.torchrun:
+        found = {"OMP_NUM_THREADS": "1", **found}  # as torchrun: else each rank takes all of the node's cores
     removed = _SET_BY_TORCHRUN if part.torchrun else ()
     if part.launch > 0:
         removed = (*removed, *_RESTORE_POINT)
