@@ -46,6 +46,7 @@ FRAMEWORKS = {
     "torch_save": {"torch"},
     "checksum": {"xxhash"},  # where it is installed
     "ddp": {"torch"},
+    "live": {"torch"},
     "huggingface": {"torch", "transformers"},
     "lightning": {"torch", "lightning", "pytorch_lightning"},
 }

@@ -59,7 +59,17 @@ def test_hook_and_warm_start_work_on_this_version(
         },
         "callbacks": [
             f"understudy.{name}"
-            for name in ("dcp", "ddp", "deepspeed", "huggingface", "lightning", "megatron", "restart", "torch_save")
+            for name in (
+                "dcp",
+                "ddp",
+                "deepspeed",
+                "huggingface",
+                "lightning",
+                "live",
+                "megatron",
+                "restart",
+                "torch_save",
+            )
         ],
         "warm": ["__main__", ["--lr", "1"], "3", True],
         "restarted": "0 5",

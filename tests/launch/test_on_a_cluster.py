@@ -430,6 +430,43 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
     print(f"\nverdict to the first step, in the same processes: {seconds:.2f} s")
 
 
+def test_where_ranks_keep_their_state_no_step_is_lost_and_the_weights_are_the_same(gang: GangJob) -> None:
+    """The script of docs/frameworks/ddp.md, with a checkpoint at its end alone."""
+    script = gang.home / "train.py"
+    note, hook = "note(rank, n); time.sleep(0.03)", "        model.register_comm_hook(None, in_rank_order)\n"
+    text = script_of("ddp", "## Without losing a step")
+    for before, after in (
+        ("TOTAL, EVERY = 200, 20", "TOTAL, EVERY = 60, 60"),
+        ("    optimizer.step()\n", f"    optimizer.step()\n            {note}\n"),
+        ("        for n in", f"{hook}        for n in"),
+        ("lambda: load(monitor)", "lambda: 0"),  # neither agent nor control plane are here
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    script.write_text(NOTING + text)
+    weights = {}
+    for faults in (False, True):
+        directory = gang.home / f"checkpoints-{faults}"
+        gang.site.cluster.run("mkdir", str(directory), user=RESEARCHER)
+        options = ["--nodes", "3", "--procs-per-node", "1", "--in-process", "--preload", "torch"]
+        gang.submit(options, [str(gang.python), str(script), str(directory)], nodes=4 if faults else 3)
+        if faults:
+            gang.wait_for(lambda: len(done_steps(gang, 0)) > 3 * 25, 60, "the gang trains")
+            gang.condemn("n2")
+        assert gang.exit_code(90) == 0
+        weights[faults] = torch.load(directory / "000060" / "rank-0.pt")["model"]
+        if not faults:
+            gang.forget()
+    assert all(torch.equal(weights[False][name], weights[True][name]) for name in weights[False])
+    done = [(one["rank"], one["step"]) for launch in (0, 1) for one in done_steps(gang, launch) if one["rank"] != 1]
+    assert sorted(done) == [(rank, step) for rank in (0, 2) for step in range(60)], "each step once"
+    resumed = {one["step"] for one in done_steps(gang, 1) if one["rank"] == 1}
+    assert min(resumed) >= 25
+    assert max(resumed) == 59
+    first, second = ({one["rank"]: one["pid"] for one in done_steps(gang, launch)} for launch in (0, 1))
+    assert {rank for rank in first if first[rank] == second[rank]} == {0, 2}
+
+
 def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:
     environment = {"PYTHONPATH": str(site.code)}
     python = str(site.job_python())
