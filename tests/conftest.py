@@ -205,6 +205,9 @@ class Clusters:
                 extra_lines=[
                     "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
                     "RebootProgram=/bin/true",
+                    # Of no effect while all partitions have the same PriorityTier.
+                    "PreemptType=preempt/partition_prio",
+                    "PreemptMode=REQUEUE",
                     f"Prolog={prolog}",
                     f"Epilog={epilog}",
                 ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,6 +32,7 @@ def make_site() -> Iterator[MakeSite]:
             settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
             munge: bool = False,
             leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
+            slurm_conf_lines: Sequence[str] = (),
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -42,7 +43,7 @@ def make_site() -> Iterator[MakeSite]:
                 mode,
                 slurm=slurm,
                 slurm_settings=slurm_settings,
-                slurm_conf_lines=[IMPATIENT_SCHEDULER],
+                slurm_conf_lines=[IMPATIENT_SCHEDULER, *slurm_conf_lines],
                 settings=settings,
                 munge=munge,
                 leaf_switches=leaf_switches,

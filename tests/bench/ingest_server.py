@@ -15,6 +15,7 @@ from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import load_config
+from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, TopologyUnit
 from understudy_controlplane.serve import configure_logging
 from understudy_controlplane.slurm.protocol import Slurm
@@ -59,6 +60,9 @@ class StillSlurm:
 
     def topology(self) -> tuple[TopologyUnit, ...]:
         return ()
+
+    def preemption(self) -> PreemptionRules:
+        return PreemptionRules(None)
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a benchmark must not act on Slurm: {name}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -42,6 +42,14 @@ class Side(Protocol):
 
     def submit_array(self, user: str, tasks: int, at_once: int = 0) -> int:
         """Returns the array's id."""
+        ...
+
+    def low_partition(self) -> AbstractContextManager[None]:
+        """Meanwhile there is a partition `low`, of all nodes, of which `train` preempts jobs: they are requeued."""
+        ...
+
+    def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int:
+        """Into that partition."""
         ...
 
     def wait(self, seconds: float) -> None: ...
@@ -90,6 +98,17 @@ class FakeSide:
     def submit_array(self, user: str, tasks: int, at_once: int = 0) -> int:
         return self.fake.submit_array(user, tasks, at_once=at_once)
 
+    @contextmanager
+    def low_partition(self) -> Iterator[None]:
+        self.fake.tiers |= {"low": 0}
+        self.fake.preempt_mode = "REQUEUE"
+        yield
+
+    def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int:
+        job_id = self.submit(user, node_count, requeue=requeue)
+        self.fake.put_into(job_id, "low")
+        return job_id
+
     def wait(self, seconds: float) -> None:
         self.fake.advance(seconds)
 
@@ -130,6 +149,29 @@ class RealSide:
     def submit(
         self, user: str, node_count: int, comment: str = "", requeue: bool = True, kill_seconds: float = 0.0
     ) -> int:
+        return self._submit(user, node_count, comment, requeue, kill_seconds)
+
+    @contextmanager
+    def low_partition(self) -> Iterator[None]:
+        """Its jobs have ended before it is deleted."""
+        with self.another_partition("low", "PriorityTier=0", "OverSubscribe=EXCLUSIVE"):
+            try:
+                yield
+            finally:
+                self.clear()
+
+    def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int:
+        return self._submit(user, node_count, requeue=requeue, options=["--partition=low"])
+
+    def _submit(
+        self,
+        user: str,
+        node_count: int,
+        comment: str = "",
+        requeue: bool = True,
+        kill_seconds: float = 0.0,
+        options: Sequence[str] = (),
+    ) -> int:
         trap = f"trap 'sleep {kill_seconds}; exit 1' TERM" if kill_seconds else "true"
         return self._cluster.sbatch(
             f"--nodes={node_count}",
@@ -137,6 +179,7 @@ class RealSide:
             f"--comment={comment}",
             "--job-name=job",
             "--account=physics",
+            *options,
             user=user,
             script=f"#!/bin/sh\n{trap}\nend={self._cluster.directory}/end.$SLURM_JOB_ID\n"
             'while [ ! -e "$end" ]; do sleep 0.1; done\nexit "$(cat "$end")"\n',
@@ -251,7 +294,7 @@ REAL_SIDES: dict[str, tuple[Installation, Callable[[SlurmCluster], AbstractConte
     "26.05-pyslurm": (DEBIAN_14, by_pyslurm),
 }
 
-ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
 
 
 def job_of(side: Side, job_id: int) -> SlurmJob:

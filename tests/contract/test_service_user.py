@@ -5,13 +5,14 @@ from __future__ import annotations
 import pwd
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.testbed.accounting import AccountedCluster
-from understudy_controlplane.fleet.slurm import JobRequest
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -28,7 +29,8 @@ def cluster() -> Iterator[AccountedCluster]:
     directory.chmod(0o755)
     levels = {ADMINISTRATOR: "Admin", OPERATOR: "Operator"}
     try:
-        with AccountedCluster(directory, 3, levels, extra_lines=["RebootProgram=/bin/true"]) as cluster:
+        lines = ["RebootProgram=/bin/true", "PreemptType=preempt/qos", "PreemptMode=REQUEUE"]
+        with AccountedCluster(directory, 3, levels, extra_lines=lines) as cluster:
             yield cluster
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -38,7 +40,7 @@ def gateway(cluster: AccountedCluster, user: str) -> CommandLineGateway:
     """Its commands run as that user."""
     entry = pwd.getpwnam(user)
     clients = cluster.user_directory(user)
-    for name in ("scontrol", "squeue", "sbatch", "scancel"):
+    for name in ("scontrol", "squeue", "sbatch", "scancel", "sacctmgr"):
         as_user = f"setpriv --reuid={entry.pw_uid} --regid={entry.pw_gid} --clear-groups"
         (clients / name).write_text(f'#!/bin/sh\nexec {as_user} {shutil.which(name)} "$@"\n')
         (clients / name).chmod(0o755)
@@ -119,3 +121,29 @@ def test_an_administrator_of_the_accounting_who_is_not_root_may_do_all(
     """The last test: it reboots a node."""
     monkeypatch.setenv("LOGNAME", ADMINISTRATOR)  # as systemd sets it for a service
     assert refused(cluster, ADMINISTRATOR) == set()
+
+
+def test_every_user_reads_the_rules_of_preemption_by_qos_and_slurm_follows_them(cluster: AccountedCluster) -> None:
+    for name, *settings in (("low", "priority=1"), ("high", "priority=10", "preempt=low")):
+        assert cluster.run("sacctmgr", "--immediate", "add", "qos", name, *settings).returncode == 0
+    slurm = gateway(cluster, WITHOUT_LEVEL)
+    job_ids = [cluster.sbatch("--nodes=1", "--requeue", f"--qos={name}", script=RUNS_ON) for name in ("low", "high")]
+
+    def jobs() -> list[SlurmJob]:
+        found = {job.job_id: job for job in slurm.jobs()}
+        return [found[job_id] for job_id in job_ids if job_id in found]
+
+    try:
+        cluster.wait_until(lambda: [job.state for job in jobs()] == ["RUNNING"] * 2, 60, "both run")
+        low, high = jobs()
+        rules = slurm.preemption()
+        assert (low.qos, high.qos, rules.qos["high"].preempts) == ("low", "high", frozenset({"low"}))
+        assert rules.why_not(high, low, time.time()) == ""
+        assert "which low does not preempt" in rules.why_not(low, high, time.time())
+        assert "same QOS" in rules.why_not(high, high, time.time())
+        job_ids.append(cluster.sbatch("--nodes=2", "--qos=high", script=RUNS_ON))
+        cluster.wait_until(lambda: jobs()[-1].state == "RUNNING", 60, "the third one runs")
+        assert [job.state for job in jobs()] == ["PENDING", "RUNNING", "RUNNING"]
+    finally:
+        cluster.run("scancel", *map(str, job_ids))
+        cluster.wait_until(lambda: all(job.ended for job in jobs()), 60, "they are over")

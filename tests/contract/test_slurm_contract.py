@@ -24,6 +24,7 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
+from understudy_controlplane.fleet.preemption import PreemptType
 from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob, UnitKind
 from understudy_controlplane.slurm.parse import slurmctld_clock
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
@@ -677,3 +678,51 @@ def test_a_job_of_the_control_plane_is_refused_where_it_cannot_be(side: Side) ->
 
 def own_job(side: Side) -> SlurmJob:
     return max((job for job in side.slurm.jobs() if job.name == "understudy-x"), key=lambda job: job.job_id)
+
+
+def low(side: Side, user: str = "games", requeue: bool = True) -> SlurmJob:
+    return running(side, side.submit_low(user, 1, requeue=requeue))
+
+
+def test_the_rules_of_preemption_say_which_job_slurm_preempts(side: Side) -> None:
+    with side.low_partition():
+        gang, other = running(side, side.submit("news", 7)), low(side)
+        rules = side.slurm.preemption()
+        assert (rules.kind, rules.partitions["low"].tier) == (PreemptType.PARTITION, 0)
+        assert rules.why_not(gang, other, side.now()) == ""
+        assert rules.end_of(other) == "requeued"
+        assert "PriorityTier is not below" in rules.why_not(other, gang, side.now())
+        assert "PriorityTier is not below" in rules.why_not(gang, gang, side.now())
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_slurm_preempts_the_job_on_a_node_of_the_gangs_seats_and_no_other(side: Side, requeue: bool) -> None:
+    with side.low_partition():
+        gang = running(side, side.submit("news", 5))
+        others = {job.nodes[0]: job for job in [low(side, requeue=requeue) for _ in range(3)]}
+        *rest, taken = others
+        failed, *healthy = gang.nodes
+        side.slurm.drain_node(failed, REASON)
+        side.slurm.create_reservation("seats", [*healthy, taken], "news", 60)
+        side.slurm.set_job_reservation(gang.job_id, "seats")
+        side.slurm.requeue_job(gang.job_id)
+        pending(side, gang.job_id)
+        start(side, gang.job_id)
+        assert set(running(side, gang.job_id).nodes) == {*healthy, taken}
+        after = job_of(side, others[taken].job_id)
+        assert (after.state, after.restart_count) == (("PENDING", 1) if requeue else ("PREEMPTED", 0)), after
+        assert {job_of(side, others[name].job_id).state for name in rest} == {"RUNNING"}
+
+
+def test_a_gang_in_whose_seats_a_job_may_not_be_preempted_waits(side: Side) -> None:
+    gang, other = running(side, side.submit("news", 5)), running(side, side.submit("games", 3))
+    failed, *healthy = gang.nodes
+    side.slurm.drain_node(failed, REASON)
+    side.slurm.create_reservation("seats", [*healthy, other.nodes[0]], "news", 60)
+    side.slurm.set_job_reservation(gang.job_id, "seats")
+    side.slurm.requeue_job(gang.job_id)
+    pending(side, gang.job_id)
+    start(side, gang.job_id)
+    side.wait(4)
+    assert job_of(side, gang.job_id).state == "PENDING"
+    assert job_of(side, other.job_id).state == "RUNNING"

@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 CONFIG = b.config(spares={"no_spare": "wait"}, signals={"leak": "block"})
-GANG = b.job(nodes=["n1", "n2"], priority=5)
+GANG = b.job(nodes=["n1", "n2"], priority=5, account="physics")
 
 
 def seen(*nodes: NodeView, **values: Any) -> Snapshot:
@@ -96,11 +96,11 @@ def test_a_spare_that_is_reserved_for_another_is_left_and_its_holder_is_named() 
 
 
 def test_the_holder_of_a_reservation_gets_what_others_leave() -> None:
-    for holder in (f"user_{GANG.slurm.user}", f"job_{GANG.slurm.name}"):
+    for holder in (f"user_{GANG.slurm.user}", f"account_{GANG.slurm.account}", f"job_{GANG.slurm.name}"):
         assert asked(seen(), reserving(**{holder: 2})).taken == ("n6",)
 
 
-def test_a_reservation_for_neither_a_user_nor_a_job_is_refused() -> None:
-    for wrong in ({"account physics": 1}, {"user ": 1}, {"user bob": -1}):
+def test_a_reservation_for_neither_a_user_nor_an_account_nor_a_job_is_refused() -> None:
+    for wrong in ({"team physics": 1}, {"account ": 1}, {"user ": 1}, {"user bob": -1}):
         with pytest.raises(ValueError, match="user NAME"):
             b.config(spares={"reserved": wrong})

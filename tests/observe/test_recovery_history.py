@@ -147,3 +147,27 @@ def test_after_a_week_it_is_forgotten() -> None:
     assert history.hangs_since(0.0) == ((KEY, 41),)
     history.refresh(b.NOW + 1)
     assert history.hangs_since(0.0) == ()
+
+
+def test_spares_that_gangs_took_are_counted_by_account() -> None:
+    recoveries = Recoveries()
+    plan = PoolSwapPlan(
+        steps=(),
+        drain_reason="",
+        job=KEY,
+        submit_at=0,
+        restart_count=0,
+        user="",
+        account="physics",
+        seats=(),
+        spares=("n6",),
+    )
+    held = RecoveryStep(0, StepName.BIND_JOB, StepStatus.DONE)
+    for one in (plan, plan, msgspec.structs.replace(plan, account="", spares=("n7",)), HUNG):
+        recoveries.add(10.0, one)
+    recoveries.rows[0] = replace(recoveries.rows[0], steps=(held,))
+    recoveries.rows[2] = replace(recoveries.rows[2], steps=(held,))
+    history = RecoveryHistory(recoveries)
+    history.refresh(0.0)
+    assert history.spares_taken_since(0.0) == {"physics": 1}, "the second one has not taken its spare yet"
+    assert history.spares_taken_since(11.0) == {}

@@ -35,7 +35,7 @@ STORED: list[dict[str, Any]] = json.loads(
 
 LATER_KINDS = {RecoveryKind.PAGE, RecoveryKind.LEAVE_POOL, RecoveryKind.DELETE_SEATS}
 
-LATER = {"requested", "excluded", "allowed", "places", "peers"}
+LATER = {"requested", "excluded", "allowed", "places", "peers", "account", "preempted"}
 """Fields that plans of release 0.1 did not have."""
 
 

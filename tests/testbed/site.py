@@ -390,6 +390,10 @@ class Site:
             )
 
     def _write_config(self) -> None:
+        sections: dict[str, dict[str, object]] = {"spares": {}} | {
+            name: dict(values) for name, values in self._settings.items()
+        }
+        sections["spares"] = {"count": self.spares_wanted} | sections["spares"]
         self.config_file.write_text(
             "\n".join(
                 (
@@ -402,11 +406,9 @@ class Site:
                     self._munge_socket,
                     "[slurm]",
                     *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
-                    "[spares]",
-                    f"count = {self.spares_wanted}",
                     *(
                         line
-                        for section, values in self._settings.items()
+                        for section, values in sections.items()
                         for line in (f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()))
                     ),
                     "",

@@ -142,6 +142,7 @@ class NoSpare(StrEnum):
     IDLE = "idle"
     WAIT = "wait"
     PAGE = "page"
+    PREEMPT = "preempt"
 
 
 class Spares(Section):
@@ -151,14 +152,22 @@ class Spares(Section):
     no_spare: NoSpare = Field(
         NoSpare.IDLE,
         description="What a gang on a failed node gets when no spare of the pool fits: `idle` (an idle healthy node "
-        "that fits and that no reservation holds), `wait` (it stays until there is a spare), or `page` (it stays, and "
-        "a person is notified at once).",
+        "that fits and that no reservation holds), `wait` (it stays until there is a spare), `page` (it stays, and a "
+        "person is notified at once), or `preempt` (as `idle`; without an idle node Slurm preempts a job for it, by "
+        "Slurm's own rules: [topology](topology.md#preemption)).",
     )
 
     reserved: dict[str, int] = Field(
         {},
-        description="Spares of the pool that are kept for a user's or a named job's gangs: `\"user alice\" = 1`, "
-        '`"job pretrain" = 2` (the job\'s name in Slurm). Other gangs take only what is left above them.',
+        description="Spares of the pool that are kept for the gangs of a user, of an account or of a named job: "
+        '`"user alice" = 1`, `"account physics" = 2`, `"job pretrain" = 2` (the job\'s name in Slurm). Other gangs '
+        "take only what is left above them.",
+    )
+    account_shares: dict[str, float] = Field(
+        {},
+        description="Shares of accounts in Slurm, from 0 to 1: `physics = 0.25`. Where several gangs want a spare, one "
+        "whose account has had more than this share of all spares that gangs took within a week comes after the "
+        "others, whatever its priority.",
     )
 
     @field_validator("reserved")
@@ -166,9 +175,18 @@ class Spares(Section):
     def _are_holders(cls, reserved: dict[str, int]) -> dict[str, int]:
         for holder, count in reserved.items():
             kind, _, name = holder.partition(" ")
-            if kind not in ("user", "job") or not name or count < 0:
-                raise ValueError(f'{holder!r} = {count}: write "user NAME" or "job NAME", and a number from 0 on')
+            if kind not in ("user", "account", "job") or not name or count < 0:
+                words = 'write "user NAME", "account NAME" or "job NAME", and a number from 0 on'
+                raise ValueError(f"{holder!r} = {count}: {words}")
         return reserved
+
+    @field_validator("account_shares")
+    @classmethod
+    def _are_shares(cls, shares: dict[str, float]) -> dict[str, float]:
+        for account, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{account!r} = {share}: a share is a number from 0 to 1")
+        return shares
 
     @field_validator("no_spare", mode="before")
     @classmethod
@@ -176,6 +194,6 @@ class Spares(Section):
         if value == "shrink":
             raise ValueError(
                 "the control plane cannot shrink a gang; the launcher can, inside its allocation "
-                "(`understudy run --when-out-of-spares shrink`): use idle, wait or page"
+                "(`understudy run --when-out-of-spares shrink`): use idle, wait, page or preempt"
             )
         return value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
 from understudy_controlplane.decide.placement import NO_PLACEMENT
+from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.spare_turns import share_had, turn
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
@@ -43,7 +45,7 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
     moves: dict[tuple[str, bool], Move] = {}
     hung = [finding for finding in findings if finding.signal in HANGS]
     findings = [finding for finding in findings if finding.signal not in HANGS]
-    for job in _in_turn(current.snapshot, findings):
+    for job in _in_turn(current, findings):
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats and _concerns(finding, job)]
         if not own or any(move_key(finding) in moves and moves[move_key(finding)].plan for finding in own):
@@ -65,13 +67,12 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
     return moves
 
 
-def _in_turn(snapshot: Snapshot, findings: Sequence[Finding]) -> list[Job]:
-    """The gangs on these nodes. Who gets a spare first: gangs that lose a node before those that operators move, then
-    by Slurm's priority, in which QOS and shares of accounts count as the site has set them; then the older job.
-    """
+def _in_turn(current: Round, findings: Sequence[Finding]) -> list[Job]:
+    """The gangs on these nodes, those that lose a node before those that operators move."""
+    snapshot, config = current.snapshot, current.config
     lost = {finding.node for finding in findings if finding.signal is not Signal.MOVE_ASKED}
     jobs = gangs_on(snapshot, {finding.node for finding in findings})
-    return sorted(jobs, key=lambda job: (lost.isdisjoint(_seats(snapshot, job)), -job.slurm.priority, job.key.job_id))
+    return sorted(jobs, key=lambda job: (lost.isdisjoint(_seats(snapshot, job)), turn(snapshot, config, job)))
 
 
 def _before(current: Round, job: Job) -> str:
@@ -81,7 +82,8 @@ def _before(current: Round, job: Job) -> str:
     if not others:
         return ""
     named = ", ".join(f"job {one.key.job_id} (priority {one.slurm.priority})" for one in others[:8])
-    return f"; {named} came before it (priority {job.slurm.priority})"
+    had = share_had(current.snapshot, current.config, job)
+    return f"; {named} came before it (priority {job.slurm.priority}{'; ' if had else ''}{had})"
 
 
 def _reserved(current: Round, job: Job, failed: str) -> str:
@@ -234,10 +236,11 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     gone = _gone(snapshot, job, seats, findings)
     needed = len(findings) + len(gone) + _removed(snapshot, job)
     free = current.fitting(job, findings[0].node)
-    if len(free) < needed:
-        what = "spare or idle node" if current.config.spares.no_spare is NoSpare.IDLE else "spare"
+    preempted = _preempted(current, job, findings[0].node, needed - len(free))
+    if len(free) + len(preempted.nodes) < needed:
+        what = "spare" if current.config.spares.no_spare in (NoSpare.WAIT, NoSpare.PAGE) else "spare or idle node"
         words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
-        words += _before(current, job) + _reserved(current, job, findings[0].node)
+        words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id
@@ -253,10 +256,33 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         words = f"job {others[0]}, which is not managed, has the dead node too: left to Slurm's own timeout"
         return Move(None, Because.RULE, words)
     left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
-    placement = current.place(job, findings[0].node, left)
-    plan = plans.swap_plan(snapshot, job, findings, seats, placement.taken, gone=gone, undrained=current.undrained)
-    words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}"
-    return Move(plan, Because.RULE, words, placement.evidence)
+    placement = current.place(job, findings[0].node, left, [one.name for one in preempted.nodes])
+    victims = preempted.jobs
+    plan = plans.swap_plan(
+        snapshot, job, findings, seats, placement.taken, gone=gone, undrained=current.undrained, preempted=victims
+    )
+    words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}{_ended(snapshot, victims)}"
+    shown: list[Json] = [one.key.job_id for one in victims]
+    return Move(plan, Because.RULE, words, placement.evidence | ({"preempted": shown} if shown else {}))
+
+
+def _preempted(current: Round, job: Job, failed: str, missing: int) -> Preemptible:
+    """As many nodes as are missing, whose jobs Slurm is to preempt, where the site wants that."""
+    if missing <= 0 or current.config.spares.no_spare is not NoSpare.PREEMPT:
+        return NOTHING_PREEMPTED
+    found = current.preemptible(job, failed)
+    return replace(found, nodes=found.nodes[:missing])
+
+
+def _not_preempted(found: Preemptible) -> str:
+    return f"; Slurm preempts nothing for it: {found.why_no_more}" if found.why_no_more else ""
+
+
+def _ended(snapshot: Snapshot, jobs: Sequence[Job]) -> str:
+    rules = snapshot.preemption
+    named = (f"job {one.key.job_id} ({rules.end_of(one.slurm)})" for one in jobs) if rules is not None else ()
+    words = ", ".join(named)
+    return f"; there is no spare, and Slurm preempts {words} for it" if words else ""
 
 
 def _gone(snapshot: Snapshot, job: Job, seats: Sequence[str], findings: Sequence[Finding]) -> list[str]:

@@ -92,13 +92,14 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     hang: str = "",
     gone: Sequence[str] = (),
     undrained: Set[str] = frozenset(),
+    preempted: Sequence[Job] = (),
 ) -> PoolSwapPlan:
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
 
     With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
     quarantined nodes without a finding: the gang left them before, within its allocation, or they are to be drained at
     the job's end. The first of the `spares` are for them. `undrained` nodes are left and excluded for the
-    job, and stay in service.
+    job, and stay in service. `preempted` are the jobs on the spares that Slurm is to preempt for this one.
     """
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
@@ -133,6 +134,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         seats=(*kept, *spares),
         job=job.key,
         user=job.slurm.user,
+        account=job.slurm.account,
         submit_at=on_its_way.submit_at if on_its_way else job.slurm.submit_at,
         restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
@@ -142,6 +144,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         hang=hang,
         leaving=leaving,
         excluded=excluded,
+        preempted=tuple(sorted({one.key.job_id for one in preempted})),
         requested=_requested(findings, superseded),
     )
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.placement import Placement, layout_of, place
+from understudy_controlplane.decide.preemption import Preemptible, preemptible
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding
@@ -59,7 +60,7 @@ class Round:
 
     def with_idle(self) -> Round:
         """Where the site lets gangs have idle nodes."""
-        if self.config.spares.no_spare is not NoSpare.IDLE:
+        if self.config.spares.no_spare not in (NoSpare.IDLE, NoSpare.PREEMPT):
             return self
         return replace(
             self,
@@ -85,9 +86,16 @@ class Round:
         nodes = self.snapshot.nodes
         return [name for name in names if spares.suits(nodes[name], job, nodes[failed])]
 
-    def place(self, job: Job, failed: str, left: Sequence[str]) -> Placement:
-        """Of those nodes, one for each that the job leaves. Spares of the pool come before idle nodes, and nodes of
-        good standing before others, whatever they cost.
+    def preemptible(self, job: Job, failed: str) -> Preemptible:
+        """Nodes whose jobs Slurm would preempt for this one."""
+        taken = {name for plan in self.moves for name in plan.claimed} | self.condemned
+        moving = [self.snapshot.jobs[plan.job] for plan in self.moves if plan.job in self.snapshot.jobs]
+        leaving = [one for one in self.snapshot.jobs.values() if self.condemned & set(one.slurm.nodes)]
+        return preemptible(self.snapshot, self.config, job, failed, taken, [*moving, *leaving])
+
+    def place(self, job: Job, failed: str, left: Sequence[str], preempted: Sequence[str] = ()) -> Placement:
+        """Of those nodes, one for each that the job leaves. Spares of the pool come before idle nodes, these before
+        those whose jobs are preempted, and nodes of good standing before others, whatever they cost.
         """
         standing = spares.standing_of(self.snapshot, self.config)
         idle = set(self.idle)
@@ -95,6 +103,6 @@ class Round:
             self.snapshot.topology,
             layout_of(self.snapshot, job),
             left,
-            self.fitting(job, failed),
-            lambda name: (name in idle, *standing(name)),
+            [*self.fitting(job, failed), *preempted],
+            lambda name: (name in preempted, name in idle, *standing(name)),
         )

@@ -9,6 +9,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.gang_moves import gang_moves, move_key
 from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.spare_turns import turn
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -61,17 +62,17 @@ def outlook(snapshot: Snapshot, job: Job, lost: str, config: Config) -> SpareOut
         move.words if move is not None else f"job {job.key.job_id} has no seat on {lost}",
         plan is not None,
         tuple(name for name in seats if name not in job.slurm.nodes),
-        tuple(_before(snapshot, job)),
+        tuple(_before(snapshot, job, config)),
         candidates,
     )
 
 
-def _before(snapshot: Snapshot, job: Job) -> Iterator[int]:
-    """Gangs that still have a seat on a node that is out of service, and a higher priority."""
+def _before(snapshot: Snapshot, job: Job, config: Config) -> Iterator[int]:
+    """Gangs that still have a seat on a node that is out of service, and whose turn is first."""
     for other in snapshot.jobs.values():
         waits = any(snapshot.nodes[name].state is NodeState.QUARANTINED for name in other.slurm.nodes)
-        mine = (-job.slurm.priority, job.key.job_id)
-        if other.managed and other.running and waits and (-other.slurm.priority, other.key.job_id) < mine:
+        first = turn(snapshot, config, other) < turn(snapshot, config, job)
+        if other.managed and other.running and waits and first:
             yield other.key.job_id
 
 

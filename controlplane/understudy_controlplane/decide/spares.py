@@ -67,7 +67,7 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
         for name, node in snapshot.nodes.items()
         if node.is_spare
         and name not in taken
-        and _fit(node, snapshot, config)
+        and is_fit(node, snapshot, config)
         and not snapshot.holders_of(name)
         and snapshot.spare_choices.get(name) is not False
     ]
@@ -116,7 +116,7 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
 
 def kept_for_others(job: Job, policy: Spares) -> dict[str, int]:
     """How many spares are reserved, by their holder, that this job is none of."""
-    own = (f"user {job.slurm.user}", f"job {job.slurm.name}")
+    own = (f"user {job.slurm.user}", f"account {job.slurm.account}", f"job {job.slurm.name}")
     return {holder: count for holder, count in policy.reserved.items() if count and holder not in own}
 
 
@@ -183,7 +183,7 @@ def _unused(snapshot: Snapshot, config: Config) -> list[str]:
         name
         for name, node in snapshot.nodes.items()
         if name not in reserved
-        and _fit(node, snapshot, config)
+        and is_fit(node, snapshot, config)
         and node.slurm is not None
         and node.slurm.base_state == "IDLE"
         and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
@@ -224,7 +224,8 @@ HEARD_WITHIN_SECONDS = 10.0
 """A node on probation stays so when it falls silent; then it is no spare."""
 
 
-def _fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
+def is_fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
+    """A gang could run there, if it were free."""
     on_probation = node.state is NodeState.PROBATION and snapshot.now - (node.heard_at or 0.0) < HEARD_WITHIN_SECONDS
     return (
         (node.state is NodeState.IN_SERVICE or on_probation)

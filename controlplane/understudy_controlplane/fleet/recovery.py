@@ -147,9 +147,11 @@ class SwapPlan(DrainPlan, frozen=True, kw_only=True):
 class PoolSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.POOL_SWAP.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.POOL_SWAP
     user: str  # of the job
+    account: str = ""  # of the job, in Slurm
     seats: tuple[str, ...]  # where the gang is to run: its healthy nodes and the spares
     spares: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()  # nodes in service that the job must not start on
+    preempted: tuple[int, ...] = ()  # jobs on its spares that Slurm is to preempt for it, by job id
 
     @property
     def claimed(self) -> tuple[str, ...]:

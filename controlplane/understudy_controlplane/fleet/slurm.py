@@ -220,6 +220,8 @@ class SlurmJob:
     exit_signal: int = 0  # that ended its script
     end_at: int | None = None  # by then Slurm ends it, as after a time limit or a preemption; None: not known
     account: str = ""  # to which Slurm charges it; empty: to none
+    qos: str = ""
+    preempt_at: int | None = None  # since when Slurm may preempt it; None: never
 
     @property
     def address(self) -> JobAddress:

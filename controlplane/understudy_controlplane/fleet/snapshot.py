@@ -21,6 +21,7 @@ from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.operator import MoveRequest, Request
+from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
     Recovery,
@@ -58,6 +59,7 @@ class Snapshot:
     cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
+    spares_taken: Mapping[str, int] = field(default_factory=dict)  # of the pool within the last week, by account
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     exclusions: Mapping[JobKey, Mapping[str, float]] = field(default_factory=dict)
     """Nodes that the control plane excluded for a job within the last week, and when that was decided last."""
@@ -110,6 +112,7 @@ class Snapshot:
     """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     topology: Topology = NO_TOPOLOGY
+    preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
     maintenances: tuple[Maintenance, ...] = ()  # under way
     clock_sets: ClockSets = NEVER_SET

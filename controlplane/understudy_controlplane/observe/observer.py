@@ -30,6 +30,7 @@ from understudy_controlplane.observe.event_cache import EventCache
 from understudy_controlplane.observe.gpu_wear import GpuWear
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.observe.node_history import NodeHistory
+from understudy_controlplane.observe.preemption_reader import PreemptionReader
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.observe.slurm_reader import SlurmReader
 from understudy_controlplane.observe.slurmd_probe import SlurmdProbe
@@ -66,6 +67,7 @@ class Observer:
         self._sources = sources
         self._slurm = SlurmReader(sources.slurm, sources.current.config.cluster, sources.clock)
         self._topology = TopologyReader(sources.slurm)
+        self._preemption = PreemptionReader(sources.slurm)
         self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons)
         self._inventory = Inventory(stores.repairs)
@@ -183,6 +185,7 @@ class Observer:
             cancels=stores.repairs.cancels(),
             cancelled=past.cancelled_since(week_ago),
             swaps=past.swaps_since(hour_ago),
+            spares_taken=past.spares_taken_since(week_ago),
             releases=past.releases_since(hour_ago),
             exclusions=past.exclusions_since(now - WEEK_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
@@ -205,6 +208,7 @@ class Observer:
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(topology),
             topology=topology,
+            preemption=self._preemption.read(config, now, self.reading.error),
             signals=stores.signals.live(now),
             maintenances=stores.maintenance.open_ones(),
             moved_gpus=self._inventory.moved,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from understudy_controlplane.fleet.job import JobKey
@@ -90,6 +91,14 @@ class RecoveryHistory:
         """Gangs moved or restarted, from the pool or within their allocation, oldest first: when, and which job."""
         moves = ((one.decided_at, _moved(one.plan)) for one in self._since(since))
         return tuple((at, job) for at, job in moves if job is not None)
+
+    def spares_taken_since(self, since: float) -> Counter[str]:
+        """By the account of the job: nodes of the pool, idle nodes and those of preempted jobs."""
+        found = Counter[str]()
+        for one in self._since(since):
+            if isinstance(one.plan, PoolSwapPlan) and one.plan.account and one.begun(StepName.BIND_JOB):
+                found[one.plan.account] += len(one.plan.spares)
+        return found
 
     def releases_since(self, since: float) -> tuple[tuple[float, JobKey], ...]:
         """Jobs released from Slurm's hold, oldest first: when, and which job."""

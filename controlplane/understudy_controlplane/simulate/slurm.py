@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from understudy_controlplane.fleet.preemption import Partition, PreemptionRules, PreemptType
 from understudy_controlplane.fleet.slurm import (
     ARRAY_LIMIT,
     ArrayTask,
@@ -39,7 +40,7 @@ GRAIN_SECONDS = 0.05
 """Time never moves by less, unless its owner asks for less."""
 
 SIGTERM = 15
-OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
+OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
 
 
 @dataclass
@@ -90,6 +91,7 @@ class _Job:
     priority: int = 1
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
+    partition: str = ""  # empty: the only one that nodes are in from the beginning
     runs_seconds: float | None = None  # None: until it is ended
     ends_as: str = "COMPLETED"
 
@@ -124,6 +126,12 @@ class VirtualSlurm:
         """Nodes whose Prolog fails."""
         self.refused: list[tuple[str, int, int]] = []
         """By which node's Prolog, which job, and its restart count. Its owner may clear it."""
+        self.tiers = {partition: 1}
+        """Partition, of all nodes → its PriorityTier."""
+        self.preempt_mode = "OFF"
+        """REQUEUE: jobs in partitions of a higher tier preempt others."""
+        self.exempt_seconds = 0
+        """PreemptExemptTime: how long a job runs before it may be preempted."""
         self.epilog_seconds = 0.0
         """How long a job is COMPLETING after its processes have ended."""
         self.job_seconds = 5.0
@@ -162,6 +170,10 @@ class VirtualSlurm:
     def halve(self, job_id: int) -> None:
         """The job needs half of each of its nodes: another such job may run beside it."""
         self._job(job_id).half = True
+
+    def put_into(self, job_id: int, partition: str) -> None:
+        """As if the job had been submitted to this one of `tiers`."""
+        self._job(job_id).partition = partition
 
     def cancel(self, job_id: int) -> None:
         job = self._job(job_id)
@@ -340,6 +352,13 @@ class VirtualSlurm:
         leaves = [TopologyUnit(UnitKind.SWITCH, f"rack{at // size + 1}", names[at : at + size]) for at in starts]
         return (*leaves, TopologyUnit(UnitKind.SWITCH, "spine", names, level=1))
 
+    def preemption(self) -> PreemptionRules:
+        if self.preempt_mode == "OFF":
+            return PreemptionRules(None)
+        modes = frozenset({self.preempt_mode})
+        partitions = {name: Partition(tier, modes) for name, tier in self.tiers.items()}
+        return PreemptionRules(PreemptType.PARTITION, modes, partitions)
+
     def drain_node(self, node: str, reason: str) -> None:
         self._set_reason(self._node(node), reason, "root")
         self._nodes[node].drained = True
@@ -463,13 +482,37 @@ class VirtualSlurm:
     # -- how it goes on ----------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        for job in sorted(self._jobs.values(), key=lambda job: (-job.priority, job.job_id)):
+        for job in sorted(self._jobs.values(), key=lambda job: (-self._tier(job), -job.priority, job.job_id)):
             waits = job.begin_at is not None and job.begin_at > self.now
             if job.state != "PENDING" or job.priority == 0 or waits:
                 continue
             seats = self._seats_for(job)
             if len(seats) >= job.node_count and not self._reaches_limit(job):
                 self._start(job, seats[: job.node_count])
+            elif self.preempt_mode != "OFF":
+                self._preempt_for(job)
+
+    def _tier(self, job: _Job) -> int:
+        return self.tiers[job.partition or self._partition]
+
+    def _preempt_for(self, job: _Job) -> None:
+        """Of the jobs that may be preempted the first ones, as many as it needs to start."""
+        ending = [one for one in self._jobs.values() if one.state == "COMPLETING"]
+        lower = [one for one in self._jobs.values() if one.state == "RUNNING" and self._may_be_preempted(one, job)]
+        for count in range(len(lower) + 1):
+            first = sorted(lower, key=lambda one: (self._tier(one), one.node_count, one.job_id))[:count]
+            if len(self._seats_for(job, without=[*ending, *first])) < job.node_count:
+                continue
+            for one in first:
+                one.restart_count += 1 if one.requeue else 0
+                self._kill(one, "PENDING" if one.requeue else "PREEMPTED")
+            return
+
+    def _may_be_preempted(self, job: _Job, by: _Job) -> bool:
+        exempt = job.started_at is None or self.now < job.started_at + self.exempt_seconds
+        bound = [name for name in by.reservation.split(",") if name in self._reservations]
+        usable = {node for name in bound for node in self._reservations[name].nodes}
+        return not exempt and self._tier(job) < self._tier(by) and (not bound or not usable.isdisjoint(job.nodes))
 
     def _reaches_limit(self, job: _Job) -> bool:
         """As many tasks of its array run as may at once."""
@@ -480,10 +523,13 @@ class VirtualSlurm:
         running = sum(other is not None and other.array_job_id == task.array_job_id for other in others)
         return running >= job.tasks_at_once
 
-    def _seats_for(self, job: _Job) -> list[str]:
+    def _seats_for(self, job: _Job, without: Sequence[_Job] = ()) -> list[str]:
+        """`without`: jobs that are taken not to be there."""
         halves = Counter[str]()
         for other in self._jobs.values():
-            halves.update({} if other.state in OVER else dict.fromkeys(other.nodes, 1 if other.half else 2))
+            halves.update(
+                {} if other.state in OVER or other in without else dict.fromkeys(other.nodes, 1 if other.half else 2)
+            )
         taken = {name for name, count in halves.items() if count + (1 if job.half else 2) > 2} | set(job.excluded)
         lightest_first = sorted(self._nodes.values(), key=lambda node: node.weight)
         free = [node.name for node in lightest_first if node.usable(self.now) and node.name not in taken]
@@ -630,7 +676,7 @@ class VirtualSlurm:
             port=6818,
             base_state="DOWN" if node.down else "ALLOCATED" if allocated else "IDLE",
             flags=frozenset(flag for flag, shown in flags if shown),
-            partitions=(self._partition,),
+            partitions=tuple(self.tiers),
             reason=node.reason,
             reason_user=node.reason_user,
             reason_at=node.reason_at,
@@ -646,7 +692,7 @@ class VirtualSlurm:
             user=job.user,
             user_id=0 if job.user == "root" else 1000 + sum(job.user.encode()) % 1000,
             name=job.name,
-            partition=self._partition,
+            partition=job.partition or self._partition,
             account=self._account,
             state=job.state,
             restart_count=job.restart_count,
@@ -665,7 +711,13 @@ class VirtualSlurm:
             exit_signal=job.exit_signal,
             array_task=job.array_task,
             end_at=_end_of(job),
+            preempt_at=self._preempt_at(job),
         )
+
+    def _preempt_at(self, job: _Job) -> int | None:
+        if job.started_at is None or self.preempt_mode == "OFF":
+            return None
+        return int(job.started_at) + self.exempt_seconds
 
     def _pending_reason(self, job: _Job, begin_at: int | None) -> str:
         if job.priority == 0:

@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from understudy_controlplane.fleet.preemption import PreemptionRules, PreemptType
 from understudy_controlplane.fleet.slurm import (
     JobAddress,
     JobRequest,
@@ -33,6 +34,7 @@ from understudy_controlplane.slurm.parse import (
     parse_topology,
     parse_topology_names,
 )
+from understudy_controlplane.slurm.parse_preemption import QOS_FIELDS, parse_preemption
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmMissing, SlurmUnavailable, slurm_version
 
 UNAVAILABLE = re.compile(
@@ -146,6 +148,15 @@ class CommandLineGateway:
         for name in parse_topology_names(self._run("show", "topoconf")):
             units += parse_topology(self._run("show", "topology", checked_name(name), "--oneliner"))
         return units
+
+    def preemption(self) -> PreemptionRules:
+        settings = self.config()
+        partitions = self._run("--all", "show", "partition", "--oneliner")
+        qos = ""
+        if settings.get("PreemptType") == PreemptType.QOS:
+            fields = f"format={','.join(QOS_FIELDS)}"
+            qos = self._command(self._beside("sacctmgr"), "--parsable2", "--noheader", "show", "qos", fields)
+        return parse_preemption(settings, partitions, qos)
 
     def drain_node(self, node: str, reason: str) -> None:
         self._run("update", f"NodeName={checked_name(node)}", "State=DRAIN", f"Reason={checked_reason(reason)}")

@@ -39,7 +39,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode)="
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS)."""
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
@@ -352,6 +352,8 @@ def _job(record: str) -> SlurmJob | None:
         exit_code=_integer(exit_code, record) if exit_code.isdecimal() else 0,
         exit_signal=_integer(exit_signal, record) if exit_signal.isdecimal() else 0,
         end_at=None if state in PENDING_STATES else epoch_seconds(_value(own_part, "EndTime") or ""),
+        qos=_value(own_part, "QOS") or "",
+        preempt_at=epoch_seconds(_value(own_part, "PreemptEligibleTime") or ""),
     )
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.slurm import (
     JobAddress,
     JobRequest,
@@ -87,6 +88,10 @@ class SlurmReads(Protocol):
 
     def topology(self) -> tuple[TopologyUnit, ...]:
         """Of all topologies that Slurm has (25.05 and later: several); empty where it has none."""
+        ...
+
+    def preemption(self) -> PreemptionRules:
+        """By which rules Slurm preempts jobs. With preempt/qos they are asked of slurmdbd."""
         ...
 
 

@@ -4,7 +4,8 @@ It sends the protocol's calls to the process in which pyslurm runs (`pyslurm_pro
 
 The command line does what pyslurm 25.11 cannot do: create reservations (it frees the answer with the wrong allocator
 and aborts), set a text, a list or a weight to nothing (it takes that for "no change"), reboot a node, submit and cancel
-the control plane's jobs, read a job's Extra, the topology, and the configuration as Slurm prints it.
+the control plane's jobs, read a job's Extra, the topology, the rules of preemption, and the configuration as Slurm
+prints it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.slurm import (
     PENDING_STATES,
     ArrayTask,
@@ -84,6 +86,8 @@ class _Job(msgspec.Struct, frozen=True):
     exit_signal: int = 0
     end_at: int | None = None
     account: str = ""
+    qos: str = ""
+    preempt_at: int | None = None
 
 
 class _Reservation(msgspec.Struct, frozen=True):
@@ -161,6 +165,9 @@ class PyslurmGateway:
 
     def topology(self) -> tuple[TopologyUnit, ...]:
         return self._command_line.topology()
+
+    def preemption(self) -> PreemptionRules:
+        return self._command_line.preemption()
 
     def drain_node(self, node: str, reason: str) -> None:
         self._act("drain_node", checked_name(node), checked_reason(reason))

@@ -237,6 +237,8 @@ class Calls:
             "exit_signal": _count(getattr(job, "exit_code_signal", 0)),
             "end_at": None if job.state == "PENDING" else _epoch(getattr(job, "end_time", None)),
             "account": job.account or "",
+            "qos": job.qos or "",
+            "preempt_at": _epoch(job.preempt_eligible_time),
         }
 
 

@@ -146,10 +146,11 @@ def observe_started(context: StepContext) -> Observation:
         elsewhere = sorted(set(job.nodes) - set(plan.seats))
         note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
         return Done(f"on {', '.join(job.nodes)}{note}")
-    return _over(job) or _on_its_way(job, context.slurm_now)
+    return _over(job) or _on_its_way(job, context.slurm_now, preempts=bool(plan.preempted))
 
 
-def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
+def _on_its_way(job: SlurmJob, now: float, *, preempts: bool) -> Todo | Wait | Failed:
+    """`preempts`: Slurm ends other jobs for it, which may have a grace time."""
     if job.pending and job.priority == 0 and not job.held:
         return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
     if job.held:
@@ -162,7 +163,7 @@ def _on_its_way(job: SlurmJob, now: float) -> Todo | Wait | Failed:
         return Wait("requeued within this second")
     if _begins_later(job, now):
         return Todo(f"Slurm delays its start ({job.reason})")
-    return Wait(f"pending: {job.reason or 'no reason given'}")
+    return Wait(f"pending: {job.reason or 'no reason given'}", may_take_long=preempts)
 
 
 def _requeued_within_this_second(job: SlurmJob, now: float) -> bool:

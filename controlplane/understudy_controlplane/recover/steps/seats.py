@@ -21,14 +21,17 @@ def observe_held(context: StepContext) -> Observation:
 
 
 def _taken(context: StepContext) -> str:
-    """A spare that was idle, and on which Slurm has started another job since. The gang still runs, and stays."""
+    """A spare that was idle, or whose job was to be preempted, and on which Slurm has started another job since. The
+    gang still runs, and stays.
+    """
     plan = context.plan_as(PoolSwapPlan)
     if all(_idle(context.slurm.nodes.get(name)) for name in plan.spares):
         return ""  # Slurm is not asked for all its jobs, which takes a second with fifty thousand of them
+    expected = {plan.job.job_id, *plan.preempted}
     taken = [
         f"{name} by job {job.job_id}"
         for job in context.slurm.jobs.values()
-        if job.holds_nodes and job.job_id != plan.job.job_id
+        if job.holds_nodes and job.job_id not in expected
         for name in sorted(set(job.nodes) & set(plan.spares))
     ]
     return f"taken meanwhile: {', '.join(taken)}" if taken else ""
