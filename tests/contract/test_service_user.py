@@ -115,14 +115,6 @@ def test_a_user_without_a_level_changes_nothing_of_others(
     assert CHANGES_OF_NODES | {"create_reservation", "delete_reservation", "requeue_job", "cancel_job"} <= refusals
 
 
-def test_an_administrator_of_the_accounting_who_is_not_root_may_do_all(
-    cluster: AccountedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last test: it reboots a node."""
-    monkeypatch.setenv("LOGNAME", ADMINISTRATOR)  # as systemd sets it for a service
-    assert refused(cluster, ADMINISTRATOR) == set()
-
-
 def test_every_user_reads_the_rules_of_preemption_by_qos_and_slurm_follows_them(cluster: AccountedCluster) -> None:
     for name, *settings in (("low", "priority=1"), ("high", "priority=10", "preempt=low")):
         assert cluster.run("sacctmgr", "--immediate", "add", "qos", name, *settings).returncode == 0
@@ -147,3 +139,11 @@ def test_every_user_reads_the_rules_of_preemption_by_qos_and_slurm_follows_them(
     finally:
         cluster.run("scancel", *map(str, job_ids))
         cluster.wait_until(lambda: all(job.ended for job in jobs()), 60, "they are over")
+
+
+def test_an_administrator_of_the_accounting_who_is_not_root_may_do_all(
+    cluster: AccountedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test: it reboots a node."""
+    monkeypatch.setenv("LOGNAME", ADMINISTRATOR)  # as systemd sets it for a service
+    assert refused(cluster, ADMINISTRATOR) == set()
