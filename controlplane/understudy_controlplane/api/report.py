@@ -10,15 +10,16 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.report_files import as_csv, as_html, as_text
 from understudy_controlplane.api.report_sections import sections
-from understudy_controlplane.decide.observed import DAY_SECONDS, RuleRecord, records
+from understudy_controlplane.decide.observed import DAY_SECONDS, records
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.fleet.slurm import gpus_of_gres
-from understudy_controlplane.plan.fleet_costs import FleetCosts, History, Span, fleet_costs
+from understudy_controlplane.plan.fleet_costs import History, Span, fleet_costs
 from understudy_controlplane.store.history import HistoryStore
-from understudy_controlplane.store.report import Count, RecoveryCount, ReportStore
+from understudy_controlplane.store.report import ReportStore
 
 DAYS = 7
 
@@ -49,25 +50,6 @@ Price = Annotated[
     ),
 ]
 Format = Annotated[ReportFormat, Query(description="`text` is Markdown; `html` has plots.")]
-
-
-class FleetReport(msgspec.Struct, frozen=True):
-    """Of what began in the span. `recoveries` have ended; `observed` are decisions that were not carried out, with
-    what people answered, also later.
-    """
-
-    since: float
-    until: float
-    incidents: list[Count]
-    incidents_open: int
-    recoveries: list[RecoveryCount]
-    seconds_lost: float
-    quarantines: list[Count]
-    worst_nodes: list[Count]
-    held_back: list[Count]
-    observed: list[RuleRecord]
-    cluster: str
-    costs: FleetCosts
 
 
 def report_router(deps: ReadDependencies) -> APIRouter:

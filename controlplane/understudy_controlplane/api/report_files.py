@@ -6,15 +6,12 @@ import csv
 import io
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.api.report_plots import plots
 from understudy_controlplane.api.report_sections import Section, date, shown, summary
-
-if TYPE_CHECKING:
-    from understudy_controlplane.api.report import FleetReport
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """With these a cell begins that a spreadsheet would compute: names of jobs come from users."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.plan.causes import PEOPLE
 from understudy_controlplane.plan.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
-
-if TYPE_CHECKING:
-    from understudy_controlplane.api.report import FleetReport
 
 Cell = str | int | float | None
 LOSSES = tuple(loss.value for loss in WITH_NODES)
