@@ -154,7 +154,14 @@ def a_fleet(folder: Path) -> Rehearsal:
     make_certificate(folder / "cert.pem", 100)
     rehearsal = Rehearsal(folder)
     rehearsal.silent.add("n8")
-    rehearsal.set_config(server={"tls_certificate": folder / "cert.pem", "tls_key": folder / "key.pem"})
+    url, key = folder / "url", folder / "webhook.key"
+    for file, text in ((url, "http://127.0.0.1:1/away"), (key, "k" * 32)):
+        file.write_text(text)
+        file.chmod(0o600)
+    rehearsal.set_config(
+        server={"tls_certificate": folder / "cert.pem", "tls_key": folder / "key.pem"},
+        notify={"receivers": {"pager": {"kind": "webhook", "url_file": url, "secret_file": key}}},
+    )
     engine, now = rehearsal.engine, rehearsal.fake.now
     add_tokens(engine, ["n1"])
     with engine.begin() as connection:
@@ -307,7 +314,9 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended, 400)
     rehearsal.line.before = lambda _: None
+    notify_in_vain(rehearsal)
     rehearsal.run(1)
+    expect(receiver, "UnderstudyNotificationsFail")
     expect(receiver, "UnderstudyCertificateEnds", "UnderstudyReportsRefused", "UnderstudyTicketOld")
     expect(receiver, "UnderstudyRecoveryFailed")
     rehearsal.fail("n7")
@@ -331,6 +340,18 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     expect(receiver, "UnderstudySlurmUnreadable")
     rehearsal.fake.advance(60)  # the loop stands still
     expect(receiver, "UnderstudyLoopStale")
+
+
+def notify_in_vain(rehearsal: Rehearsal) -> None:
+    """Messages about the failure, to a receiver that is away."""
+    control_plane, counted = rehearsal.control_plane, {"receiver": "pager", "outcome": "failed"}
+    metrics = control_plane.loop.pulse.meters.registry
+    tries = 0.0
+    while tries < 3:
+        rehearsal.run(20)
+        control_plane.notifier.look()
+        time.sleep(0.1)  # that scrapes see it grow
+        tries = metrics.get_sample_value("understudy_notifications_total", counted) or 0.0
 
 
 def unreadable(name: str) -> None:

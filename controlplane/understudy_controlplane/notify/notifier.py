@@ -173,6 +173,9 @@ class Notifier:
     def _show(self, config: Config) -> None:
         waiting = [one for one in self._store.sending() if one.is_waiting]
         counts: dict[str, int] = dict.fromkeys((*config.notify.receivers, OWNERS), 0)
+        for name in counts:
+            for outcome in ("sent", "failed"):
+                self._pulse.meters.notifications.labels(name, outcome)  # 0, so that the first one is an increase
         for one in waiting:
             counts[one.receiver] = counts.get(one.receiver, 0) + 1
         failing = {one.receiver: one.error for one in waiting if one.error and one.tries >= SHOWN_AFTER_TRIES}
