@@ -248,6 +248,16 @@ class TestAdministration:
         crashed = b.snapshot(node, drains_lifted={"n3": b.NOW - 92}, slurmctld_started_at=b.NOW - 85)
         assert signals(crashed) == {("n3", signal)}
 
+    @pytest.mark.parametrize(("read", "found"), [(-1, set()), (0, set()), (1, {("n3", Signal.DRAINED_BY_OTHERS)})])
+    def test_a_reading_from_before_the_node_was_resumed_shows_no_drain_of_an_administrator(
+        self, read: int, found: set[tuple[str, Signal]]
+    ) -> None:
+        """slurmctld is away since, and the last reading still counts. `read`: seconds after the return."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: reboot", user="root")
+        node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100)))
+        snapshot = b.snapshot(node, drains_lifted={"n3": b.NOW - 9}, slurm_read_at=b.NOW - 9 + read)
+        assert signals(snapshot) == found
+
     @pytest.mark.parametrize("ahead", [-60, 0, 60])
     def test_times_of_slurm_are_compared_by_its_own_clock(self, ahead: int) -> None:
         """The host of slurmctld may be a minute off, which MUNGE allows."""

@@ -52,8 +52,9 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         for name in recovery.plan.nodes
     }
     for node in snapshot.nodes.values():
-        if node.name in returning or snapshot.slurm_read_at <= node.record.since:
-            continue  # this reading is older than the last change of the record
+        changed_at = max(node.record.since, snapshot.drains_lifted.get(node.name, 0.0))
+        if node.name in returning or snapshot.slurm_read_at <= changed_at:
+            continue  # this reading is older than the last change of the record, or than the return itself
         reason = node.slurm.reason if node.slurm else ""
         ahead = snapshot.slurm_ahead_seconds
         if _is_still_drained(node, snapshot.returns_failed.get(node.name), ahead):
