@@ -544,7 +544,8 @@ class Invariants:
         machines, now = world.cluster.machines, world.clock.now()
         broken = {name for name, one in machines.items() if one.broken or one.port_is_down(now)}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
-        idle = [name for name in idle if name not in _reported(core)]
+        chosen = core.stores.fleet.spare_choices(now)  # nodes that an operator keeps out of the pool stay out
+        idle = [name for name in idle if name not in _reported(core) and chosen.get(name) is not False]
         pool = reservations.get(POOL, ())
         spares = [node for node in nodes if node.name in pool and records[node.name].state not in OUT_OF_SERVICE]
         held = sum(node.usable for node in spares)
