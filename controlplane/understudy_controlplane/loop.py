@@ -9,9 +9,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import structlog
 
+from understudy_agent.stages import StageResult
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Mode
@@ -26,13 +28,15 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.maintenance import next_of
 from understudy_controlplane.decide.news import Recorded, noted_together
+from understudy_controlplane.decide.peers import turns
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.recovery import Recovery
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.stage_summary import summary
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.pulse import Pulse
@@ -108,6 +112,8 @@ class Loop:
         self.verdicts = Verdicts()
         self._running: frozenset[int] = frozenset()  # recoveries, in the tick before
         self._tickets_read_at = 0.0
+        self._stages: dict[str, tuple[StageResult, ...]] | None = None  # None: not read yet
+        self._validated: set[str] = set()
 
     def run(self) -> None:
         """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work. Where another
@@ -159,6 +165,7 @@ class Loop:
         self.pulse.last_error = ""
         self._look_after_maintenance(snapshot)
         self._look_after_drills(snapshot)
+        self._look_at_stages(snapshot)
         self._saves.tick(snapshot, self.pulse.meters)
         recorded = self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
@@ -166,7 +173,8 @@ class Loop:
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
         if acting:
-            self._runner.begin_round({recovery.id for recovery in recoveries}, self.observer.view)
+            due = turns(snapshot, self._current.config)
+            self._runner.begin_round({recovery.id for recovery in recoveries}, self.observer.view, due)
             all(self._advance(recovery, course(recovery, snapshot, findings, decisions)) for recovery in recoveries)
         else:
             self._runner.unreadable()
@@ -210,6 +218,18 @@ class Loop:
             self._tickets_read_at = now
             self.pulse.tickets_opened_at = self._stores.repairs.open_tickets()
 
+    def _look_at_stages(self, snapshot: Snapshot) -> None:
+        """What `/metrics` shows of them: of all nodes at first, then of those whose validations have ended."""
+        names = self._validated if self._stages is not None else set(snapshot.nodes)
+        if not names:
+            return
+        self._stages = {**(self._stages or {}), **dict.fromkeys(names, ())}
+        for one in self._stores.stages.newest(*names):
+            self._stages[one.node] = (*self._stages[one.node], one.result)
+        self._validated = set()
+        of_nodes = (results for name, results in self._stages.items() if name in snapshot.nodes)
+        self.pulse.stages = summary(chain.from_iterable(of_nodes))
+
     def _look_after_maintenance(self, snapshot: Snapshot) -> None:
         """Its requests are taken up by the next round, like those of operators."""
         for one in snapshot.maintenances:
@@ -233,6 +253,8 @@ class Loop:
             ended = self._stores.recoveries.find(recovery_id)
             if ended is not None:
                 self.pulse.meters.note_ended(ended)
+                if ended.plan.kind is RecoveryKind.VALIDATE:
+                    self._validated.update(ended.plan.nodes)
         self._running = now_running
 
     def _advance(self, recovery: Recovery, its_course: Course) -> bool:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -101,8 +102,12 @@ RELEASED = ("n3: release: will be carried out (request ", "n3: release: waits fo
 
 def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
     """By the command line, as an operator would."""
+    return run(site, "node", verb, node, reason)
+
+
+def run(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
     options = ["--url", site.url, "--token-file", str(site.operator_token_file)]
-    command = [sys.executable, "-m", "understudy_controlplane", "node", verb, node, reason, *options]
+    command = [sys.executable, "-m", "understudy_controlplane", *words, *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
 
@@ -316,7 +321,7 @@ def test_the_network_of_a_node_is_tested_with_idle_nodes_by_jobs_that_end(make_s
     """The pass mark is low: all nodes share this machine."""
     network = {"network": {"enabled": True, "seconds": 0.05, "pass": 0.01}}
     validation = {"enabled": True, "selfcheck": "", "command": "true", "dcgm_level": 0, "run_stages": "always"}
-    validation |= {"stages_command": STAGES_COMMAND, "stages": stages() | network}
+    validation |= {"stages_command": STAGES_COMMAND, "stages": stages() | network, "burn_in_hours": 0.002}
     site = make_site(nodes=4, spares=0, settings={"validation": validation})
     gang.start_site(site)
     busy = gang.submit(site, "--nodelist=n4", nodes=1, comment="not managed")
@@ -332,6 +337,20 @@ def test_the_network_of_a_node_is_tested_with_idle_nodes_by_jobs_that_end(make_s
     )
     assert gang.state(site, busy) == "RUNNING"
     site.wait_for(lambda: "RUNNING" not in "".join(network_jobs(site)), 60, "the peers' jobs have ended")
+
+    begun, rack = time.time(), ("n1", "n2", "n3")
+    asked = run(site, "commission", "start", "n[1-3]", "a new rack")
+    assert asked.returncode == 0, asked.stderr
+    wait_for(site, lambda: all(tested_since(site, name, begun) for name in rack), 180, "each with the others as peers")
+    for name in rack:
+        wait_for_state(site, name, "probation")
+    site.wait_for(lambda: not gang.reservations(site), 60, "none is kept")
+    assert len(network_jobs(site)) == 2 + 3 + 2 * 3, "each node's own, and one on each of its peers"
+    assert gang.state(site, busy) == "RUNNING"
+
+
+def tested_since(site: Site, name: str, since: float) -> bool:
+    return any(one["at"] > since and one["status"] == "passed" for one in site.node(name)["stages"])
 
 
 def network_jobs(site: Site) -> list[str]:

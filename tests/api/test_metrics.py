@@ -19,6 +19,7 @@ from tests import REPOSITORY
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
+from understudy_agent.stages import StageName, StageStatus
 from understudy_agent.wire import Gpu, GpuStatus, Port
 from understudy_controlplane.api.certificate import ends_at
 from understudy_controlplane.api.exported import METRIC_GROUPS, source
@@ -29,6 +30,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.live.meters import ZERO_SECONDS, Meters
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
@@ -36,7 +38,8 @@ from understudy_controlplane.live.telemetry import Telemetry
 LABELS = {
     "action", "because", "cause", "database", "driver_version", "gpu", "gpu_model", "job_id", "kind", "label", "le",
     "managed", "mode", "model", "node", "outcome", "partition", "partitions", "pci_bus_id", "phase", "python", "role",
-    "route", "rule", "service", "signal", "state", "status", "subject", "user", "uuid", "version", "what", "xid",
+    "route", "rule", "service", "signal", "stage", "state", "status", "subject", "user", "uuid", "version", "what",
+    "xid",
 }  # fmt: skip
 """No reason texts, no names of jobs."""
 
@@ -150,9 +153,9 @@ def test_the_text_is_made_once_for_scrapes_that_come_together(rehearsal: Rehears
 
 
 def shown_of(
-    *nodes: NodeView, jobs: tuple[Job, ...] = (), config: Config | None = None
+    *nodes: NodeView, jobs: tuple[Job, ...] = (), config: Config | None = None, pulse: Pulse | None = None
 ) -> dict[tuple[str, ...], float]:
-    source = Source(b.snapshot(*nodes, jobs=jobs), config or b.config(), Pulse(), Telemetry(), b.NOW)
+    source = Source(b.snapshot(*nodes, jobs=jobs), config or b.config(), pulse or Pulse(), Telemetry(), b.NOW)
     return values(
         "".join(piece for group in METRIC_GROUPS.values() for metric in group for piece in metric.text(source))
     )
@@ -207,6 +210,17 @@ def test_nodes_that_were_never_heard_are_not_those_that_fell_silent() -> None:
     assert ("understudy_agent_report_age_seconds", "n1") not in shown
     assert shown["understudy_agent_report_age_seconds", "n2"] == 1000
     assert shown["understudy_node_ports_down", "n3"] == 1
+
+
+def test_stages_of_validations_are_shown_by_their_last_results_with_the_time_that_they_took() -> None:
+    stages = {
+        (StageName.GPU, StageStatus.PASSED): StageSummary(30, 1800.0),
+        (StageName.GPU, StageStatus.FAILED): StageSummary(2, 56.0),
+    }
+    shown = shown_of(pulse=Pulse(stages=stages))
+    assert shown["understudy_stage_nodes", "gpu", "passed"] == 30
+    assert shown["understudy_stage_nodes", "gpu", "failed"] == 2
+    assert shown["understudy_stage_seconds", "gpu"] == 58.0
 
 
 def test_labels_are_written_as_prometheus_reads_them() -> None:

@@ -33,6 +33,7 @@ from understudy_controlplane.fleet.recovery import (
     Rung,
 )
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
+from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.recover.step import GangFacts, StepContext, Tickets
@@ -967,6 +968,14 @@ def test_the_results_of_stages_are_kept_with_the_node_and_in_the_words_of_the_st
     assert validation.steps[-1].detail.endswith(f"{ends_as}: gpu not possible: no GPU")
     rehearsal.control_plane.stores.stages.record(kept[0].recovery, "n5", results, 0.0)
     assert len(rehearsal.control_plane.stores.stages.newest("n4", "n5")) == 2, "recorded once, however often"
+    shown = {
+        (StageName.CPU, StageStatus.PASSED): StageSummary(1, 10.0),
+        (StageName.GPU, StageStatus.NOT_POSSIBLE): StageSummary(1, 0.1),
+    }
+    rehearsal.run_until(lambda: rehearsal.control_plane.loop.pulse.stages == shown)
+    rehearsal.restart_control_plane()
+    rehearsal.run(1)
+    assert rehearsal.control_plane.loop.pulse.stages == shown
 
 
 def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_path: Path) -> None:
@@ -1189,3 +1198,60 @@ def test_a_spare_that_fails_its_turn_leaves_the_pool(tmp_path: Path) -> None:
     rehearsal.run(30)
     assert set(rehearsal.pool()) == {*others, "n5"}
     assert node_of(rehearsal, last).draining
+
+
+NETWORKED: dict[str, Any] = {
+    "enabled": True,
+    "burn_in_hours": 1,
+    "network_tests_at_once_max": 1,
+    "stages": {"network": {"enabled": True}},
+}
+RACK = ("n1", "n2", "n3", "n4")
+
+
+def burn_in_a_rack(path: Path, **validation: Any) -> Rehearsal:
+    """All other nodes are spares, or in use."""
+    rehearsal = start(path, validation=NETWORKED | validation)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.fake.cancel(rehearsal.gang)
+    rehearsal.run(2)
+    for name in RACK:
+        rehearsal.control_plane.stores.repairs.ask(Verb.BURN_IN, name, "a new rack", "carol", rehearsal.clock.now())
+    return rehearsal
+
+
+def network_jobs(rehearsal: Rehearsal) -> list[str]:
+    jobs = sorted(rehearsal.fake.jobs(), key=lambda job: job.job_id)
+    return [job.name.split("-")[2] for job in jobs if job.name.startswith("understudy-network-")]
+
+
+def test_nodes_that_are_burnt_in_side_by_side_are_kept_until_the_network_of_each_was_tested(tmp_path: Path) -> None:
+    rehearsal = burn_in_a_rack(tmp_path)
+    rehearsal.run_until(lambda: len(network_jobs(rehearsal)) == len(RACK))
+    assert {rehearsal.state_of(name) for name in RACK} == {NodeState.VALIDATING}
+    assert sorted(network_jobs(rehearsal)) == list(RACK)
+    for name in RACK:
+        wait_for(rehearsal, name, NodeState.PROBATION)
+    rehearsal.run(10)
+    assert rehearsal.reservation_names() == {"understudy_spares"}
+    assert [one.status for one in tried(rehearsal) if one.node in RACK] == [RecoveryStatus.SUCCEEDED] * len(RACK)
+
+
+def test_a_node_whose_network_fails_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
+    rehearsal = burn_in_a_rack(tmp_path)
+    rehearsal.run_until(lambda: network_jobs(rehearsal))
+    (first, *_) = network_jobs(rehearsal)
+    job = next(job for job in rehearsal.fake.jobs() if job.name.startswith(f"understudy-network-{first}-"))
+    rehearsal.fake.end(job.job_id, "FAILED")
+    wait_for(rehearsal, first, NodeState.QUARANTINED)
+    for name in RACK:
+        if name != first:
+            wait_for(rehearsal, name, NodeState.PROBATION)
+
+
+def test_a_network_test_that_slurm_refuses_is_no_verdict_on_the_node(tmp_path: Path) -> None:
+    rehearsal = burn_in_a_rack(tmp_path)
+    rehearsal.run_until(lambda: network_jobs(rehearsal))
+    rehearsal.line.before = refuse("submit_job")
+    rehearsal.run_until(lambda: NodeState.VALIDATING not in {rehearsal.state_of(name) for name in RACK}, 600)
+    assert {rehearsal.state_of(name) for name in RACK} <= {NodeState.PROBATION, NodeState.IN_SERVICE}

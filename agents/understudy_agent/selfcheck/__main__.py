@@ -126,7 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     network = parser.add_argument_group(
         "network stage", "Peers take part by jobs of their own, as Slurm can start them."
     )
-    network.add_argument("--peers", default="", metavar="NODES", help="idle nodes, with commas between them")
+    network.add_argument(
+        "--peers",
+        default="",
+        metavar="NODES",
+        help="idle nodes, with commas between them; NODE@RESERVATION where one keeps the node for this user",
+    )
     network.add_argument("--partition", default="", help="partition of the peers' jobs")
     network.add_argument("--address", default="", help="at which peers reach this node (default: its name)")
     network.add_argument("--usual", type=_positive, metavar="GB/s", help="the fleet's median")

@@ -27,7 +27,7 @@ _OF_THIS_JOB = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC)_(?!CONF$|JWT$)\w+"
 class NetworkOrder:
     node: str
     address: str  # at which the peers reach this node
-    peers: tuple[str, ...]
+    peers: tuple[str, ...]  # `n2`, or `n2@reservation` where a reservation keeps the node for this user
     partition: str = ""
     usual: float | None = None  # the fleet's median in GB/s
     transport: str = "auto"
@@ -63,12 +63,14 @@ def command_for(order: NetworkOrder, peer: str, port: int, seconds: float) -> li
     """A job of its own on the whole peer. Where Slurm cannot start it at once, it is given up. It never fails: a node
     on which jobs fail looks faulty.
     """
+    name, _, reservation = peer.partition("@")
     words = ["--join", f"{order.address}:{port}", "--seconds", str(max(seconds, SECONDS_MIN))]
     program = shlex.join([sys.executable, "-m", "understudy_agent.selfcheck", *words])
     return [
         "srun",
         f"--job-name={JOB_NAME}",
-        f"--nodelist={peer}",
+        f"--nodelist={name}",
+        *([f"--reservation={reservation}"] if reservation else []),
         *([f"--partition={order.partition}"] if order.partition else []),
         "--nodes=1",
         "--ntasks=1",

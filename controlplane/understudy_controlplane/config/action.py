@@ -310,6 +310,16 @@ class Validation(Section):
     burn_ins_at_once_max: int = Field(
         36, ge=1, description="Nodes at once in a burn-in that an operator requested; more of them wait."
     )
+    network_tests_at_once_max: int = Field(
+        4, ge=1, description="Network tests at once between nodes whose burn-ins end together; more of them wait."
+    )
+    network_wait_minutes: float = Field(
+        60.0,
+        ge=0,
+        le=1440,
+        description="Time that a node waits after its burn-in for others whose burn-ins end by then, so that their "
+        "networks are tested with each other.",
+    )
     spare_check_hours: float = Field(
         0.0,
         ge=0,

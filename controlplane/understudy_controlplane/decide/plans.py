@@ -309,11 +309,14 @@ def _gpus_at_fault(incident: OpenIncident | None) -> tuple[str, ...]:
 
 
 def validation_plan(
-    node: NodeView, rung: Rung | None, label: str, hours: float, peers: tuple[str, ...] = ()
+    node: NodeView, rung: Rung | None, label: str, hours: float, peers: tuple[str, ...] = (), *, meets: bool = False
 ) -> ValidationPlan:
-    """It ends with the node still reserved for the control plane; the next decision follows from the result."""
+    """It ends with the node still reserved for the control plane; the next decision follows from the result.
+    `meets`: its network is tested with nodes that are burnt in beside it.
+    """
+    network = (StepName.TEST_NETWORK, StepName.AWAIT_PEERS) if meets else ()
     return ValidationPlan(
-        steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION),
+        steps=(StepName.HOLD_NODE, StepName.RESUME_NODE, StepName.RUN_VALIDATION, *network),
         nodes=(node.name,),
         rung=rung,
         hours=hours,

@@ -8,7 +8,7 @@ import msgspec
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, plans
-from understudy_controlplane.decide.peers import peers_of
+from understudy_controlplane.decide.peers import network_is_tested, peers_of
 from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
@@ -151,4 +151,6 @@ def _validate(snapshot: Snapshot, node: NodeView, finding: Finding, label: str, 
     rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
     burn_in = isinstance(finding.detail, RequestDetail) and finding.detail.verb is Verb.BURN_IN
     hours = config.validation.burn_in_hours if burn_in else 0.0
-    return plans.validation_plan(node, rung, label, hours, peers_of(snapshot, node, config, hours))
+    if hours > 0:
+        return plans.validation_plan(node, rung, label, hours, meets=network_is_tested(config, hours))
+    return plans.validation_plan(node, rung, label, hours, peers_of(snapshot, node, config))

@@ -70,6 +70,8 @@ class StepName(StrEnum):
     RESET_GPU = "reset_gpu"
     REBOOT_NODE = "reboot_node"
     RUN_VALIDATION = "run_validation"
+    TEST_NETWORK = "test_network"
+    AWAIT_PEERS = "await_peers"
     OPEN_TICKET = "open_ticket"
     RAISE_WEIGHT = "raise_weight"
     RELEASE_NODE = "release_node"
@@ -79,7 +81,9 @@ class StepName(StrEnum):
 
 
 JOBS_ON_A_NODE = frozenset({StepName.RESET_GPU, StepName.RUN_VALIDATION})
-"""Steps that are a job of the control plane on the node. The steps before them only prepare it."""
+"""Steps that are a job of the control plane on the node. The steps before them only prepare it. `TEST_NETWORK`, which
+comes after such a job, is not among them.
+"""
 
 
 UNDOES = (StepName.RETURN_SPARES, StepName.RELEASE_SEATS, StepName.LIFT_DRAIN)

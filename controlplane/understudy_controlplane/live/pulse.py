@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy_agent.stages import StageName, StageStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.live.meters import Meters
 
 
@@ -29,6 +31,8 @@ class Pulse:
     last_error: str = ""
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
+    stages: Mapping[tuple[StageName, StageStatus], StageSummary] = field(default_factory=dict)
+    """Of the last results of nodes."""
     tickets_opened_at: tuple[float, ...] = ()  # of the open tickets
     config_problems: Sequence[str] = ()
     """Why the configuration file, as it was read last, is not wholly in force."""

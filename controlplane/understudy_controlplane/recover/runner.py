@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -20,6 +20,7 @@ from understudy_controlplane.decide.course import (
     undo_steps,
     undo_steps_of_failure,
 )
+from understudy_controlplane.decide.peers import NO_TURNS, Turn
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
     UNDOES,
@@ -61,6 +62,7 @@ ON_A_NODE = frozenset(
         StepName.REBOOT_NODE,
         StepName.RESET_GPU,
         StepName.RUN_VALIDATION,
+        StepName.TEST_NETWORK,
         StepName.RAISE_WEIGHT,
         StepName.RESTORE_WEIGHT,
     }
@@ -119,12 +121,16 @@ class Runner:
         self._slurm_ahead_seconds = 0.0
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
+        self._turns = NO_TURNS
 
-    def begin_round(self, running: Collection[int], view: SlurmView | None = None) -> None:
+    def begin_round(
+        self, running: Collection[int], view: SlurmView | None = None, turns: Mapping[str, Turn] = NO_TURNS
+    ) -> None:
         """The recoveries of one round share a reading of Slurm, until one of them changes something: the loop's `view`
         where that is newer than what a recovery has seen or done. What is remembered of a recovery that is no longer
-        running is forgotten.
+        running is forgotten. `turns`: of nodes whose network is tested with each other.
         """
+        self._turns = turns
         new = view is not None and self._read_at < view.read_at and self._is_fresh(view.read_at)
         self._reading, self._reading_is_own = (view if new else None), False
         if view is not None:
@@ -231,7 +237,8 @@ class Runner:
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             reason = self._refusals.get((recovery.id, step.position), "its effect is not seen")
             why = f"tried {step.attempts} times: {reason}"
-            return self._fail(recovery, step, why, never_began=step.name in JOBS_ON_A_NODE)
+            never_began = step.name in JOBS_ON_A_NODE or step.name is StepName.TEST_NETWORK
+            return self._fail(recovery, step, why, never_began=never_began)
         return self._act(recovery, step, context)
 
     def _take_up_again(self, recovery: Recovery, undone: RecoveryStep, needed_by: RecoveryStep) -> Recovery:
@@ -343,6 +350,7 @@ class Runner:
             send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
+            turn=self._turns.get(recovery.plan.nodes[0]) if recovery.plan.nodes else None,
             network_median=lambda: self._stores.stages.median(StageName.NETWORK, nodes),
         )
 

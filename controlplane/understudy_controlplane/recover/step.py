@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from understudy_agent.stages import StageResult
 from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide.peers import Turn
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import NodeRecord
@@ -78,6 +79,7 @@ class StepContext:
     send_orders: Callable[[LauncherOrders], None]  # to the launcher of the plan's job
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
     launcher: Gang | None = None  # what that launcher last reported
+    turn: Turn | None = None  # of a node whose network is tested with others that were burnt in beside it
     network_median: Callable[[], float | None] = lambda: None  # of the fleet, in GB/s; asks the database
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide.peers import ROUNDS_SECONDS
 from understudy_controlplane.fleet.recovery import Plan, StepName, ValidationPlan
 from understudy_controlplane.recover.step import Observation, Wait
-from understudy_controlplane.recover.steps.repair import START_SECONDS
+from understudy_controlplane.recover.steps.repair import NETWORK_SECONDS, START_SECONDS
 
 TICKET_SECONDS = 24 * 3600.0
 """How long a ticket is sent again to a webhook that does not accept it."""
@@ -21,7 +22,9 @@ def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config
     return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
 
 
-def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:
+def _own_timeout(  # noqa: PLR0911 - a list: a return for each step
+    step: StepName, plan: Plan, config: Config
+) -> float | None:
     """Of steps that take as long as what they run."""
     match step:
         case StepName.REBOOT_NODE:
@@ -31,6 +34,9 @@ def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:
         case StepName.RUN_VALIDATION:
             hours = plan.hours if isinstance(plan, ValidationPlan) else 0.0
             return config.validation.timeout_seconds + hours * 3600 + START_SECONDS
+        case StepName.TEST_NETWORK | StepName.AWAIT_PEERS:
+            wait_seconds = config.validation.network_wait_minutes * 60 + ROUNDS_SECONDS
+            return wait_seconds + NETWORK_SECONDS + START_SECONDS
         case StepName.OPEN_TICKET:
             return TICKET_SECONDS
         case StepName.ORDER_RESTART:

@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[StepName, ...]] = {
     "set_reservation_nodes": (StepName.HOLD_SEATS, StepName.FILL_POOL, StepName.TAKE_SPARES, StepName.RETURN_SPARES),
     "delete_reservation": (StepName.RELEASE_SEATS, StepName.DELETE_SEATS, StepName.TAKE_SPARES, StepName.RELEASE_NODE),
     "set_job_reservation": (StepName.BIND_JOB, StepName.RELEASE_SEATS, StepName.DELETE_SEATS),
-    "submit_job": (StepName.RESET_GPU, StepName.RUN_VALIDATION),
+    "submit_job": (StepName.RESET_GPU, StepName.RUN_VALIDATION, StepName.TEST_NETWORK),
     "cancel_job": (StepName.RELEASE_NODE,),
     "requeue_job": (StepName.REQUEUE_JOB,),
     "requeue_failed_job": (StepName.REQUEUE_JOB,),

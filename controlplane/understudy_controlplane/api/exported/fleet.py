@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from understudy_agent.stages import StageName, StageStatus
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
@@ -20,6 +21,17 @@ from understudy_controlplane.fleet.subject import SubjectKind
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
 
 READY = frozenset({NodeState.IN_SERVICE, NodeState.PROBATION})
+
+
+def _stage_nodes(source: Source) -> Iterator[Sample]:
+    for (stage, status), found in source.pulse.stages.items():
+        yield labels_text(stage=stage.value, status=status.value), float(found.nodes)
+
+
+def _stage_seconds(source: Source) -> Iterator[Sample]:
+    for stage in dict.fromkeys(stage for stage, _ in source.pulse.stages):
+        found = [one for (name, _), one in source.pulse.stages.items() if name is stage]
+        yield labels_text(stage=stage.value), sum(one.seconds for one in found) / sum(one.nodes for one in found)
 
 
 def _out_of_service(source: Source) -> Iterator[Sample]:
@@ -91,6 +103,20 @@ FLEET: tuple[Metric[Source], ...] = (
         _quarantines,
         ("node",),
         "nodes quarantined within a week",
+    ),
+    Metric(
+        "stage_nodes",
+        "Nodes by the last result of each stage of their validations.",
+        _stage_nodes,
+        ("stage", "status"),
+        f"{len(StageName)} x {len(StageStatus)}",
+    ),
+    Metric(
+        "stage_seconds",
+        "Time that a stage of a validation took, mean of the nodes' last results.",
+        _stage_seconds,
+        ("stage",),
+        str(len(StageName)),
     ),
     Metric(
         "lemons", "Nodes whose lemon score is over the limit.", one(lambda s: len(lemons(s.snapshot, s.config.lemon)))

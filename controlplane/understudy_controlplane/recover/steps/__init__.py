@@ -32,6 +32,8 @@ STEPS: dict[StepName, Step] = {
         repair.RESET_GPU,
         repair.REBOOT_NODE,
         repair.RUN_VALIDATION,
+        repair.TEST_NETWORK,
+        repair.AWAIT_PEERS,
         repair.OPEN_TICKET,
         repair.RELEASE_NODE,
         credit.CREDIT_TIME,

@@ -7,13 +7,21 @@ from dataclasses import replace
 
 from understudy_agent.stages import StageStatus, results_of
 from understudy_controlplane.fleet.node import REASON_PREFIX
-from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan, RepairPlan, StepName, ValidationPlan
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    ManualRepairPlan,
+    PagePlan,
+    RepairPlan,
+    StepName,
+    ValidationPlan,
+)
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
-from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
+from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait, nothing_to_do
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
 from understudy_controlplane.recover.steps.script import (
     Network,
     last_output,
+    network_script,
     reset_script,
     validation_script,
     with_last_output,
@@ -25,6 +33,9 @@ START_SECONDS = 300.0
 then cannot run there, or waits for another job: that is no verdict on the node."""
 
 PARTITIONS_TRIED_MAX = 4
+
+NETWORK_SECONDS = 600.0
+"""How long a network test may take, with the start of its peers' jobs."""
 
 
 def _node(context: StepContext) -> SlurmNode | None:
@@ -214,6 +225,49 @@ def validate(context: StepContext, slurm: Slurm) -> None:
     _submit(context, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
 
 
+def _network_job(plan: ValidationPlan) -> str:
+    return f"understudy-network-{plan.label}"
+
+
+def observe_network_tested(context: StepContext) -> Observation:
+    """A test that did not come about says nothing of the node, which has passed its burn-in."""
+    name = _network_job(context.plan_as(ValidationPlan))
+    if _job(context, name) is None:
+        if context.turn is None or context.turn.waits:
+            return Wait(context.turn.waits if context.turn is not None else "its peers are not chosen yet")
+        return Todo("its network is not tested")
+    found = _observe_job(context, name)
+    job = _job(context, name)
+    no_verdict = isinstance(found, Failed) and (found.never_began or (job is not None and job.state == "TIMEOUT"))
+    return Done(f"its network was not tested: {found.why}") if isinstance(found, Failed) and no_verdict else found
+
+
+def run_network_test(context: StepContext, slurm: Slurm) -> None:
+    """Its job is the node's own; on each peer it starts another, in the peer's reservation where that has one."""
+    node, plan = _node(context), context.plan_as(ValidationPlan)
+    assert node is not None
+    names = context.turn.peers if context.turn is not None else ()
+    peers = [context.slurm.nodes[name] for name in names if name in context.slurm.nodes]
+    idle = [one.name for one in peers if one.usable and one.base_state == "IDLE"]
+    held = {name: f"{NODE_HOLD_PREFIX}{name}" for name in idle}
+    network = Network(
+        node.address,
+        tuple(f"{name}@{held[name]}" if held[name] in context.slurm.reservations else name for name in idle),
+        ",".join(node.partitions),
+        context.network_median(),
+    )
+    script = network_script(context.config.validation, network)
+    _submit(context, slurm, _network_job(plan), script, NETWORK_SECONDS)
+
+
+def observe_peers_tested(context: StepContext) -> Observation:
+    """Until then the node stays reserved, so that they can be tested with it."""
+    turn = context.turn
+    if turn is None or not turn.tested:
+        return Wait("its network has just been tested")
+    return Wait(turn.waits) if turn.waits else Done()
+
+
 def _network(context: StepContext, plan: ValidationPlan, node: SlurmNode) -> Network:
     """The planned peers that Slurm still has idle: a job there starts at once, or not at all."""
     peers = [context.slurm.nodes[name] for name in plan.peers if name in context.slurm.nodes]
@@ -245,5 +299,9 @@ REBOOT_NODE = Step(StepName.REBOOT_NODE, observe_rebooted, reboot)
 RUN_VALIDATION = Step(
     StepName.RUN_VALIDATION, observe_validated, validate, needs=(StepName.HOLD_NODE, StepName.RESUME_NODE)
 )
+TEST_NETWORK = Step(
+    StepName.TEST_NETWORK, observe_network_tested, run_network_test, needs=(StepName.HOLD_NODE, StepName.RESUME_NODE)
+)
+AWAIT_PEERS = Step(StepName.AWAIT_PEERS, observe_peers_tested, nothing_to_do)
 OPEN_TICKET = Step(StepName.OPEN_TICKET, observe_ticket, send_ticket)
 RELEASE_NODE = Step(StepName.RELEASE_NODE, observe_released, release, needs=(StepName.DRAIN_NODES,))

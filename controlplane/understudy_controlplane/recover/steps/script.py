@@ -76,7 +76,7 @@ class Network:
     """Of the network stage: who takes part, and what is usual."""
 
     address: str  # of the node
-    peers: tuple[str, ...]
+    peers: tuple[str, ...]  # `n2`, or `n2@reservation`
     partition: str
     usual: float | None  # the fleet's median in GB/s
 
@@ -85,7 +85,8 @@ def validation_script(
     policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False, network: Network | None = None
 ) -> str:
     """Every part is run, also after one that failed: the administrator who repairs the node needs all results. With
-    `hours` all of it but the network, which takes other nodes, is repeated for that time, until a round fails.
+    `hours` it is repeated for that time, until a round fails. The network of a burn-in has a job of its own, once the
+    nodes beside it are done as well.
     """
     gpus = gpus_of_gres(gres)
     parts: list[str] = []
@@ -112,7 +113,13 @@ def validation_script(
         parts.append(f"part {shlex.quote(policy.command)}\n")
     again = f"[ $SECONDS -lt {int(hours * 3600)} ]"
     rounds = f"while :; do\n{''.join(parts)}{again} || break\n{_ROUND}done\n"
-    return "".join(["#!/bin/bash\n", _PATH, _HEAD, rounds, _network(policy, hours, network), _TAIL])
+    tested = _network(policy, network) if network is not None and not hours and _runs_stages(policy, hours) else ""
+    return "".join(["#!/bin/bash\n", _PATH, _HEAD, rounds, tested, _TAIL])
+
+
+def network_script(policy: Validation, network: Network) -> str:
+    """The network alone, of a node that has passed its burn-in. That it could not be tested is no failure."""
+    return "".join(["#!/bin/bash\n", _PATH, _HEAD, _network(policy, network), _END])
 
 
 def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
@@ -141,10 +148,10 @@ def _stages(policy: Validation, gpus: int, suspect: bool) -> str:
     return f"if has {program}; then {call}\nelse absent {program}; fi\n"
 
 
-def _network(policy: Validation, hours: float, network: Network | None) -> str:
+def _network(policy: Validation, network: Network) -> str:
     """Once, at the end, of a node on which nothing else has failed."""
     stage = policy.all_stages[StageName.NETWORK]
-    if network is None or not stage.enabled or not _runs_stages(policy, hours):
+    if not stage.enabled:
         return ""
     program = shlex.quote(shlex.split(policy.stages_command)[0])
     words = [policy.stages_command, "--stages -", f"--address {shlex.quote(network.address)}"]
@@ -221,6 +228,10 @@ export -f gpus nvlinks all_reduce ports
 """
 
 _ROUND = '[ "$failed" -eq 0 ] || break\n[ "$checked" -gt 0 ] || break\n'
+
+_END = """[ -z "$network" ] || echo "$network"
+[ "$failed" -eq 0 ]
+"""
 
 _TAIL = f"""echo "== $checked checks, $failed failed${{wrong:+: ${{wrong#; }}}}"
 [ -z "$results" ] || echo "$results"
