@@ -63,6 +63,17 @@ def test_no_rank_is_named_where_none_is_at_fault() -> None:
     assert suspects(judged(DATA / "steps-sequence-imbalance.csv.gz")) == []
 
 
+def test_a_worker_that_is_slow_in_every_second_step_is_named_as_well() -> None:
+    times = np.random.default_rng(1).lognormal(0, 0.02, (100, 16))
+    times[1::2, 3] *= 1.6
+    table = [
+        {"step": str(step), "rank": str(rank), "self_seconds": f"{seconds:.4f}"}
+        for (step, rank), seconds in np.ndenumerate(times)
+    ]
+    (slow,) = judged("-", stdin=as_csv(table))["suspects"]
+    assert (slow["rank"], slow["steps_averaged"]) == (3, 2)
+
+
 def test_forty_steps_are_enough() -> None:
     first = sorted({int(row["step"]) for row in rows()})[:40]
     assert suspects(judged("-", stdin=as_csv([row for row in rows() if int(row["step"]) in first]))) == [0]

@@ -109,7 +109,29 @@ def test_beside_it_a_rank_that_begins_to_be_slow_is_still_the_only_one_named(
 
 
 @pytest.mark.parametrize("work_varies", [0.0, 0.12])
-def test_a_rank_that_is_slow_in_every_second_step_accuses_no_other(work_varies: float) -> None:
+@pytest.mark.parametrize("slower", [1.2, 1.5, 2.0, 4.0])
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_rank_that_is_slow_in_every_second_or_third_step_is_the_only_one_named(
+    every: int, slower: float, work_varies: float
+) -> None:
     times = healthy(work_varies, seed=1)
-    times[5, 60::2] *= 1.5
-    assert ever_named(times) <= {5}
+    times[5, 130::every] *= slower
+    assert ever_named(times) == {5}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("work_varies", [0.0, 0.12])
+def test_beside_a_pattern_it_is_the_only_one_named_as_well(
+    pattern: Callable[[Floats], None], work_varies: float
+) -> None:
+    times = healthy(work_varies, seed=1)
+    times[20, 130::2] *= 1.5
+    pattern(times)
+    assert ever_named(times) == {20}
+
+
+@pytest.mark.parametrize("slower", [1.3, 2.0])
+def test_a_rank_that_is_slow_in_half_of_its_steps_by_chance_is_the_only_one_named(slower: float) -> None:
+    times = healthy(0.0, seed=1)
+    times[5, 130:][np.random.default_rng(5).random(STEPS - 130) < 0.5] *= slower
+    assert ever_named(times) == {5}

@@ -92,6 +92,24 @@ def test_ranks_of_a_node_that_wait_for_data_name_it_with_that_cause_and_never_co
     assert all(one.evidence.shown()["cause"] == "data" for one in found)
 
 
+def test_also_those_that_wait_in_every_second_step_only() -> None:
+    """As where a loader prepares two batches at a time."""
+    steps = waiting(["n3"], 0.6)
+    assert steps.data_seconds is not None
+    steps.data_seconds[:, 41::2] = 0.02
+    (found,) = findings(steps)
+    assert (found.node, found.rule) == ("n3", "straggler.data_wait")
+
+
+def test_a_node_that_is_slow_in_every_second_step_is_named_with_what_that_costs() -> None:
+    steps = table(["n3"], by=1.5)
+    steps.self_seconds[:, 41::2] = table([]).self_seconds[:, 41::2]
+    (found,) = findings(steps)
+    assert (found.node, found.rule) == ("n3", "straggler.self_time")
+    assert "not all of its steps are slow" in found.summary
+    assert 1.2 < float(str(found.evidence.shown()["ratio"])) < 1.3, "of its steps together"
+
+
 def test_ranks_of_several_nodes_that_wait_for_data_point_to_storage() -> None:
     (found,) = findings(waiting(["n2", "n5", "n6", "n7"], 0.3), domains=RACKS)
     assert (found.signal, found.rule) == (Signal.DOMAIN_FAULT, "straggler.data_together")

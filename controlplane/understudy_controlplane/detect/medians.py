@@ -29,6 +29,9 @@ def medians(values: Floats, least: int) -> Floats:
 
 def means(values: Floats) -> Floats:
     """Along the last axis, of what has arrived; NaN where nothing has."""
+    whole = values.mean(axis=-1)
+    if not np.isnan(whole).any():
+        return np.asarray(whole)
     there = ~np.isnan(values)
     count = there.sum(axis=-1)
     total = np.where(there, values, 0).sum(axis=-1)

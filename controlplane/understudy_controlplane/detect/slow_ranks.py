@@ -7,7 +7,7 @@ service and `understudy analyze steps` both use it, so both give the same result
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import cast
 
@@ -58,6 +58,14 @@ NONE = np.empty(0, np.int64)
 QUICKER_MIN = 0.97
 """A rank that was quicker than this before did other work then."""
 
+RATIOS = ("ratio", "ratio_overall", "ratio_few_peers", "ratio_gross")
+
+PAIR = 2
+"""A median does not show what is slow in every second step only; the mean of each step and the one before it does."""
+
+PAIR_EXCESS = 1.5
+"""This second look at a gang asks for so many times the excess: it is there for what the first one cannot see."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
@@ -72,6 +80,7 @@ class SlowRank:
     last_step: int  # of the latest one
     peers: int  # ranks of the same role, itself among them
     doubt: str = ""  # why it is not named all the same; empty: it is
+    steps_averaged: int = 1  # PAIR: it is slow in some steps only, which the mean of two shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,48 @@ def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowR
     ones cost what a few large ones do.
     """
     groups_of = cache(_peer_groups)  # in most gangs no rank has set a role
+    judged = _judged(tables, policy, groups_of)
+    uneven = [(table, one) for table, one in zip(tables, judged, strict=True) if one.uneven]
+    pairs = _judged([in_pairs(table) for table, _ in uneven], _for_pairs(policy), groups_of)
+    for (_, one), in_pair in zip(uneven, pairs, strict=True):
+        known = {slow.rank for slow in one.slow}
+        one.slow += [replace(slow, steps_averaged=PAIR) for slow in in_pair.slow if slow.rank not in known]
+    return [sorted(one.slow, key=lambda slow: slow.rank) for one in judged]
+
+
+def in_pairs(table: StepTable) -> StepTable:
+    """With the mean of each step and the one before it."""
+    return replace(
+        table,
+        self_seconds=_with_the_one_before(table.self_seconds),
+        data_seconds=None if table.data_seconds is None else _with_the_one_before(table.data_seconds),
+        work=None if table.work is None else _with_the_one_before(table.work),
+    )
+
+
+def _with_the_one_before(values: Floats) -> Floats:
+    found = values.copy()
+    found[:, 1:] += values[:, :-1]
+    found[:, 1:] /= PAIR
+    return found
+
+
+def _for_pairs(policy: Straggler) -> Straggler:
+    """Means vary less than steps, but two that follow each other have a step in common: their median errs as before."""
+    limits = (*RATIOS, *(f"pace_{name}" for name in RATIOS))
+    ratios = {name: 1 + PAIR_EXCESS * (getattr(policy, name) - 1) for name in limits}
+    return policy.model_copy(update={"noise_z": policy.noise_z * PAIR**0.5, **ratios})
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What is found in one table."""
+
+    slow: list[SlowRank] = field(default_factory=list)
+    uneven: bool = False  # the mean of a rank's last windows stands out, as their medians may not
+
+
+def _judged(tables: Sequence[StepTable], policy: Straggler, groups_of: GroupsOf) -> list[_Judged]:
     found = _slow_in(tables, policy, groups_of)
     paces = {}
     for place, table in enumerate(tables):
@@ -109,18 +160,19 @@ def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowR
         if left is not None:
             paces[place] = _as_begun(left, policy, groups_of)
     by_pace = _slow_in(list(paces.values()), _for_pace(policy), groups_of)
-    for (place, pace), slow in zip(paces.items(), by_pace, strict=True):
-        found[place] = _joined(found[place], slow, pace, groups_of)
-    return [sorted(slow, key=lambda one: one.rank) for slow in found]
+    for (place, pace), one in zip(paces.items(), by_pace, strict=True):
+        slow = _joined(found[place].slow, one.slow, pace, groups_of)
+        found[place] = _Judged(slow, found[place].uneven or one.uneven)
+    return found
 
 
-def _slow_in(tables: Sequence[StepTable], policy: Straggler, groups_of: GroupsOf) -> list[list[SlowRank]]:
-    found: list[list[SlowRank]] = [[] for _ in tables]
+def _slow_in(tables: Sequence[StepTable], policy: Straggler, groups_of: GroupsOf) -> list[_Judged]:
+    found = [_Judged() for _ in tables]
     alike: dict[int, list[_Case]] = {}
-    for table, slow in zip(tables, found, strict=True):
+    for table, one in zip(tables, found, strict=True):
         span = _span(table, policy)
         if span is not None:
-            alike.setdefault(span.count, []).append(_Case(table, policy, span, slow))
+            alike.setdefault(span.count, []).append(_Case(table, policy, span, one))
     for cases in alike.values():
         for batch in _batches(cases):
             _judge_batch(batch, groups_of)
@@ -129,14 +181,7 @@ def _slow_in(tables: Sequence[StepTable], policy: Straggler, groups_of: GroupsOf
 
 def _for_pace(policy: Straggler) -> Straggler:
     """Limits for times without work, which vary less."""
-    return policy.model_copy(
-        update={
-            "ratio": policy.pace_ratio,
-            "ratio_overall": policy.pace_ratio_overall,
-            "ratio_few_peers": policy.pace_ratio_few_peers,
-            "ratio_gross": policy.pace_ratio_gross,
-        }
-    )
+    return policy.model_copy(update={name: getattr(policy, f"pace_{name}") for name in RATIOS})
 
 
 def _as_begun(left: StepTable, policy: Straggler, groups_of: GroupsOf) -> StepTable:
@@ -200,6 +245,8 @@ def judge_waiting(tables: Sequence[StepTable], policy: Straggler) -> list[list[S
 
 
 def _waits(table: StepTable, slow: SlowRank) -> bool:
+    if slow.steps_averaged == PAIR:
+        table = in_pairs(table)
     data = cast("Floats", table.data_seconds)[:, slow.first_step - table.first_step :]
     own = table.self_seconds[:, slow.first_step - table.first_step :]
     peers = np.flatnonzero(np.array(table.roles) == table.roles[slow.rank])[:: max(1, slow.peers // SAMPLE)]
@@ -229,7 +276,7 @@ class _Case:
     table: StepTable
     policy: Straggler
     span: _Span
-    found: list[SlowRank]
+    found: _Judged
 
 
 def _batches(cases: Sequence[_Case]) -> Iterator[list[_Case]]:
@@ -253,6 +300,7 @@ def _judge_batch(batch: Sequence[_Case], groups_of: GroupsOf) -> None:
     block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
     windows = medians(block.reshape(len(block), count, width), least=width // 2)
     halves = medians(block[:, -(width // 2) * 2 :].reshape(len(block), 2, width // 2), least=width // 4)
+    mean = means(block[:, -width * policy.windows_slow_min :])
     rows: dict[tuple[bool, int], list[Indices]] = {}
     owners: dict[tuple[bool, int], list[_Owner]] = {}
     first_row = 0
@@ -263,7 +311,9 @@ def _judge_batch(batch: Sequence[_Case], groups_of: GroupsOf) -> None:
             owners.setdefault(key, []).extend([_Owner(case, first_row)] * len(groups))
         first_row += len(case.table.self_seconds)
     for (named, size), members in rows.items():
-        _judge_groups(np.concatenate(members), named, windows, halves, owners[named, size])
+        groups = np.concatenate(members)
+        _note_uneven(mean[groups], owners[named, size])
+        _judge_groups(groups, named, windows, halves, owners[named, size])
 
 
 def _span(table: StepTable, policy: Straggler) -> _Span | None:
@@ -311,6 +361,14 @@ class _Owner:
     first_row: int
 
 
+def _note_uneven(mean: Floats, owners: Sequence[_Owner]) -> None:
+    """`mean` has shape (groups, ranks)."""
+    policy = owners[0].case.policy
+    usual = medians(mean, PEERS_MIN)[:, None]
+    for group in np.flatnonzero((mean > policy.ratio * usual).any(axis=1)).tolist():
+        owners[group].case.found.uneven = True
+
+
 def _judge_groups(groups: Indices, named: bool, windows: Floats, halves: Floats, owners: Sequence[_Owner]) -> None:
     """`groups` are rows of `windows` and `halves`, one group a row; `owners` get the slow ones."""
     policy = owners[0].case.policy
@@ -339,7 +397,7 @@ def _judge_groups(groups: Indices, named: bool, windows: Floats, halves: Floats,
                 slow=slow[group, place],
             )
             if convicted is not None:
-                owner.case.found.append(convicted)
+                owner.case.found.slow.append(convicted)
 
 
 def _ratios(values: Floats) -> Floats:

@@ -238,6 +238,8 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     reason = f"cause {cause}: {words}" if words else f"cause {cause}: no second signal"
     if result and result not in reason:
         reason = f"{reason}; {result}"
+    if slow.steps_averaged > 1:
+        reason = f"{reason}; not all of its steps are slow"
     count = len(one.ranks)
     which = f"rank {slow.rank} takes" if count == 1 else f"{count} ranks, such as {slow.rank}, take"
     reason = f"{reason}; {cost.words}" + (", so it stays until its move pays" if waits else "")
