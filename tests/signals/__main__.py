@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from tests.signals.fault_trace import faults, lemons, replay
-from tests.signals.healthy_day import HealthyDay, healthy_day
+from tests.signals.healthy_day import HealthyDay, healthy_day, together
 from tests.signals.measure import as_expected, measure
 from tests.signals.recorded import Recorded, recorded, write
 
@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="the trace of faults as well")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--days", type=int, default=1, help="so many healthy days, each with events of its own")
+    parser.add_argument("--first-day", type=int, default=1, help="the seed of the first of them")
     parser.add_argument("--check", action="store_true", help="write nothing")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -40,9 +42,11 @@ def main() -> int:
             trace = replay(Path(folder), faults())
         print(trace)
     if arguments.day:
-        with tempfile.TemporaryDirectory(prefix="understudy-signals-") as folder:
-            day = healthy_day(Path(folder), arguments.nodes, arguments.hours, _show)
-        _show(day)
+        days: list[HealthyDay] = []
+        for seed in range(arguments.first_day, arguments.first_day + arguments.days):
+            with tempfile.TemporaryDirectory(prefix="understudy-signals-") as folder:
+                days.append(healthy_day(Path(folder), arguments.nodes, arguments.hours, _show, seed))
+            _show(day := together(days))
         wrong += [f"a healthy day: {count} x {rule}" for rule, count in day.acting.items()]
     print("\n".join(wrong) or "as expected")
     if not arguments.check:
@@ -52,7 +56,8 @@ def main() -> int:
 
 
 def _show(day: HealthyDay) -> None:
-    print(f"{day.hours:g} h: acting {day.acting}, suspects {day.suspects}, recorded {day.recorded}", flush=True)
+    looked = f"{day.hours:g} h, {day.rank_days} rank-days"
+    print(f"{looked}: acting {day.acting}, suspects {day.suspects}, recorded {day.recorded}", flush=True)
 
 
 if __name__ == "__main__":

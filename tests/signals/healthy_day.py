@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +273,25 @@ class Day:
             unknown=dict(unknown),
             recorded=dict(recorded),
         )
+
+
+def together(days: Sequence[HealthyDay]) -> HealthyDay:
+    """What happened on several days, and what was found."""
+
+    def total(name: str) -> dict[str, int]:
+        counts = sum((Counter(getattr(day, name)) for day in days), Counter[str]())
+        return dict(sorted(counts.items()))
+
+    return HealthyDay(
+        nodes=days[0].nodes,
+        hours=sum(day.hours for day in days),
+        rank_days=round(sum(day.rank_days for day in days), 1),
+        happened=total("happened"),
+        acting=total("acting"),
+        suspects=total("suspects"),
+        unknown=total("unknown"),
+        recorded=total("recorded"),
+    )
 
 
 def healthy_day(

@@ -105,32 +105,41 @@ class Gang:
     def windows(self, now: float) -> dict[str, list[RankWindow]]:
         first, times = self.finish_steps(now)
         wall = float(self.step_seconds * max([1.0, *self.pace.values()]))
-        found: dict[str, list[RankWindow]] = {name: [] for name in self.nodes}
         steps, of_ranks = times.shape[1], times.tolist()
-        walls = [wall] * steps
-        for rank in range(self.world):
-            found[self.nodes[rank // self.ranks_per_node]].append(
-                RankWindow(
-                    self.job_id,
-                    self.restart_count,
-                    rank,
-                    self.world,
-                    rank % self.ranks_per_node,
-                    self.user_id,
-                    "",
-                    first,
-                    of_ranks[rank],
-                    walls,
-                    collective=self._collective(rank),
-                    section=self.section,
-                    data_seconds=[self.data_wait.get(rank, 0.0)] * steps if self.data_wait else [],
-                    training=self.training,
-                    transfers=[Transfers(p, [s] * steps) for (r, p), s in self.transfers.items() if r == rank],
-                )
+        transfers: dict[int, list[Transfers]] = {}
+        for (rank, peer), seconds in self.transfers.items():
+            transfers.setdefault(rank, []).append(Transfers(peer, [seconds] * steps))
+        alike, none, walls = self._collective(None), list[Transfers](), [wall] * steps
+        windows = [
+            RankWindow(
+                self.job_id,
+                self.restart_count,
+                rank,
+                self.world,
+                rank % self.ranks_per_node,
+                self.user_id,
+                "",
+                first,
+                own,
+                walls,
+                0,
+                self._collective(rank) if rank == self.hung_rank else alike,
+                self.section,
+                "",
+                None,
+                [self.data_wait.get(rank, 0.0)] * steps if self.data_wait else [],
+                [],
+                self.training,
+                None,
+                transfers.get(rank, none),
             )
-        return found
+            for rank, own in enumerate(of_ranks)
+        ]
+        size = self.ranks_per_node
+        return {name: windows[place * size : (place + 1) * size] for place, name in enumerate(self.nodes)}
 
-    def _collective(self, rank: int) -> Collective | None:
+    def _collective(self, rank: int | None) -> Collective | None:
+        """None: of a rank that does not hang."""
         if not self.marks_collectives:
             return None
         entered = self.step * 10

@@ -4,6 +4,7 @@ clock. NVML, /sys and /proc themselves are left out: `tests/agent` shows how the
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ class VirtualNode:
         self._port_history = PortHistory(self._hardware, self.boot_id)
         self._read: list[Gpu] = []
         self._due: dict[tuple[int, float], float] = {}
+        self._known: dict[int, tuple[Gpu, float]] = {}
         self._sample = NvmlSample()
         self._host: Host | None = None
         self._nvml_due = self._ports_due = self._host_due = now
@@ -190,16 +192,26 @@ class VirtualNode:
 
     def _nvml(self, now: float) -> NvmlSample:
         if self.nvml_error:
-            self._read, self._due = [], {}
+            self._read, self._due, self._known = [], {}, {}
             return NvmlSample(self.driver, error=f"NVML cannot be used: {self.nvml_error}")
         if len(self._read) != len(self.gpus):
             self._read, self._due = [Gpu(index, GpuStatus.OK) for index in range(len(self.gpus))], {}
+            self._known = {}
         for index, shown in enumerate(self.gpus):
             self._read[index] = self._gpu(index, shown, now)
         return NvmlSample(self.driver, tuple(self._read))
 
     def _gpu(self, index: int, shown: Gpu, now: float) -> Gpu:
         """Readings that are due; a GPU that fails is read as a new one afterwards (`sample.nvml`)."""
+        known, all_read_at = self._known.get(index, (None, now))
+        if known is not shown:
+            self._known[index] = (shown, now + max(FIELDS_EVERY) + self._nvml_seconds)
+            for key, read_at in self._due.items():
+                if key[0] == index and read_at < now:  # as if it had been read all the time
+                    every = max(key[1], self._nvml_seconds)
+                    self._due[key] = read_at + every * ceil((now - read_at) / every)
+        elif now > all_read_at:
+            return self._read[index]  # it would be read as it was
         if shown.status is not GpuStatus.OK:
             for key in [key for key in self._due if key[0] == index]:
                 del self._due[key]

@@ -50,7 +50,8 @@ def _of_baseline(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[F
 
 def _of_equals(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[Finding]:
     """Of nodes with the same GPUs in Slurm."""
-    own = {node.name: versions_of(node) for node in nodes}
+    known: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
+    own = {node.name: known.get(key := _reported(node)) or known.setdefault(key, versions_of(node)) for node in nodes}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for together, count in Counter(own.values()).items():
         for what, version in together:

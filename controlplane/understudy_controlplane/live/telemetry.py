@@ -190,18 +190,19 @@ def _impossible(window: RankWindow) -> str:
     times = window.self_seconds
     if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
         return "they are impossible"
-    if _differ(window.data_seconds, times, STEP_SECONDS_MAX) or _differ(window.work, times, WORK_MAX):
+    data, work = window.data_seconds, window.work
+    if (data and _differ(data, times, STEP_SECONDS_MAX)) or (work and _differ(work, times, WORK_MAX)):
         return "their data_seconds or work are impossible"
     for one in window.transfers:
-        if one.peer >= window.world_size or _differ(one.seconds, times, STEP_SECONDS_MAX):
+        if one.peer >= window.world_size or (one.seconds and _differ(one.seconds, times, STEP_SECONDS_MAX)):
             return f"their transfers with rank {one.peer} are impossible"
     return ""
 
 
 def _differ(values: Sequence[float | None], times: Sequence[float], most: float) -> bool:
-    """Not one plausible value for each time, and not empty."""
+    """Not one plausible value for each time."""
     known = [value for value in values if value is not None]
-    return len(values) not in (0, len(times)) or bool(known and not (min(known) >= 0 and max(known) <= most))
+    return len(values) != len(times) or bool(known and not (min(known) >= 0 and max(known) <= most))
 
 
 def _gpus_readable(report: Report, before: Heard | None, now: float) -> GpusReadable | None:

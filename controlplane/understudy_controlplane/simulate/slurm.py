@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -326,13 +326,20 @@ class VirtualSlurm:
         return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
-        return [self._shown_node(node) for node in self._nodes.values()]
+        works: dict[str, set[str]] = {}
+        for job in self._jobs.values():
+            if job.state not in OVER:
+                for name in job.nodes:
+                    works.setdefault(name, set()).add(job.state)
+        reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
+        return [self._shown_node(node, works.get(node.name, set()), reserved) for node in self._nodes.values()]
 
     def jobs(self) -> list[SlurmJob]:
         return [self._shown_job(job) for job in self._jobs.values()]
 
     def job(self, job_id: int) -> SlurmJob | None:
-        return next((job for job in self.jobs() if job.job_id == job_id), None)
+        job = self._jobs.get(job_id)
+        return None if job is None else self._shown_job(job)
 
     def reservations(self) -> list[SlurmReservation]:
         return list(self._reservations.values())
@@ -660,21 +667,20 @@ class VirtualSlurm:
 
     # -- what it shows -----------------------------------------------------------------------------------------
 
-    def _shown_node(self, node: _Node) -> SlurmNode:
-        working = [job for job in self._jobs.values() if node.name in job.nodes and job.state not in OVER]
-        allocated = any(job.state == "RUNNING" for job in working)
+    def _shown_node(self, node: _Node, jobs: Collection[str], reserved: Collection[str]) -> SlurmNode:
+        """`jobs` are the states of those that have it; `reserved` are all nodes of reservations."""
         flags: list[tuple[str, bool]] = [
             ("DRAIN", node.drained),
-            ("COMPLETING", any(job.state == "COMPLETING" for job in working)),
+            ("COMPLETING", "COMPLETING" in jobs),
             ("NOT_RESPONDING", self.now < node.quiet_until),
             (f"REBOOT_{node.reboot}", bool(node.reboot)),
-            ("RESERVED", any(node.name in reservation.nodes for reservation in self._reservations.values())),
+            ("RESERVED", node.name in reserved),
         ]
         return SlurmNode(
             name=node.name,
             address="127.0.0.1",
             port=6818,
-            base_state="DOWN" if node.down else "ALLOCATED" if allocated else "IDLE",
+            base_state="DOWN" if node.down else "ALLOCATED" if "RUNNING" in jobs else "IDLE",
             flags=frozenset(flag for flag, shown in flags if shown),
             partitions=tuple(self.tiers),
             reason=node.reason,
