@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsInt
 
+from .file_system import TIERS
 from .never_raise import log
 
 if TYPE_CHECKING:
@@ -58,17 +59,22 @@ class Checkpoints:
         """As Monitor.restore."""
         return self._monitor.restore(timeout_seconds)
 
-    def begin(self, step: SupportsInt, path: str | os.PathLike[str], layout: str = "") -> Save:
+    def begin(self, step: SupportsInt, path: str | os.PathLike[str], layout: str = "", tier: str = "") -> Save:
         """This rank begins to write its part of a checkpoint. Training continues with `step` after a restore. `path` is
         a directory that all ranks share, or a checkpoint of one file. What is announced of it counts from commit() on,
         which may be called by another thread.
 
         `layout` is "reshardable" where a gang of any size can restore it, "fixed" where only one of as many ranks can.
+        `tier` is "local" where no other node sees the path, "shared" where all do; by default the type of the file
+        system says which.
         """
         if layout not in LAYOUTS:
             log.warning('understudy: layout is "fixed" or "reshardable", and not %.50r: it counts as not known', layout)
             layout = ""
-        save = Save(self._monitor, self._note, step, path, layout)
+        if tier not in TIERS:
+            log.warning('understudy: tier is "local" or "shared", and not %.50r: the file system says which', tier)
+            tier = ""
+        save = Save(self._monitor, self._note, step, path, layout, tier)
         self._blocking = save
         return save
 
@@ -144,8 +150,9 @@ class Save:
         step: SupportsInt,
         path: str | os.PathLike[str],
         layout: str = "",
+        tier: str = "",
     ) -> None:
-        self.step, self.path, self.layout = step, path, layout
+        self.step, self.path, self.layout, self.tier = step, path, layout, tier
         self.clock = SaveClock()
         self._monitor, self._note = monitor, note
         self._files: list[tuple[str, str]] = []
@@ -172,7 +179,8 @@ class Save:
             return
         self._over = True
         self._note(os.path.abspath(self.path))
-        more: dict[str, object] = {**self.clock.measured(), **({"layout": self.layout} if self.layout else {})}
+        named = {"layout": self.layout, "tier": self.tier}
+        more: dict[str, object] = {**self.clock.measured(), **{name: value for name, value in named.items() if value}}
         self._monitor._announce_files(self.step, self.path, self._files or [("", "")], more)
 
     def abort(self, why: object = "") -> None:

@@ -25,13 +25,14 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
 from .collectives import Collective, NoCollective
+from .file_system import tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
 from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, file_size, step_number
-from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, read_point
+from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, nearest, read_point
 from .training import VALUE_MAX
 
 AGENT_WAIT_SECONDS = 10.0
@@ -107,7 +108,7 @@ class Monitor:
         self._names_gpu = False
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
-        self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]]] | None] = queue.SimpleQueue()
+        self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]], bool] | None] = queue.SimpleQueue()
         self._shard_reader: threading.Thread | None = None
         self._watches: list[Callable[[], None]] = []
         self._restored: RestorePoint | None = None
@@ -174,9 +175,11 @@ class Monitor:
             if answer.get("type") == "restore_point":
                 point = read_point(answer)
                 if not answer.get("look"):
-                    self._restored = point
-                    return point
-                self._report_restore(link, point, "seen" if is_there(point.path) else "missing", left_seconds)
+                    self._restored = nearest(point, answer)
+                    return self._restored
+                file = answer.get("look_file")
+                looked_for = os.path.join(point.path, str(file)) if file else point.path
+                self._report_restore(link, point, "seen" if is_there(looked_for) else "missing", left_seconds)
                 continue
             reason = str(answer.get("error"))
             if answer.get("final"):
@@ -342,7 +345,7 @@ class Monitor:
         self._outbox.check_values()  # anomalies are reported before the checkpoint
         shard = {"step": number, "path": directory, "file": files[0][0], "checksum": files[0][1]}
         identifier = self._outbox.add_notice({"type": "shard", **shard, **more, "at": time.time()})
-        self._shards.put((identifier, directory, files))
+        self._shards.put((identifier, directory, files, "tier" in more))
         if self._shard_reader is None:
             self._shard_reader = threading.Thread(
                 target=self._read_shards, args=(link,), name="understudy-shards", daemon=True
@@ -487,7 +490,7 @@ class Monitor:
 
     def _read_shards(self, link: Link) -> None:
         while (shard := self._shards.get()) is not None:
-            identifier, directory, files = shard
+            identifier, directory, files, is_named = shard
             try:
                 sizes = [file_size(directory, name) for name, _ in files]
             except OSError as error:
@@ -498,7 +501,9 @@ class Monitor:
                     {"file": name, "size_bytes": size, "checksum": checksum}
                     for (name, checksum), size in zip(files[1:], sizes[1:])
                 ]
-                self._outbox.complete_notice(identifier, {"size_bytes": sizes[0], **({"more": more} if more else {})})
+                tier = "" if is_named else tier_of(directory)
+                found = {"size_bytes": sizes[0], **({"more": more} if more else {}), **({"tier": tier} if tier else {})}
+                self._outbox.complete_notice(identifier, found)
             link.wake()
 
 

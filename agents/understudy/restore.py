@@ -40,6 +40,14 @@ def read_point(answer: dict[str, Any]) -> RestorePoint:
     return RestorePoint(step, path)
 
 
+def nearest(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
+    """With this rank's copy on its own node, where it is still there."""
+    path, file = answer.get("nearer_path"), answer.get("nearer_file")
+    if isinstance(path, str) and isinstance(file, str) and path and os.path.isfile(os.path.join(path, file)):
+        return RestorePoint(point.step, path)
+    return point
+
+
 def hook_failed(error: Exception) -> RestorePointUnknownError:
     return RestorePointUnknownError(f"the hook failed: {error!r}")
 

@@ -31,6 +31,7 @@ from understudy_agent.wire import (
     RestoreOutcome,
     RunName,
     SaveOrder,
+    Tier,
     Value,
 )
 from understudy_agent.wire_unknown import unknown_in_any
@@ -128,6 +129,7 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     layout: Layout = Layout.UNKNOWN
     blocked_seconds: Seconds | None = None
     write_seconds: Seconds | None = None
+    tier: Tier = Tier.UNKNOWN
 
 
 class DeletedNotice(msgspec.Struct, frozen=True, tag="checkpoint_deleted"):
@@ -246,6 +248,9 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     path: str
     managed: bool = True  # False: the job is not managed
     look: bool = False  # report whether the checkpoint is there, then ask again
+    look_file: str = ""
+    nearer_path: str = ""
+    nearer_file: str = ""
 
 
 class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):

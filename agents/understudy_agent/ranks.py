@@ -421,6 +421,7 @@ class RankConnection:
                 run=hello.run,
                 run_folder=hello.run_folder,
                 world_size=hello.world_size,
+                rank=hello.rank,
             )
             self._ask(message.id, asked)
         elif unknown := _unknown_value(message):
@@ -505,7 +506,16 @@ class RankConnection:
             self.answer(ErrorAnswer(error=str(error), id=identifier, final=error.final or UNSET))
             return
         self.answer(
-            RestorePointAnswer(id=identifier, step=point.step, path=point.path, managed=point.managed, look=point.look)
+            RestorePointAnswer(
+                id=identifier,
+                step=point.step,
+                path=point.path,
+                managed=point.managed,
+                look=point.look,
+                look_file=point.look_file,
+                nearer_path=point.nearer_path,
+                nearer_file=point.nearer_file,
+            )
         )
 
 
@@ -557,6 +567,7 @@ def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
         layout=notice.layout,
         blocked_seconds=notice.blocked_seconds,
         write_seconds=notice.write_seconds,
+        tier=notice.tier,
     )
 
 

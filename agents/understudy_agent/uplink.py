@@ -83,6 +83,7 @@ class RestorePointRequest:
     run: str = ""
     run_folder: str = ""
     world_size: int = 0  # of the rank that asks; 0: no rank asks
+    rank: int = -1
 
     def query(self) -> str:
         """Fields that have their default are left out."""

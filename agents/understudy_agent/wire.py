@@ -399,6 +399,16 @@ class Layout(WireEnum):
     RESHARDABLE = "reshardable"  # a gang of any size
 
 
+class Tier(WireEnum):
+    """What a checkpoint lies on, nearest first: the nearer, the more failures it is lost with."""
+
+    UNKNOWN = "unknown"
+    PEER = "peer"  # memory of the gang's nodes
+    LOCAL = "local"  # a disk or memory of the node that wrote it: a file system that no other node has
+    SHARED = "shared"  # a file system of several nodes
+    OBJECT = "object"  # an object store
+
+
 class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shard"):
     """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
@@ -423,6 +433,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     layout: Layout = Layout.UNKNOWN
     blocked_seconds: Duration | None = None  # by which this rank's training was held up; None: not known
     write_seconds: Duration | None = None  # from its begin until it was written
+    tier: Tier = Tier.UNKNOWN
 
 
 class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
@@ -690,6 +701,9 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     launch: Count = 0
     managed: bool = True  # False: the job is not managed; there is nothing to restore, and nothing was decided
     look: bool = False  # report whether the checkpoint is there, then ask again
+    look_file: str = ""  # in `path`; empty: `path` itself
+    nearer_path: str = ""  # a copy of the same checkpoint that this rank has on its own node, if it sees it there
+    nearer_file: str = ""  # in `nearer_path`: this rank's part
 
 
 class LauncherPhase(WireEnum):

@@ -282,6 +282,7 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     against: str  # what speaks against it; empty: nothing
     layout: str = ""  # "fixed" for as many ranks, "reshardable" for any number; empty: not known
     world_size: int = 0  # ranks that wrote it
+    tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
 class CheckpointInterval(msgspec.Struct, frozen=True):

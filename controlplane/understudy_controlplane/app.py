@@ -219,6 +219,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         read_slurm=SoonReadings(loop.read_soon, clock).ask,
         give_restore_point=restore_points.give,
         looker=restore_points.looker,
+        place=restore_points.place,
         note_run=restore_points.note_run,
         read_back=verifier.task,
         take_read_back=verifier.take,

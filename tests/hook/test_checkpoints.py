@@ -10,6 +10,7 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import TrainingSite, shards
+from understudy.file_system import tier_of
 from understudy_agent.config import Config
 from understudy_agent.wire import CheckpointDeleted, CheckpointShard, ShardFile
 
@@ -40,7 +41,7 @@ for step in (10, 20, 30, 40):
     path = folder / f"step-{step}"
     path.mkdir(exist_ok=True)
     try:
-        with monitor.checkpoints.begin(step, path) as save:
+        with monitor.checkpoints.begin(step, path, tier="shared" if step == 20 else "") as save:
             if rank == 0:
                 (path / "model").write_bytes(b"12345")
                 (path / "optimizer").write_bytes(b"123")
@@ -70,6 +71,8 @@ def test_a_rank_announces_all_its_files_together_and_nothing_of_a_save_that_fail
         assert (first.file, first.size_bytes, first.checksum) == ("model", 5, "crc32:cbf53a1c")
         assert first.more_files == (ShardFile("optimizer", 3),)
         assert (second.file, second.more_files) == ("", ())
+        by_itself = tier_of(site.checkpoints) or "unknown"
+        assert first.tier == second.tier == ("shared" if step == 20 else by_itself)
     assert shards(plane, 0, 30) == []
     [deleted] = [fact for fact in plane.facts if isinstance(fact, CheckpointDeleted)]
     assert (deleted.step, deleted.path) == (10, str(site.checkpoints / "step-10"))

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
-from understudy_agent.wire import Layout
+from understudy_agent.wire import Layout, Tier
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies, job_unknown
 from understudy_controlplane.api.jobs import job_record
@@ -86,6 +86,7 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     against: str  # what speaks against it; empty: nothing
     layout: str  # "fixed" for as many ranks, "reshardable" for any number; empty: not known
     world_size: int  # ranks that wrote it
+    tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
 class CheckpointInterval(msgspec.Struct, frozen=True):
@@ -171,6 +172,7 @@ def explain_checkpoints(
                 against,
                 "" if one.layout is Layout.UNKNOWN else one.layout.value,
                 one.world_size,
+                "" if one.tier is Tier.UNKNOWN else one.tier.value,
             )
             for one, against in judged[:CHECKPOINTS_SHOWN]
         ],

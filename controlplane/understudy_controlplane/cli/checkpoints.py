@@ -125,6 +125,12 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         known += {"fixed": f", for {one.world_size} ranks", "reshardable": ", for any number of ranks"}.get(
             one.layout, ""
         )
+        known += {
+            "peer": ", in memory of its nodes",
+            "local": ", on disks of its nodes",
+            "shared": ", on a shared file system",
+            "object": ", in an object store",
+        }.get(one.tier, "")
         against = f": {one.against}" if one.against else ""
         yield f"  {state}: step {one.step}, {one.path}, job {one.job_id}, {date(one.at)}{known}{against}"
     if len(explained.checkpoints) < explained.count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
@@ -19,6 +19,8 @@ from understudy_controlplane.fleet.job import (
 )
 
 NAMED_MAX = 3
+
+UNSEEN = "it lies on disks of nodes that this attempt does not have"
 
 RESTORES_FAILED_MAX = 2
 """Attempts in which the restore of a checkpoint failed; then it is struck off."""
@@ -39,6 +41,7 @@ class Catalogue:
     anomalies: Sequence[StoredAnomaly] = ()
     restores: Sequence[StoredRestoreReport] = ()
     doubt: str = ""  # why it is not known which jobs it continues
+    unseen: Set[str] = frozenset()  # paths on disks of nodes that not all nodes of the attempt see
 
 
 def decide(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> RestoreDecision:
@@ -76,7 +79,12 @@ def judged(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> l
 
 def _not_to_restore(checkpoint: Checkpoint, known: Catalogue, attempt: tuple[JobKey, Attempt], ranks: int) -> str:
     """Why this attempt, with a gang of this size, cannot restore it; empty: it can, as far as is known."""
-    return _gone(checkpoint) or struck_off(checkpoint, known.restores, attempt) or other_size(checkpoint, ranks)
+    return (
+        _gone(checkpoint)
+        or struck_off(checkpoint, known.restores, attempt)
+        or other_size(checkpoint, ranks)
+        or (UNSEEN if checkpoint.path in known.unseen else "")
+    )
 
 
 def other_size(checkpoint: Checkpoint, ranks: int) -> str:
@@ -99,15 +107,7 @@ def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], a
     """Why this attempt cannot restore it; empty: nothing is known. It was not restored in two attempts, or ranks of
     this one do not see it. Once is no proof: a node without the file system sees no checkpoint at all.
     """
-    against = [
-        one
-        for one in reports
-        if (one.step, one.path) == (checkpoint.step, checkpoint.path)
-        and one.outcome is not RestoreOutcome.SEEN
-        and (
-            one.job != checkpoint.job or one.attempt > checkpoint.attempt
-        )  # of what was there before, if it was written again
-    ]
+    against = [one for one in reports if _is_against(one, checkpoint)]
     now = [one for one in against if (one.job, one.attempt) == attempt and one.outcome is RestoreOutcome.MISSING]
     if now:
         return f"it is not there on {now[0].node}"
@@ -118,6 +118,15 @@ def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], a
     cause = "it was not there" if last.outcome is RestoreOutcome.MISSING else last.error
     named = ", ".join(f"{number} of job {job}" for job, number in attempts)
     return f"it was not restored in attempts {named} (rank {last.rank} on {last.node}: {cause})"
+
+
+def _is_against(report: StoredRestoreReport, checkpoint: Checkpoint) -> bool:
+    """It is of this checkpoint, and not of what was there before it was written again."""
+    return (
+        (report.step, report.path) == (checkpoint.step, checkpoint.path)
+        and report.outcome is not RestoreOutcome.SEEN
+        and (report.job != checkpoint.job or report.attempt > checkpoint.attempt)
+    )
 
 
 def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = ()) -> Checkpoint | None:
@@ -137,7 +146,27 @@ def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = 
 
 
 def _furthest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    return max(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.completed_at), default=None)
+    """Of copies of one checkpoint the one that every node can reach: `nearer_copies` are for single ranks."""
+    return max(checkpoints, key=lambda one: (one.step, not one.is_of_nodes, one.completed_at), default=None)
+
+
+def nearer_copies(known: Catalogue, chosen: Checkpoint) -> list[Checkpoint]:
+    """Copies of the chosen checkpoint on the nodes that wrote it, newest first. A rank may restore its own part of one
+    while other ranks restore the chosen one: each reads a file with the content that it wrote.
+    """
+    return sorted(
+        (
+            one
+            for one in known.complete
+            if one.is_of_nodes
+            and (one.job, one.attempt, one.step, one.ranks) == (chosen.job, chosen.attempt, chosen.step, chosen.ranks)
+            and one.ranks
+            and one.path != chosen.path
+            and not _gone(one)
+            and not any(_is_against(report, one) for report in known.restores)
+        ),
+        key=lambda one: -one.completed_at,
+    )
 
 
 def _is_proof(anomaly: StoredAnomaly) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
 from understudy_agent.parallelism import Parallelism, parallelism_of
-from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
+from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="
@@ -172,6 +172,13 @@ class Checkpoint:
     condition: Condition = Condition.AS_WRITTEN
     condition_why: str = ""
     layout: Layout = Layout.UNKNOWN
+    tier: Tier = Tier.UNKNOWN
+    row: int = field(default=0, compare=False)  # in the database
+
+    @property
+    def is_of_nodes(self) -> bool:
+        """Each node sees its own part alone, and it is lost with the node."""
+        return self.tier in (Tier.PEER, Tier.LOCAL)
 
     @property
     def ranks(self) -> int:
@@ -218,6 +225,14 @@ class RestoreDecision:
     path: str = ""
     why: str = ""  # what speaks against newer checkpoints, or why nothing is known
     ranks: int = 0  # a gang of no other size can restore it; 0: any can, or it is not known
+
+
+class RankPlace(NamedTuple):
+    """Where the answer for one rank differs from the gang's."""
+
+    look_file: str = ""  # of the chosen checkpoint, which its node is to see
+    nearer_path: str = ""  # a copy of the same checkpoint, on the rank's own node
+    nearer_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

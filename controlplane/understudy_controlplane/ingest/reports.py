@@ -43,7 +43,7 @@ from understudy_controlplane.access.admission import Admission, Denied, address_
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.identity import Identity, Permission
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision, TrainingRun
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, RestoreAnswer, RestoreDecision, TrainingRun
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
@@ -73,6 +73,7 @@ class RestoreQuery(BaseModel):
     if_managed: bool = False  # for a job that is not managed the answer is that, and nothing is decided
     looks: bool = False  # the rank that asks can look whether the checkpoint is there
     world_size: int = Field(0, ge=0, le=2**31 - 1)  # of the rank that asks; 0: no rank asks
+    rank: int = Field(-1, ge=-1, le=2**31 - 1)  # that asks; -1: none, or its agent is older
     run: str = Field("", max_length=255, pattern=r"^[^\x00]*$")  # to which the job belongs; empty: not known
     run_folder: str = Field("", max_length=TEXT_CHARACTERS_MAX, pattern=r"^[^\x00]*$")
 
@@ -93,8 +94,8 @@ class ReportDependencies:
     `unfit(node, now)` returns why no new job may start on the node; empty: it may. `read_slurm(user_id)` asks for a new
     reading of Slurm, for that user.
     `newest_checkpoint(job)` is for an attempt that begins now. `looker(job, attempt, node, ranks)` returns the node
-    whose rank is to look whether the checkpoint is there; empty: it is settled. `note_run(job, run)`: to which run it
-    belongs.
+    whose rank is to look whether the checkpoint is there; empty: it is settled. `place(job, attempt, rank, node)`:
+    where the answer for a rank differs from that of its gang. `note_run(job, run)`: to which run it belongs.
     `read_back(node)` returns what the node's agent is to read of a checkpoint; `take_read_back` takes what it found.
     """
 
@@ -111,6 +112,7 @@ class ReportDependencies:
     rates: Rates
     newest_checkpoint: Callable[[KnownJob], RestoreDecision] = lambda _: RestoreDecision(RestoreAnswer.FRESH)
     looker: Callable[[KnownJob, Attempt, str, int], str] = lambda *_: ""
+    place: Callable[[KnownJob, Attempt, int, str], RankPlace] = lambda *_: RankPlace()
     note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
@@ -169,7 +171,7 @@ async def _answer_restore_point(deps: ReportDependencies, query: RestoreQuery, i
     if query.run:
         await asyncio.to_thread(deps.note_run, known, TrainingRun(query.run, query.run_folder))
     attempt = Attempt(restart_count, query.launch)
-    return await _decided(deps, known, attempt, query.world_size, identity.node if query.looks else "")
+    return await _decided(deps, known, attempt, query, identity.node)
 
 
 async def _receive(deps: ReportDependencies, request: Request, identity: Identity) -> tuple[Cause | None, Response]:
@@ -198,18 +200,24 @@ async def _receive(deps: ReportDependencies, request: Request, identity: Identit
     return BY_STATUS.get(answered.status_code), answered
 
 
-async def _decided(deps: ReportDependencies, known: KnownJob, attempt: Attempt, ranks: int, node: str) -> Response:
-    """`node` can look whether the checkpoint is there; empty: it cannot. Where it is not known where to continue, hooks
-    of all releases take a refusal for that; none takes it for the beginning.
+async def _decided(
+    deps: ReportDependencies, known: KnownJob, attempt: Attempt, query: RestoreQuery, node: str
+) -> Response:
+    """`node` asks. Where it is not known where to continue, hooks of all releases take a refusal for that; none takes
+    it for the beginning.
     """
-    number = known.key.job_id
-    looker = await _settle(deps, known, attempt, ranks, node) if node else ""
+    number, ranks = known.key.job_id, query.world_size
+    looker = await _settle(deps, known, attempt, ranks, node) if query.looks else ""
     if looker not in ("", node):
         return refuse(503, f"a rank on {looker} looks whether the checkpoint is there", "ask again")
     decision = await asyncio.to_thread(deps.give_restore_point, known, attempt, ranks)
     if decision.answer is not RestoreAnswer.UNKNOWN:
         point = RestorePoint(number, attempt.restart_count, decision.step, decision.path, attempt.launch)
-        return answer(msgspec.structs.replace(point, look=bool(looker)))
+        if query.looks and decision.path:
+            place = await asyncio.to_thread(deps.place, known, attempt, query.rank, node)
+            more = place._asdict() if looker else {**place._asdict(), "look_file": ""}
+            point = msgspec.structs.replace(point, look=bool(looker), **more)
+        return answer(point)
     hint = (
         f"`understudy checkpoints --job {number}` lists them; `understudy job trust-checkpoints {number} REASON` makes "
         "suspect ones good for the next attempt"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from understudy_agent.wire import RestoreOutcome
+from understudy_agent.wire import RestoreOutcome, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
+from understudy_controlplane.decide.disks import Part, strangers
 from understudy_controlplane.decide.run_lineage import lineage
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
     KnownJob,
+    RankPlace,
     RestoreAnswer,
     RestoreDecision,
     RunJob,
@@ -31,8 +35,29 @@ KEPT_MAX = 10_000
 LOOK_SECONDS_MAX = 15.0
 """A rank that has not reported within this whether its checkpoint is there may be gone: another one looks."""
 
+STRANGERS_SECONDS_MAX = 30.0
+"""For the nodes that did not write a checkpoint on its nodes' disks to look whether they see it."""
+
+LOOK_AGAIN_SECONDS = 0.5
+"""Each rank of a gang asks meanwhile."""
+
+NOT_STARTED = "a node whose ranks have not started"
+
 ANY_LATER = Attempt(2**31 - 1)
 """For a decision that is not about one attempt."""
+
+
+@dataclass(slots=True)
+class _OnNodes:
+    """Of an attempt: what lies on disks of nodes, of the chosen checkpoint and of its copies."""
+
+    chosen: Checkpoint
+    parts: Mapping[int, Part]  # by rank; of one that lies there alone
+    nearer: Sequence[tuple[str, Mapping[int, Part]]]
+    asked_at: float
+    look_again_at: float = 0.0
+    started_at: float | None = None  # when all ranks had, or were waited for; None: not yet
+    look_files: dict[str, str] = field(default_factory=dict)  # by node that did not write its ranks' parts
 
 
 class RestorePoints:
@@ -48,6 +73,9 @@ class RestorePoints:
         self._settled: set[tuple[int, Attempt]] = set()
         self._runs: set[int] = set()
         """Jobs whose run is known."""
+        self._on_nodes: dict[tuple[int, Attempt], _OnNodes | None] = {}
+        self._unseen: dict[tuple[int, Attempt], frozenset[str]] = {}
+        """Paths that not all nodes of an attempt see, as far as they have looked."""
         self._ranks: dict[tuple[int, Attempt], int] = {}
         """Size of the gang for which the attempt's restore point was decided, or looked at; 0: it was not known."""
 
@@ -103,6 +131,7 @@ class RestorePoints:
         with self._lock:
             self._settled.discard(of_attempt)
             self._looking.pop(of_attempt, None)
+            self._on_nodes.pop(of_attempt, None)
         return self._stored(job, attempt)
 
     def _note_ranks(self, of_attempt: tuple[int, Attempt], ranks: int) -> None:
@@ -139,12 +168,13 @@ class RestorePoints:
             if (job.row, attempt) in self._settled:
                 return ""
             while decision.answer is RestoreAnswer.RESTORE:
-                outcomes = self._outcomes(job, attempt, decision)
-                if RestoreOutcome.SEEN in outcomes:
+                looks = self._who_looks(job, attempt, decision, node)
+                if looks == "":
                     break
-                if RestoreOutcome.MISSING not in outcomes:
-                    return self._choose_looker(job, attempt, node)
+                if looks is not None:
+                    return looks
                 self._looking.pop((job.row, attempt), None)
+                self._on_nodes.pop((job.row, attempt), None)
                 other = self._decide(job, attempt, self._ranks.get((job.row, attempt), 0))
                 self._fleet.replace_restore_point(job.row, attempt, decision.path, other, self._clock.now())
                 decision = self._stored(job, attempt)
@@ -154,6 +184,90 @@ class RestorePoints:
             self._settled.add((job.row, attempt))
             return ""
 
+    def place(self, job: KnownJob, attempt: Attempt, rank: int, node: str) -> RankPlace:
+        """For the answer to this rank."""
+        decision = self.give(job, attempt)
+        with self._lock:
+            on_nodes = self._of_nodes(job, attempt, decision)
+        if on_nodes is None:
+            return RankPlace()
+        look_file = on_nodes.look_files.get(node, "")
+        for path, parts in on_nodes.nearer:
+            part = parts.get(rank)
+            if part is not None and part.node == node and part.file:
+                return RankPlace(look_file, path, part.file)
+        return RankPlace(look_file)
+
+    def _who_looks(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision, node: str) -> str | None:
+        """The node that is to look; empty: the checkpoint was seen where it has to be; None: not all nodes see it. One
+        that lies on disks of nodes has to be seen by a node that did not write its ranks' parts, if there is one.
+        """
+        reports = self._checkpoints.restore_reports(job.key)
+        own = [one for one in reports if (one.attempt, one.path) == (attempt, decision.path)]
+        seen_by = {one.node for one in own if one.outcome is RestoreOutcome.SEEN}
+        on_nodes = self._of_nodes(job, attempt, decision)
+        have_to_look: Mapping[str, str] = {}
+        if on_nodes is not None and on_nodes.parts:
+            if not self._has_started(on_nodes, job, attempt):
+                return NOT_STARTED
+            have_to_look = on_nodes.look_files
+            seen_by &= have_to_look.keys() or seen_by
+        if seen_by:
+            return ""
+        is_missing = any(one.outcome is RestoreOutcome.MISSING for one in own)
+        if (
+            on_nodes is not None
+            and have_to_look
+            and self._clock.monotonic() - on_nodes.asked_at >= STRANGERS_SECONDS_MAX
+        ):
+            unseen = self._unseen.get((job.row, attempt), frozenset())
+            self._unseen[job.row, attempt] = unseen | {decision.path}
+            is_missing = True
+        if is_missing:
+            return None
+        return self._choose_looker(
+            job, attempt, node if node in have_to_look or not have_to_look else min(have_to_look)
+        )
+
+    def _has_started(self, on_nodes: _OnNodes, job: KnownJob, attempt: Attempt) -> bool:
+        """All ranks of the gang, or it was waited for them; then it is known which nodes have to look."""
+        now = self._clock.monotonic()
+        if on_nodes.started_at is None and now >= on_nodes.look_again_at:
+            started = self._checkpoints.nodes_of_ranks(job.key, attempt)
+            on_nodes.look_again_at = now + LOOK_AGAIN_SECONDS
+            on_nodes.look_files = strangers(on_nodes.parts, on_nodes.chosen.layout, started)
+            whole = len(started) >= self._ranks.get((job.row, attempt), 0)
+            if whole or now - on_nodes.asked_at >= LOOK_SECONDS_MAX:
+                on_nodes.started_at = now
+        return on_nodes.started_at is not None
+
+    def _of_nodes(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision) -> _OnNodes | None:
+        """None: nothing of it lies on disks of nodes."""
+        of_attempt = (job.row, attempt)
+        if of_attempt not in self._on_nodes:
+            if len(self._on_nodes) >= KEPT_MAX:
+                self._on_nodes.clear()
+            self._on_nodes[of_attempt] = self._look_up_of_nodes(job, decision)
+        return self._on_nodes[of_attempt]
+
+    def _look_up_of_nodes(self, job: KnownJob, decision: RestoreDecision) -> _OnNodes | None:
+        if decision.answer is not RestoreAnswer.RESTORE:
+            return None
+        known = self._catalogue(job)
+        same = [one for one in known.complete if (one.step, one.path) == (decision.step, decision.path)]
+        if not same:
+            return None
+        chosen = max(same, key=lambda one: one.completed_at)
+        nearer = [(one.path, self._parts(one)) for one in restore_point.nearer_copies(known, chosen)]
+        parts = self._parts(chosen) if chosen.tier is Tier.LOCAL else {}
+        return _OnNodes(chosen, parts, nearer, self._clock.monotonic()) if nearer or parts else None
+
+    def _parts(self, checkpoint: Checkpoint) -> dict[int, Part]:
+        """By rank, of ranks that wrote a file."""
+        shards = self._checkpoints.shards(checkpoint.row)
+        parts = {one.rank: Part(one.node, one.file) for one in reversed(shards) if one.file}
+        return dict(sorted(parts.items()))
+
     def _choose_looker(self, job: KnownJob, attempt: Attempt, node: str) -> str:
         """The first that asks; another one when it has reported nothing in time."""
         now = self._clock.monotonic()
@@ -162,10 +276,6 @@ class RestorePoints:
             looker, until = node, now + LOOK_SECONDS_MAX
             self._looking[job.row, attempt] = looker, until
         return looker
-
-    def _outcomes(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision) -> set[RestoreOutcome]:
-        reports = self._checkpoints.restore_reports(job.key)
-        return {one.outcome for one in reports if (one.attempt, one.path) == (attempt, decision.path)}
 
     def _stored(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
         decision = self._fleet.restore_point(job.row, attempt)
@@ -181,7 +291,8 @@ class RestorePoints:
         return decision
 
     def _decide(self, job: KnownJob, attempt: Attempt, ranks: int = 0) -> RestoreDecision:
-        return self._decide_of(self._catalogue(job), job, attempt, ranks)
+        known = replace(self._catalogue(job), unseen=self._unseen.get((job.row, attempt), frozenset()))
+        return self._decide_of(known, job, attempt, ranks)
 
     @staticmethod
     def _decide_of(known: restore_point.Catalogue, job: KnownJob, attempt: Attempt, ranks: int) -> RestoreDecision:

@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
+from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import (
     Attempt,
@@ -129,6 +129,14 @@ class CheckpointStore:
             worlds = _worlds(connection, job)
         key = max(worlds, default=None) if attempt is None else (attempt.restart_count, attempt.launch)
         return worlds.get(key, 0) if key is not None else 0
+
+    def nodes_of_ranks(self, job: JobKey, attempt: Attempt) -> dict[int, str]:
+        """Of the gang of this attempt: on which node each rank has started last."""
+        table = tables.rank_start
+        of_attempt = (table.c.restart_count == attempt.restart_count, table.c.launch == attempt.launch)
+        query = rows_of_job(table).where(*of_attempt).order_by(table.c.started_at, table.c.id)
+        with reading(self._engine) as connection:
+            return {row.rank: row.node for row in connection.execute(query, of_job(job))}
 
     def announced_checkpoints(self, job: JobKey) -> list[Checkpoint]:
         """Checkpoints of which any process of the job announced a shard."""
@@ -362,7 +370,17 @@ def _checkpoint(row: Row[Any], job: JobKey, written_over: bool = False) -> Check
         condition, why = Condition.WRITTEN_OVER, WRITTEN_OVER_WHY
     attempt = Attempt(row.restart_count, row.launch)
     return Checkpoint(
-        job, row.step, row.path, row.world_size, row.at, attempt, condition, why, Layout(row.layout or "unknown")
+        job,
+        row.step,
+        row.path,
+        row.world_size,
+        row.at,
+        attempt,
+        condition,
+        why,
+        Layout(row.layout or "unknown"),
+        Tier(row.tier or "unknown"),
+        row.id,
     )
 
 

@@ -49,6 +49,7 @@ from understudy_agent.wire import (
     Layout,
     RankStarted,
     RestoreReport,
+    Tier,
 )
 from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
@@ -75,8 +76,10 @@ JOB_FACT_TABLES: dict[type, Table] = {
     LaunchEnded: tables.launch_end,
 }
 
-OF_SAVE = ("layout", "blocked_seconds", "write_seconds")
+OF_SAVE = ("layout", "tier", "blocked_seconds", "write_seconds")
 """Of a shard, what is kept of its checkpoint alone."""
+
+TIERS = tuple(one for one in Tier if one is not Tier.UNKNOWN)
 
 OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 """What the shards of one checkpoint have in common."""
@@ -508,6 +511,7 @@ def _of_job(
         values.pop(name, None)
     if isinstance(fact, CheckpointShard):
         values["layout"] = "" if fact.layout is Layout.UNKNOWN else fact.layout.value
+        values["tier"] = "" if fact.tier is Tier.UNKNOWN else fact.tier.value
         values["more_files"] = [list(msgspec.structs.astuple(one)) for one in fact.more_files]
     if isinstance(fact, Anomaly):
         values["until"] = GOES_ON if fact.until is None else fact.until
@@ -537,6 +541,7 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         counted = {"shards": len(new), "size_bytes": sum(map(_size, new)), "at": at, "packed": False}
         counted |= {name: _longest(one[name] for one in found) for name in ("blocked_seconds", "write_seconds")}
         counted["layout"] = _layout({one["layout"] for one in found})
+        counted["tier"] = _tier({one["tier"] for one in found})
         insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, same | counted, _with_more_shards)
     for key, count in ranks.items():
         world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
@@ -551,6 +556,11 @@ def _longest(seconds: Iterable[float | None]) -> float | None:
 def _layout(found: Set[str]) -> str:
     """Of ranks that name different ones, the one that promises least."""
     return next((one.value for one in (Layout.FIXED, Layout.RESHARDABLE) if one.value in found), "")
+
+
+def _tier(found: Set[str]) -> str:
+    """Of ranks that name different ones, the one that is lost first."""
+    return next((one.value for one in TIERS if one.value in found), "")
 
 
 def _size(shard: Mapping[str, Any]) -> int:
@@ -596,6 +606,9 @@ def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
         "packed": new.packed,
         "layout": case(
             (stored.layout == Layout.FIXED.value, stored.layout), (new.layout == "", stored.layout), else_=new.layout
+        ),
+        "tier": case(
+            *((or_(stored.tier == one.value, new.tier == one.value), one.value) for one in TIERS), else_=new.tier
         ),
         **{name: _greater(stored[name], new[name]) for name in ("blocked_seconds", "write_seconds")},
     }

@@ -1,0 +1,47 @@
+"""On what a checkpoint lies: a file system that only this node has, or one that several nodes share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+TIERS = ("", "local", "shared")
+
+OF_NODE = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "ramfs", "tmpfs", "xfs", "zfs"})
+
+OF_SEVERAL = frozenset({"acfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}) | {
+    *("orangefs", "panfs", "pvfs2", "smb3", "wekafs"),
+    *("fuse.beegfs", "fuse.ceph", "fuse.dfuse", "fuse.glusterfs", "fuse.juicefs"),
+}
+
+MOUNTS = "/proc/self/mountinfo"
+
+
+def tier_of(path: str | os.PathLike[str]) -> str:
+    """Of TIERS, by the type of the file system; empty: not known, as for a container's overlay."""
+    try:
+        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+            kind = _type_of(os.path.realpath(path), mounts)
+    except OSError:
+        return ""
+    return "local" if kind in OF_NODE else "shared" if kind in OF_SEVERAL else ""
+
+
+def _type_of(path: str, mounts: Iterable[str]) -> str:
+    """Of lines as proc(5) describes them; the last one that is mounted at the longest part of the path."""
+    longest, found = "", ""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        place = _unescaped(fields[4])
+        if len(place) >= len(longest) and (place == path or path.startswith(place.rstrip("/") + "/")):
+            longest, found = place, after.split(" ", 1)[0]
+    return found
+
+
+def _unescaped(text: str) -> str:
+    for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(octal, character)
+    return text
