@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -68,6 +68,10 @@ bench-launcher: setup-check
 # make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"
 bench-recovery: setup
 	@$(RUN) -m tests.bench.recovery $(OPTIONS)
+
+# What saving and restoring cost with each tier, beside torch.save and DCP: build/bench/checkpoint.json.
+bench-checkpoint: setup
+	@$(RUN) -m tests.bench.checkpoint $(OPTIONS)
 
 # SEEDS simulations of 15 minutes each, from SEED on. It prints those that fail, and what was never seen.
 sim: setup-check

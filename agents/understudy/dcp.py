@@ -25,9 +25,12 @@ class UnderstudyWriter(FileSystemWriter):
     default: another process has no monitor.
     """
 
-    def __init__(self, monitor: Monitor, step: SupportsInt, path: str | os.PathLike[str], **options: Any) -> None:
-        """`options` are those of FileSystemWriter."""
+    def __init__(
+        self, monitor: Monitor, step: SupportsInt, path: str | os.PathLike[str], tier: str = "", **options: Any
+    ) -> None:
+        """`tier` is that of Checkpoints.begin, `options` are those of FileSystemWriter."""
         super().__init__(path, **options)
+        self._tier = tier
         self._checkpoints, self._step, self._place = monitor.checkpoints, step, path
         self._part = self._begin()  # in the training's thread: async_save goes on in another one
         self._coordinates = False
@@ -52,4 +55,4 @@ class UnderstudyWriter(FileSystemWriter):
         self._part.commit()
 
     def _begin(self) -> Save:
-        return self._checkpoints.begin(self._step, self._place, "reshardable")
+        return self._checkpoints.begin(self._step, self._place, "reshardable", self._tier)

@@ -14,20 +14,22 @@ from .checksum import SummedFile
 from .monitor import Monitor
 
 
-def save(
+def save(  # noqa: PLR0913 - those of begin() and of torch.save
     monitor: Monitor,
     state: Any,
     step: SupportsInt,
     path: str | os.PathLike[str],
     file: str = ".",
     layout: str = "",
+    *,
+    tier: str = "",
     **options: Any,
 ) -> None:
     """Writes `state` beside its place, and moves it there when it is on disk: a rank that is killed meanwhile leaves
-    the file of before. With `file`, `path` is a directory that all ranks share. `layout` is that of Checkpoints.begin,
-    `options` are those of torch.save.
+    the file of before. With `file`, `path` is a directory that all ranks share. `layout` and `tier` are those of
+    Checkpoints.begin, `options` are those of torch.save.
     """
-    with monitor.checkpoints.begin(step, path, layout) as part:
+    with monitor.checkpoints.begin(step, path, layout, tier) as part:
         place = os.fspath(path) if file == "." else os.path.join(path, file)
         os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)
         partial = f"{place}.partial"

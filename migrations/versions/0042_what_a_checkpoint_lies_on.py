@@ -20,5 +20,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("checkpoint") as table:
-        table.drop_column("tier")
+    op.drop_column("checkpoint", "tier")
