@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
+from understudy_agent.config import KeeperConfig
 from understudy_agent.reload import RELOADED
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.api.exported.gpus import GPUS
@@ -111,6 +112,18 @@ AGENT_KEYS = {
     "clocks, power and the driver's verdict)",
     "host": "section with `enabled` (false: neither fabric ports nor the host are checked), `disks` (file systems "
     "that jobs or Slurm need; `/`, `/tmp` and `/var`), `sys` and `proc`",
+    "keeper": "section of the keeper, below",
+}
+
+KEEPER_KEYS = {
+    "memory_bytes": "how much it holds at most; 0: a quarter of the node's memory",
+    "user_bytes": "how much of that the jobs of one user get; 0: all of it",
+    "listen": "address on which it listens for the keepers of other nodes",
+    "port": "port for them, the same on every node",
+    "address": "name or address by which other nodes reach it; empty: the node's name",
+    "socket": "Unix socket on which ranks of this node connect to it",
+    "bytes_per_second": "how fast it copies from other nodes at most, for all jobs together",
+    "keep_seconds": "how long it holds the parts of a job of which no process on this node was there",
 }
 
 
@@ -129,10 +142,19 @@ def _agent() -> Iterator[str]:
             "required"
             if field.required
             else ""
-            if field.name in ("nvml", "host", "spool")
+            if field.name in ("nvml", "host", "spool", "keeper")
             else f"`{_toml(field.default)}`"
         )
         yield f"| `{field.name}` | {default} | {AGENT_KEYS[field.name]} |"
+    yield ""
+    yield "## `[keeper]`"
+    yield ""
+    yield "In the same file, for [`understudy keeper`](peer-memory.md). It reads them at its start."
+    yield ""
+    yield "| key | default | meaning |"
+    yield "|---|---|---|"
+    for field in msgspec.structs.fields(KeeperConfig):
+        yield f"| `{field.name}` | `{_toml(field.default)}` | {KEEPER_KEYS[field.name]} |"
 
 
 def _section(name: str, model: type[BaseModel]) -> Iterator[str]:

@@ -21,7 +21,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 KEYS = {
     "action": "what a decision or an operator's request does",
-    "address": "from which a request came",
+    "address": "from which a request came, or of a keeper",
     "answer": "where an attempt continues: a member of RestoreAnswer",
     "attempt": "restart count and launch of a job",
     "because": "why a decision is what it is: a member of Because",

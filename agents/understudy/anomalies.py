@@ -43,6 +43,10 @@ class Series:
         self._normal = 0
         self._reported = 0
 
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
     def add(self, step: int, value: float) -> dict[str, Any] | None:
         """A notice where an anomaly begins or ends."""
         what = self._classify(value)
@@ -117,6 +121,11 @@ class AnomalyWatch:
     def __init__(self) -> None:
         self._loss = Series("loss")
         self._grad_norm = Series("grad_norm")
+
+    @property
+    def is_open(self) -> bool:
+        """An anomaly has begun and is not over."""
+        return self._loss.is_open or self._grad_norm.is_open
 
     def add(self, step: int, loss: float | None, grad_norm: float | None) -> list[dict[str, Any]]:
         notices = [

@@ -26,7 +26,9 @@ class SummedFile(io.BufferedIOBase):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = open(path, "wb")  # noqa: SIM115 - close() closes it
-        self._algorithm, self._sum = _new_sum()
+        found = new_sum()
+        assert found is not None
+        self._algorithm, self._sum = found
         self._summed_bytes = 0
         self._in_order = True
 
@@ -85,5 +87,8 @@ class _Crc32:
         return f"{self._value:08x}"
 
 
-def _new_sum() -> tuple[str, Any]:
-    return ("crc32", _Crc32()) if xxhash is None else ("xxh3", xxhash.xxh3_128())
+def new_sum(algorithm: str = "") -> tuple[str, Any] | None:
+    """Its name, and itself with update() and hexdigest(): by this algorithm, or the fastest. None: not here."""
+    if xxhash is not None and algorithm in ("", "xxh3"):
+        return "xxh3", xxhash.xxh3_128()
+    return ("crc32", _Crc32()) if algorithm in ("", "crc32") else None

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from .never_raise import log
+from .state_pickle import StatePickler, StateUnpickler, as_bytes
 
 NONE = -1
 """In place of a step: this rank has not kept the state, or it is not whole."""
@@ -119,41 +119,16 @@ def _device(group: Any) -> torch.device:
     )
 
 
-class _Pickler(pickle.Pickler):
-    """Everything but the content of tensors."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.tensors: list[torch.Tensor] = []
-
-    def persistent_id(self, one: Any) -> Any:
-        if not isinstance(one, torch.Tensor):
-            return None
-        self.tensors.append(one.detach().contiguous())
-        return one.dtype, tuple(one.shape), one.device.type
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.tensors: list[torch.Tensor] = []
-
-    def persistent_load(self, known: Any) -> torch.Tensor:
-        dtype, shape, device = known
-        self.tensors.append(torch.empty(shape, dtype=dtype, device=device))
-        return self.tensors[-1]
-
-
 def _send(state: Any, to: int, group: Any) -> None:
     file, device = io.BytesIO(), _device(group)
-    pickler = _Pickler(file)
+    pickler = StatePickler(file)
     pickler.dump(state)
     words = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(device)
     to = _global_rank(to, group)
     dist.send(torch.tensor([words.numel()], dtype=torch.int64, device=device), to, group)
     dist.send(words, to, group)
     for bucket in _buckets(pickler.tensors):
-        dist.send(torch.cat([_bytes(one).to(device) for one in bucket]), to, group)
+        dist.send(torch.cat([as_bytes(one).to(device) for one in bucket]), to, group)
 
 
 def _receive(source: int, group: Any) -> Any:
@@ -162,10 +137,10 @@ def _receive(source: int, group: Any) -> Any:
     dist.recv(length, source, group)
     words = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
     dist.recv(words, source, group)
-    unpickler = _Unpickler(io.BytesIO(words.cpu().numpy().tobytes()))
+    unpickler = StateUnpickler(io.BytesIO(words.cpu().numpy().tobytes()))
     state = unpickler.load()
     for bucket in _buckets(unpickler.tensors):
-        parts = [_bytes(one) for one in bucket]
+        parts = [as_bytes(one) for one in bucket]
         received = torch.empty(sum(one.numel() for one in parts), dtype=torch.uint8, device=device)
         dist.recv(received, source, group)
         for one, content in zip(parts, torch.split(received, [part.numel() for part in parts]), strict=True):
@@ -187,11 +162,6 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
             bucket, size = [], 0
     if bucket:
         yield bucket
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A view."""
-    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _global_rank(rank: int, group: Any) -> int:

@@ -409,6 +409,13 @@ class Monitor:
         self._data.add(seconds)
 
     @property
+    def has_anomaly(self) -> bool:
+        """NaN or a jump in what was observed lasts."""
+        if self._link is not None:
+            self._outbox.check_values()
+        return self._outbox.has_anomaly
+
+    @property
     def step_number(self) -> int | None:
         """Of the step under way, or of the last one."""
         return None if self._number is None else step_number(self._number)

@@ -79,6 +79,11 @@ class Outbox:
                 for notice in self._watch.add(step, loss, grad_norm):
                     self.add_notice(notice)
 
+    @property
+    def has_anomaly(self) -> bool:
+        """Among the values that were checked."""
+        return self._watch.is_open
+
     def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:
         with self._lock:
             if identifier in self._notices:

@@ -9,13 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from understudy_agent.config import Config, ConfigError, check_identity, load_config, read_boot_id, tls_of
+from understudy_agent.config import (
+    DEFAULT_CONFIG,
+    Config,
+    ConfigError,
+    check_identity,
+    load_config,
+    read_boot_id,
+    tls_of,
+)
 from understudy_agent.enrolment import enroll
 from understudy_agent.log import fields, log, set_up_logging
 from understudy_agent.loop import Agent
 from understudy_agent.ranks import SocketInUseError
-
-DEFAULT_CONFIG = Path("/etc/understudy/agent.toml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+DEFAULT_CONFIG = Path("/etc/understudy/agent.toml")
+
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), less its final zero byte
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -38,6 +40,30 @@ class HostConfig(msgspec.Struct, frozen=True):
     proc: Path = Path("/proc")
     disks: tuple[Path, ...] = (Path("/"), Path("/tmp"), Path("/var"))  # noqa: S108 - read, not written to
     """File systems that jobs or Slurm need. The agent reports their free space and whether they became read-only."""
+
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+
+
+class KeeperConfig(msgspec.Struct, frozen=True):
+    """Of `understudy keeper`, which the agent does not start."""
+
+    memory_bytes: Bytes = 0
+    """How much it holds at most; 0: a quarter of the node's memory."""
+    user_bytes: Bytes = 0
+    """How much of that one user's jobs get; 0: all of it."""
+    listen: str = "0.0.0.0"  # noqa: S104 - other nodes have to reach it
+    """Address on which it listens for other keepers."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 7119
+    """Port for other keepers, the same on every node."""
+    address: str = ""
+    """Name or address by which other nodes reach it; empty: the node's name."""
+    socket: Path = Path("/run/understudy-keeper/keeper.sock")
+    """Unix socket on which ranks of this node connect to it."""
+    bytes_per_second: Annotated[float, msgspec.Meta(ge=1e6, le=1e12)] = 1e9
+    """How fast it copies from other nodes at most, of all jobs together."""
+    keep_seconds: Annotated[float, msgspec.Meta(ge=60, le=604_800)] = 3600.0
+    """How long it holds what no process of the job on this node has used."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     nvml: NvmlConfig = NvmlConfig()
     host: HostConfig = HostConfig()
+    keeper: KeeperConfig = KeeperConfig()
 
 
 REQUIRED = ("cluster", "control_plane_urls")
@@ -90,10 +117,11 @@ def parse_config(text: str, origin: str, environment: Mapping[str, str] = os.env
         config = msgspec.convert(data, Config, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{origin}: {_readable(str(error))}") from error
-    if len(os.fsencode(config.socket)) > SOCKET_PATH_BYTES_MAX:
-        raise ConfigError(
-            f"{origin}: socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter one"
-        )
+    for key, path in (("socket", config.socket), ("keeper.socket", config.keeper.socket)):
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            raise ConfigError(
+                f"{origin}: {key}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter one"
+            )
     node = config.node or environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     urls = tuple(url.rstrip("/") for url in config.control_plane_urls)
     return msgspec.structs.replace(config, node=node, control_plane_urls=urls)

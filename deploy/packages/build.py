@@ -179,6 +179,8 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
         write(tree / HOME / "pyvenv.cfg", f"home = /usr/bin\nversion = {flavour.python}\n")
         link(tree / HOME / "bin/python", f"/usr/bin/python{flavour.python}")
         write(tree / HOME / "bin/understudy", COMMAND, 0o755)
+        unit = "understudy-keeper.service"
+        copy(DEPLOY / "systemd" / unit, tree / "usr/lib/systemd/system" / unit)
         link(tree / "usr/bin/understudy", f"/{HOME}/bin/understudy")
     else:
         everything = closure([f"{PROJECT}[controlplane,notify,postgres]"])

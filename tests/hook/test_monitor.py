@@ -47,6 +47,8 @@ FRAMEWORKS = {
     "checksum": {"xxhash"},  # where it is installed
     "ddp": {"torch"},
     "live": {"torch"},
+    "peer": {"torch"},
+    "state_pickle": {"torch"},
     "huggingface": {"torch", "transformers"},
     "lightning": {"torch", "lightning", "pytorch_lightning"},
 }

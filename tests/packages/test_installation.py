@@ -35,7 +35,20 @@ SlurmdParameters=config_overrides
 NodeName=head1 NodeAddr=198.18.0.1 CPUs=2
 PartitionName=train Nodes=ALL Default=YES State=UP
 """
-SECURITY_MAX = {"understudy-controlplane": 2.5, "understudy-agent": 5.0}
+SECURITY_MAX = {"understudy-controlplane": 2.5, "understudy-agent": 5.0, "understudy-keeper": 2.5}
+KEEPER = """
+from understudy.keeper import KeeperError, KeeperLink, Staging, sum_of
+import os, pwd
+link, staging = KeeperLink("/run/understudy-keeper/keeper.sock", 1), Staging()
+staging.make_room(6)[:6] = b"weight"
+save = [0, 0, 5]
+part = {"save": save, "world_size": 2, "length": 6, "checksum": sum_of(b"weight")}
+print(link.ask("put", staging.descriptor, rank=0, **part), link.read(staging, save=save, rank=0))
+try:  # from itself, so by MUNGE at both ends
+    link.ask("fetch", keeper=link.address, rank=1, **part)
+except KeeperError as error:
+    print(error)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +98,7 @@ def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[
     machine.run("apt-get install -qq -y --no-install-recommends /shared/one/*.deb")
     init_overwrites_nothing(machine)
     start_services(machine)
+    the_keeper_holds_parts(machine)
     services_are_confined(machine)
     a_node_is_held_and_released(machine)
     the_agent_reloads_its_configuration(machine)
@@ -141,6 +155,18 @@ def start_services(machine: Machine) -> None:
     shown = follow(machine, "Look at it", "/")
     assert "mycluster" in shown
     assert "problem" not in shown
+
+
+def the_keeper_holds_parts(machine: Machine) -> None:
+    """Within its sandbox, where it has the rights of no user."""
+    assert machine.run("systemctl is-enabled understudy-keeper", status=1).strip() == "disabled"
+    machine.run("systemctl start understudy-keeper")
+    (machine.shared / "part.py").write_text(KEEPER)
+    shown = machine.run("setpriv --reuid=65534 --clear-groups /opt/understudy/bin/python -I /shared/part.py")
+    assert "{'held': True} 6" in shown
+    assert "the other keeper: this part is not held" in shown
+    assert "CapEff:\t0000000000000000" in machine.run("cat /proc/$(systemctl show -P MainPID understudy-keeper)/status")
+    machine.run("systemctl stop understudy-keeper")
 
 
 def services_are_confined(machine: Machine) -> None:

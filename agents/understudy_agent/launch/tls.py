@@ -40,12 +40,17 @@ def make_key() -> JobKey:
 
 
 def launcher_context(key: JobKey) -> ssl.SSLContext:
+    return context_with(key.pem)
+
+
+def context_with(pem: bytes) -> ssl.SSLContext:
+    """Of the end that accepts connections, with this key and certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # no seat resumes a session
+    context.num_tickets = 0  # no session is resumed
     holder = os.memfd_create("key")  # Python reads keys from files only
     try:
-        os.write(holder, key.pem)
+        os.write(holder, pem)
         context.load_cert_chain(f"/proc/self/fd/{holder}")
     finally:
         os.close(holder)

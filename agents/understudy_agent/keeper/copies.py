@@ -1,0 +1,221 @@
+"""Between keepers: what this one gives to others, and what it takes from them.
+
+Belongs here: the messages between two keepers that have proven themselves (`proof.py`). Must not: which keeper copies
+from which, which the ranks of a gang agree on.
+
+The keeper that has a part never sends it by itself: another one asks for it, for a user of its own node whom it knows
+from the kernel. So no user can fill the memory of a node on which he has no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from understudy_agent.keeper.frames import BLOCK_BYTES, ClosedError, Frames, Message, ProtocolError, number, text
+from understudy_agent.keeper.proof import Identity, connect
+from understudy_agent.keeper.store import PLACES, AlreadyTakenError, Key, NoRoomError, Part, Save, Store
+from understudy_agent.log import fields, log
+
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 120.0
+WAIT_SECONDS = 5
+"""For a new part, in one question to another keeper."""
+AGAIN_SECONDS = (1.0, 2.0, 5.0, 15.0)
+KNOWN_MAX = 1024
+RANK_MAX = 2**31 - 1
+ID_MAX = 2**32 - 1
+LENGTH_MAX = 2**46
+
+
+def save_of(message: Message, name: str = "save") -> Save:
+    """Raises ProtocolError."""
+    value = message.get(name)
+    numbers = value if isinstance(value, list) and len(value) == 3 else [None]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= 2**53 for one in numbers):
+        raise ProtocolError(f"{name} is {str(value)[:60]!r}, and not restart count, launch and step")
+    return Save(*numbers)
+
+
+def key_of(message: Message, user_id: int) -> Key:
+    """Raises ProtocolError."""
+    job_id, rank = number(message, "job_id", ID_MAX), number(message, "rank", RANK_MAX)
+    return Key(user_id, job_id, save_of(message), rank)
+
+
+def described(part: Part) -> dict[str, object]:
+    return {
+        "save": list(part.key.save),
+        "rank": part.key.rank,
+        "world_size": part.world_size,
+        "length": part.length,
+        "checksum": part.checksum,
+        "restored": len(part.restored_by),
+    }
+
+
+class Pace:
+    """Not more bytes a second than this, of all copies together; what is not used is not saved up."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def note(self, count: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + count / self._rate
+            ahead = self._free_at - now
+        if ahead > 0.02:
+            time.sleep(ahead)
+
+
+def give(frames: Frames, store: Store) -> None:
+    """Answers another keeper until it closes the connection. Raises ProtocolError and OSError."""
+    frames.link.settimeout(IDLE_SECONDS)
+    while True:
+        try:
+            message = frames.receive()
+        except ClosedError:
+            return
+        user_id, job_id = number(message, "user_id", ID_MAX), number(message, "job_id", ID_MAX)
+        kind = message.get("type")
+        if kind == "list":
+            frames.send(_list(message, store, user_id, job_id))
+        elif kind == "get":
+            send_part(frames, store, key_of(message, user_id))
+        elif kind == "have":
+            store.note_copy(key_of(message, user_id))
+        else:
+            frames.send({"error": f"this keeper does not know {str(kind)[:40]!r}"})
+
+
+def send_part(frames: Frames, store: Store, key: Key) -> None:
+    with store.reading(key) as part:
+        if part is None:
+            frames.send({"error": "this part is not held"})
+            return
+        frames.send({"type": "part", **described(part)})
+        with memoryview(part.content) as content:
+            frames.send_bytes(content)
+        store.counts.bytes_sent += part.length
+
+
+def _list(message: Message, store: Store, user_id: int, job_id: int) -> dict[str, object]:
+    named = _objects(message, "known")
+    known = {Key(user_id, job_id, save_of(one), number(one, "rank", RANK_MAX)) for one in named}
+    found = store.await_parts(user_id, job_id, known, number(message, "wait_seconds", WAIT_SECONDS))
+    whole = store.whole_of(user_id, job_id)
+    return {
+        "parts": [described(one) for one in sorted(found, key=lambda one: one.key.save)],
+        "whole": list(whole) if whole else None,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ward:
+    """Ranks of one node, whose parts this keeper copies."""
+
+    user_id: int
+    job_id: int
+    address: str
+    ranks: frozenset[int]
+
+
+class Copier:
+    """Takes parts from other keepers."""
+
+    def __init__(self, store: Store, identity: Identity, pace: Pace, wait_seconds: int = WAIT_SECONDS) -> None:
+        self._store, self._identity, self._pace, self._wait_seconds = store, identity, pace, wait_seconds
+
+    def fetch(self, key: Key, asked: Message, address: str) -> None:
+        """One part, for a rank that has lost it, as another keeper described it. Raises ProtocolError, NoRoomError and
+        OSError.
+        """
+        frames = connect(address, self._identity, CONNECT_SECONDS)
+        with contextlib.closing(frames):
+            frames.link.settimeout(IDLE_SECONDS)
+            self._take(frames, key, asked, key.save)
+
+    def follow(self, ward: Ward, ended: threading.Event) -> None:
+        """Copies each new part of the ward until `ended`. Never raises."""
+        failures = 0
+        problem = ""
+        while not ended.is_set():
+            try:
+                with contextlib.closing(connect(ward.address, self._identity, CONNECT_SECONDS)) as frames:
+                    frames.link.settimeout(IDLE_SECONDS)
+                    failures, problem = 0, ""
+                    self._follow(frames, ward, ended)
+            except (OSError, ProtocolError, ClosedError) as error:
+                failures += 1
+                if str(error) != problem:
+                    problem = str(error)
+                    log.warning("keeper_not_reached", extra=fields(address=ward.address, job=ward.job_id, error=error))
+                ended.wait(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS)) - 1])
+
+    def _follow(self, frames: Frames, ward: Ward, ended: threading.Event) -> None:
+        seen: dict[Key, None] = {}
+        while not ended.is_set():
+            known: list[Message] = [{"save": list(key.save), "rank": key.rank} for key in seen]
+            of_job: Message = {"user_id": ward.user_id, "job_id": ward.job_id}
+            frames.send({"type": "list", **of_job, "known": known, "wait_seconds": self._wait_seconds})
+            answer = frames.receive()
+            whole = save_of(answer, "whole") if answer.get("whole") else None
+            for one in _objects(answer, "parts"):
+                key = key_of({**one, "job_id": ward.job_id}, ward.user_id)
+                if ended.is_set():
+                    return
+                seen[key] = None
+                if key.rank not in ward.ranks:
+                    continue
+                try:
+                    self._take(frames, key, one, whole)
+                except AlreadyTakenError:
+                    continue
+                except NoRoomError as error:
+                    log.warning("copy_not_held", extra=fields(job=ward.job_id, rank=key.rank, reason=error))
+                    continue
+                frames.send({"type": "have", **of_job, "save": list(key.save), "rank": key.rank})
+            while len(seen) > KNOWN_MAX:
+                del seen[next(iter(seen))]
+
+    def _take(self, frames: Frames, key: Key, asked: Message, whole: Save | None) -> None:
+        with self._store.reading(key) as held:
+            if held is not None:
+                return
+        length, checksum = number(asked, "length", LENGTH_MAX), text(asked, "checksum")
+        part = self._store.reserve(key, number(asked, "world_size", RANK_MAX), length, checksum, whole)
+        try:
+            self._receive(frames, part)
+        except BaseException:
+            self._store.give_up(part)
+            raise
+        self._store.counts.bytes_received += length
+        self._store.finish(part, places=PLACES)
+
+    def _receive(self, frames: Frames, part: Part) -> None:
+        key = part.key
+        frames.send(
+            {"type": "get", "user_id": key.user_id, "job_id": key.job_id, "save": list(key.save), "rank": key.rank}
+        )
+        answer = frames.receive()
+        if answer.get("error"):
+            raise NoRoomError(f"the other keeper: {text(answer, 'error', 500)}")
+        if (answer.get("length"), answer.get("checksum")) != (part.length, part.checksum):
+            raise ProtocolError("the other keeper gives another part than it named")
+        with memoryview(part.content) as content:
+            for at in range(0, part.length, BLOCK_BYTES):
+                piece = content[at : at + BLOCK_BYTES]
+                frames.receive_into(piece)
+                self._pace.note(len(piece))
+
+
+def _objects(message: Message, name: str) -> Sequence[dict[str, Any]]:
+    found = message.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

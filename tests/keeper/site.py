@@ -1,0 +1,106 @@
+"""Nodes of this machine with a keeper each, and gangs whose ranks are on them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests import PYTHON_PATH
+from tests.hook.training_site import TrainingSite
+from tests.testbed.configuration import free_ports
+
+WAIT_SECONDS = 30.0
+
+
+class KeeperSite(TrainingSite):
+    """Nodes are addresses of 127.0.0.0/8, and all keepers have the same munged."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._port = free_ports(1)[0]
+        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes: Sequence[str] = ()
+        self._munged = self._start_munged()
+
+    def close(self) -> None:
+        for node in list(self._keepers):
+            self.kill(node)
+        self._munged.terminate()
+        self._munged.wait(WAIT_SECONDS)
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes:
+            self._start(node)
+        for node in nodes:
+            self.wait_for(self.socket(node).exists, f"the keeper of {node} listens")
+
+    def _start(self, node: str, memory_bytes: int = 1 << 26) -> None:
+        config = self.folder / f"{node}.toml"
+        config.write_text(
+            f'cluster = "c"\ncontrol_plane_urls = ["http://127.0.0.1:9"]\nnode = "{node}"\n'
+            f'munge_socket = "{self.folder}/munge/socket"\n'
+            f'[keeper]\nmemory_bytes = {memory_bytes}\nlisten = "{address(node)}"\naddress = "{address(node)}"\n'
+            f'port = {self._port}\nsocket = "{self.socket(node)}"\n'
+        )
+        with (self.folder / f"{node}.log").open("ab") as output:
+            self._keepers[node] = subprocess.Popen(
+                [sys.executable, "-P", "-m", "understudy_agent.keeper", "--config", str(config)],
+                env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self, node: str) -> None:
+        """As the node's power does."""
+        keeper = self._keepers.pop(node)
+        keeper.send_signal(signal.SIGKILL)
+        keeper.wait(WAIT_SECONDS)
+        self.socket(node).unlink(missing_ok=True)
+
+    def socket(self, node: str) -> Path:
+        return self.folder / f"{node}.sock"
+
+    def train_on(self, nodes: Sequence[str], script: str, attempt: int = 0) -> list[str]:
+        """One rank on each. What each of them logged."""
+        self._nodes = nodes
+        return self._run(script, self._ranks(len(nodes), self.folder / "no-agent.sock", attempt))
+
+    def _rank(self, rank: int, world: int, socket: Path, attempt: int) -> dict[str, str]:
+        here = {
+            "SLURMD_NODENAME": self._nodes[rank],
+            "UNDERSTUDY_KEEPER_SOCKET": str(self.folder / "%n.sock"),
+            "ATTEMPT": str(attempt),
+        }
+        return {**super()._rank(rank, world, socket, attempt), **here}
+
+    def _start_munged(self) -> subprocess.Popen[bytes]:
+        folder = self.folder / "munge"
+        folder.mkdir(mode=0o755)
+        key = folder / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        files = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
+        with (folder / "output").open("wb") as output:
+            munged = subprocess.Popen(
+                ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *files],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.wait_for((folder / "socket").exists, "munged listens")
+        return munged
+
+    def wait_for(self, state: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not state():
+            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}"
+            time.sleep(0.02)
+
+
+def address(node: str) -> str:
+    return f"127.0.17.{node.removeprefix('n')}"
