@@ -107,6 +107,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.attempt.name: _attempts(shape),
         tables.launch_start.name: _launch_starts(shape),
         tables.launch_end.name: _launch_ends(shape),
+        tables.launch_evidence.name: _evidence(shape),
         tables.rank_start.name: _rank_starts(shape),
         tables.gang_world.name: _worlds(shape),
         tables.first_step.name: _first_steps(shape),
@@ -258,6 +259,22 @@ def _launch_ends(shape: Shape) -> Iterator[Row]:
             "counted": False,
             "failed_node": "",
             "blamed": "[]",
+            "at": at,
+            "received_at": at,
+        }
+
+
+def _evidence(shape: Shape) -> Iterator[Row]:
+    """Of one launch in ten."""
+    for job in list(shape.jobs_of(KEPT.events_days - 1))[::20]:
+        at = _begun(job, shape) + 38_000
+        yield {
+            "job": job,
+            "restart_count": 0,
+            "launch": 0,
+            "kind": "hang",
+            "summary": "rank 3 on gpu-r001-n03 did not enter collective 1234 (nccl:all_reduce) of group 0:default_pg",
+            "text": "x" * 12_000,
             "at": at,
             "received_at": at,
         }

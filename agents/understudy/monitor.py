@@ -25,6 +25,7 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
 from .collectives import Collective, NoCollective
+from .evidence import answer_when_asked
 from .file_system import tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
@@ -89,6 +90,7 @@ class Monitor:
             self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
+            answer_when_asked(self._outbox.collectives.latest)
         except IdentityError as error:
             log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
         except (OSError, RuntimeError) as error:  # no more files or threads

@@ -25,6 +25,7 @@ from understudy_agent.wire import (
     LaunchEnded,
     LauncherAnswer,
     LauncherState,
+    LaunchEvidence,
     LaunchStarted,
     Layout,
     OrderState,
@@ -184,7 +185,7 @@ class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
     """A launcher's fact about a launch of the gang whose state it has reported."""
 
     id: Size
-    fact: LaunchStarted | LaunchEnded
+    fact: LaunchStarted | LaunchEnded | LaunchEvidence
 
 
 class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
@@ -288,7 +289,7 @@ class UnknownMessage(msgspec.Struct, frozen=True):
 
 
 _TYPES = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Message))
-_FACT_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in (LaunchStarted, LaunchEnded))
+_FACT_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in (LaunchStarted, LaunchEnded, LaunchEvidence))
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _unknown_decoder = msgspec.json.Decoder(UnknownMessage)
 _encoder = msgspec.json.Encoder()

@@ -58,6 +58,7 @@ TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
 SECTION_CHARACTERS_MAX = 64
 STACK_CHARACTERS_MAX = 512
+EVIDENCE_CHARACTERS_MAX = 32_768
 WORK_MAX = 1e30
 PEERS_MAX = 6
 """With which a rank's transfers are reported: in a pipeline it has two or four."""
@@ -597,6 +598,31 @@ class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_e
     user_id: UserId = 0
 
 
+class EvidenceKind(StrEnum):
+    """Of what a launch's evidence is."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> EvidenceKind | None:
+        return cls.OTHER if isinstance(value, str) else None
+
+    HANG = "hang"  # what the ranks of a gang that hung were doing before they were ended
+    CRASH = "crash"  # what ranks that failed wrote last
+    OTHER = "other"
+
+
+class LaunchEvidence(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_evidence"):
+    """What the ranks of a launch showed before they were ended. Key: (job, restart_count, launch, kind)."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    kind: EvidenceKind
+    at: float
+    summary: Text
+    text: Annotated[str, Meta(max_length=EVIDENCE_CHARACTERS_MAX)]
+    user_id: UserId = 0
+
+
 JobFact = (
     RankStarted
     | FirstStep
@@ -606,6 +632,7 @@ JobFact = (
     | RestoreReport
     | LaunchStarted
     | LaunchEnded
+    | LaunchEvidence
 )
 """Facts that processes of a job report about it."""
 

@@ -109,6 +109,19 @@ class Incident(msgspec.Struct, frozen=True):
     outcome: str
 
 
+class Evidence(msgspec.Struct, frozen=True):
+    job_id: int
+    launch: int
+    kind: str
+    at: float
+    summary: str
+    text: str
+
+
+class EvidenceList(msgspec.Struct, frozen=True):
+    items: tuple[Evidence, ...]
+
+
 class Decision(msgspec.Struct, frozen=True):
     id: int
     at: float

@@ -30,6 +30,7 @@ from understudy_controlplane.api.commissioning import commissioning_router
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.drills import DrillDependencies, drills_router
 from understudy_controlplane.api.events import EventFeed, events_router
+from understudy_controlplane.api.evidence import evidence_router
 from understudy_controlplane.api.explain import explain_router
 from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
@@ -110,6 +111,7 @@ READ_ROUTERS = (
     topology_router,
     signals_router,
     maintenance_router,
+    evidence_router,
     post_mortem_router,
     report_router,
     commissioning_router,

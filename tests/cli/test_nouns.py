@@ -77,6 +77,14 @@ def test_a_post_mortem_is_markdown_and_of_an_incident_that_there_is(observing: S
     assert refused == "there is no incident 99; `understudy incident list` lists them\n"
 
 
+def test_what_ranks_showed_is_printed_for_a_job_and_an_incident(observing: Served) -> None:
+    assert observing.run("job", "evidence", "3").startswith("nothing was kept: ")
+    assert json.loads(observing.run("job", "evidence", "3", "--json")) == {"items": []}
+    refused = observing.run("incident", "show", "99", "--evidence", status=1)
+    assert refused == "there is no incident 99; `understudy incident list` lists them\n"
+    assert "choose one of them" in observing.run("incident", "show", "1", "--evidence", "--post-mortem", status=2)
+
+
 def test_the_report_of_commissioning_names_who_is_accepted_and_why_others_are_not(acting: Served) -> None:
     shown = acting.run("commission", "report")
     assert shown.startswith("# Cluster ")

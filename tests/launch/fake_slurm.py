@@ -2,7 +2,9 @@
 
 The launcher and its seats are the real ones. What the kernel does here only when disks fail is played: where a file
 `stuck.NODE` is in the home directory, that node's ranks do not die of SIGKILL; where there is a `mute.NODE`, no seat
-that starts there is heard of; where there is a `slow.NODE`, a program needs five seconds to be started there.
+that starts there is heard of; where there is a `slow.NODE`, a program needs five seconds to be started there. Where
+there is an `unreadable.NODE`, the files of PyTorch's flight recorder hang, and a seat with a `shows_nothing.NODE` does
+not answer what its ranks are doing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_agent.launch import rank_process, seat
+from understudy_agent.launch import evidence, rank_process, seat
 from understudy_agent.launch.tree import below, kill_below
 from understudy_controlplane.slurm.hostlist import expand
 
@@ -84,6 +86,11 @@ def run_seat(arguments: list[str]) -> int:
         return 1
     if (HOME / f"slow.{node}").exists():
         vars(rank_process)["start_process"] = start_slowly
+    if (HOME / f"unreadable.{node}").exists():
+        vars(evidence)["recorded_in_file"] = lambda *_: time.sleep(3600)
+    if (HOME / f"shows_nothing.{node}").exists():
+        vars(evidence)["COLLECT_SECONDS"] = 3600
+        vars(evidence)["catches"] = lambda *_: time.sleep(3600)
     vars(seat)["kill_below"] = lambda: [0] if is_stuck(node) else kill_below()
     return seat.main(arguments)
 

@@ -17,6 +17,16 @@ from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
 
+SHOWN: messages.LaunchEvidence = {
+    "type": "launch_evidence",
+    "job_id": 7,
+    "restart_count": 1,
+    "launch": 2,
+    "kind": "crash",
+    "at": 5.0,
+    "summary": "rank 3 wrote last: boom",
+    "text": "=== rank 3",
+}
 BY_THE_AGENT = {"user_id"}
 """Fields that the agent adds: the kernel reports whose process the launcher is."""
 
@@ -27,6 +37,7 @@ BY_THE_AGENT = {"user_id"}
         (messages.LauncherState, wire.LauncherState),
         (messages.LaunchStarted, wire.LaunchStarted),
         (messages.LaunchEnded, wire.LaunchEnded),
+        (messages.LaunchEvidence, wire.LaunchEvidence),
         (messages.LaunchNotice, rank_messages.LaunchNotice),
     ],
 )
@@ -35,7 +46,13 @@ def test_a_message_has_the_fields_of_its_wire_struct(written: type, struct: type
 
 
 @pytest.mark.parametrize(
-    ("written", "struct"), [(STATE, wire.LauncherState), (STARTED, wire.LaunchStarted), (ENDED, wire.LaunchEnded)]
+    ("written", "struct"),
+    [
+        (STATE, wire.LauncherState),
+        (STARTED, wire.LaunchStarted),
+        (ENDED, wire.LaunchEnded),
+        (SHOWN, wire.LaunchEvidence),
+    ],
 )
 def test_every_value_that_the_launcher_writes_arrives_in_its_field(
     written: dict[str, object], struct: type[msgspec.Struct]

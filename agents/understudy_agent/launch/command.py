@@ -81,8 +81,10 @@ class Meeting:
     port: int
 
 
-def torchrun(command: Sequence[str], meeting: Meeting) -> list[str]:
-    """The command as one torchrun on this node. Restarts are the launcher's: torchrun's own are switched off."""
+def torchrun(command: Sequence[str], meeting: Meeting, output: Sequence[str] = ()) -> list[str]:
+    """The command as one torchrun on this node. Restarts are the launcher's: torchrun's own are switched off.
+    `output`: its options for what ranks write.
+    """
     program = parse_python(command)
     if program is None:
         start, target = ["python3"], list(command)
@@ -98,5 +100,6 @@ def torchrun(command: Sequence[str], meeting: Meeting) -> list[str]:
         f"--master-addr={meeting.address}",
         f"--master-port={meeting.port}",
         "--max-restarts=0",
+        *output,
         *target,
     ]

@@ -12,6 +12,7 @@ from typing import Any
 
 from understudy_agent.launch import seating
 from understudy_agent.launch.case import Ended, Failure
+from understudy_agent.launch.collected import Shown, printable
 from understudy_agent.launch.ending import SILENT_SECONDS, EndingSample
 from understudy_agent.launch.hub import silence_of
 from understudy_agent.launch.memory import LaunchMemory
@@ -26,6 +27,8 @@ from understudy_agent.launch.watch import (
     are_many,
 )
 
+LAST_WORDS_MAX = 16
+"""Ranks whose last lines are kept: the first ones."""
 DISCONNECTED = "its seat disconnected: the node, or Slurm's daemon there, is gone"
 
 
@@ -65,6 +68,10 @@ class Launch:
     """Nodes whose silence was reported, and goes on."""
     apart: set[str] = field(default_factory=set)
     """Nodes whose seats connected again and have no ranks of it, although it had begun."""
+    last_words: dict[int, str] = field(default_factory=dict)
+    """Rank that has failed → the last lines of its standard error."""
+    shown: dict[str, list[Shown]] = field(default_factory=dict)
+    """Node → what its ranks showed before they were ended."""
     end_reported: bool = False
     """Its end was reported to the control plane."""
     _places: Mapping[str, int] = field(default_factory=dict)
@@ -124,6 +131,12 @@ class Launch:
             if not self.failures:
                 self.first_failure_at = now
             self.failures.append(Failure(node, node_rank, node_rank * self.processes + local_rank, status))
+
+    def note_last_words(self, node: str, local_rank: int, text: str) -> None:
+        node_rank = self.places.get(node)
+        rank = -1 if node_rank is None else node_rank * self.processes + local_rank
+        if any(one.rank == rank for one in self.failures) and len(self.last_words) < LAST_WORDS_MAX:
+            self.last_words[rank] = printable(text)
 
     def rejoin(self, node: str, again: Mapping[str, Any], now: float) -> None:
         """A seat has connected again after its launcher was killed. Raises ProtocolError."""

@@ -38,6 +38,8 @@ from understudy_agent.parallelism import DATA_PARALLEL, parallelism_of
 
 EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
+EVIDENCE_SECONDS = 5.0
+"""For seats to show what the ranks of a gang that hangs are doing. Then it is ended in any case."""
 LAYOUT_SECONDS = 2.0
 """For the control plane to name domains, before the first launch begins in Slurm's order."""
 REJOIN_SECONDS = 5.0
@@ -90,6 +92,9 @@ class Launcher:
         self._seats = Seats(options, hub, steps, self._standbys, self._reports)
         self._phase = Phase.SEATING
         self._launch: Launch
+        self._hang: LaunchEnd | None = None
+        """The launch hangs, and its seats are asked what its ranks are doing, until `_asked_until`."""
+        self._asked_until = 0.0
         self._exit_code = 0
         self._until = 0.0
         self._seating_seconds: float | None = None
@@ -335,6 +340,9 @@ class Launcher:
     def _watch(self) -> None:
         now = time.monotonic()
         launch = self._launch
+        if self._hang is not None:
+            self._await_evidence(self._hang, now)
+            return
         self._budget.look(launch, now)
         steps = None if self._options.progress_file is not None else self._line.stepped()
         silences = self._steps.silent(launch.step, self._options.silence_seconds)
@@ -349,12 +357,28 @@ class Launcher:
         if self._signals.ending_for is not None:
             if over is not None or now >= self._until:
                 self._start_leaving()
+        elif over is not None and over.is_hang:
+            self._ask_for_evidence(over, now)
         elif over is not None:
             self._close(over)
         elif (restart := self._line.restart(launch.number)) is not None and not self._signals.warned:
-            self._close(LaunchEnd({}, restart_reason=restart.reason, without=restart.without))
+            self._ask_for_evidence(LaunchEnd({}, restart_reason=restart.reason, without=restart.without), now)
         elif sample.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
             self._standbys.start(now)
+
+    def _ask_for_evidence(self, over: LaunchEnd, now: float) -> None:
+        """Before the ranks are killed."""
+        self._hang, self._asked_until = over, now + EVIDENCE_SECONDS
+        self._seats.ask_for_evidence(self._launch)
+
+    def _await_evidence(self, over: LaunchEnd, now: float) -> None:
+        silent = self._seats.silent(self._launch)
+        if silent and now < self._asked_until and self._signals.ending_for is None:
+            return
+        self._hang = None
+        if self._signals.ending_for is None:
+            self._reports.evidence(self._launch, silent)
+            self._close(over)
 
     def _replaceable(self) -> int:
         """So many of its nodes can be lost without the loss of the allocation."""
@@ -399,6 +423,8 @@ class Launcher:
 
     def _decide(self, bad: Mapping[str, str]) -> None:
         launch, before = self._launch, self._budget.history
+        if launch.last_words:
+            self._reports.last_words(launch)
         stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
         ended = launch.summary(bad, stopping, self._line.places)
         decision = decide(ended, before, self._standbys.spares(launch), self._options.rules)

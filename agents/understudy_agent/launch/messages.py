@@ -53,7 +53,18 @@ class LaunchEnded(TypedDict):
     blamed: tuple[str, ...]
 
 
-LaunchFact = LaunchStarted | LaunchEnded
+class LaunchEvidence(TypedDict):
+    type: Literal["launch_evidence"]
+    job_id: int
+    restart_count: int
+    launch: int
+    kind: str
+    at: float
+    summary: str
+    text: str
+
+
+LaunchFact = LaunchStarted | LaunchEnded | LaunchEvidence
 
 
 class LaunchNotice(TypedDict):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +13,37 @@ from pathlib import Path
 
 from understudy_agent.launch.case import OutOfSpares, Rules
 from understudy_agent.launch.ports import port_range
+from understudy_agent.launch.rank_output import PATH_CODES
 
 _SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")
+
+
+STDOUT_LOG, STDERR_LOG = "%j/launch_%L/%t/stdout.log", "%j/launch_%L/%t/stderr.log"
+"""Of each rank, below --log-dir."""
+LOG_CODES = "%j/launch_%L/node_%n"
+"""The same of each torchrun, which makes folders for its ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the ranks' output goes, as options of a seat (`rank_output.py`)."""
+
+    output: str = ""
+    error: str = ""
+    tee: int = 0
+    label: bool = False
+    local_ranks: str = ""
+    torchrun: tuple[str, ...] = ()
+
+    def for_seats(self) -> list[str]:
+        return [
+            *([f"--output={self.output}"] if self.output else []),
+            *([f"--error={self.error}"] if self.error else []),
+            *([f"--tee={self.tee}"] if self.tee else []),
+            *(["--label"] if self.label else []),
+            *([f"--local-ranks-filter={self.local_ranks}"] if self.local_ranks else []),
+            *([f"--torchrun-options={json.dumps(self.torchrun)}"] if self.torchrun else []),
+        ]
 
 
 class UsageError(Exception):
@@ -44,6 +75,7 @@ class Options:
     """Time for ranks to leave the old launch, to continue in the next one. None: every launch has new processes."""
     ports: range | None
     """Ports for the gang's rendezvous and for the launcher's connections. None: any free port."""
+    output: Output
     seat_seconds: float
     silence_seconds: float
     kill_seconds: float
@@ -90,6 +122,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         hang_seconds=given.hang_seconds,
         in_process_seconds=given.in_process_seconds if given.in_process else None,
         ports=_ports(given.port_range),
+        output=_output(given),
         seat_seconds=given.seat_seconds,
         silence_seconds=given.silence_seconds,
         kill_seconds=given.kill_seconds,
@@ -115,6 +148,31 @@ def _ports(text: str) -> range | None:
         return port_range(text) if text else None
     except ValueError as error:
         raise UsageError(f"--port-range {text}: first and last, as in 20000-20999") from error
+
+
+def _output(given: argparse.Namespace) -> Output:
+    if given.log_dir and (given.output or given.error):
+        raise UsageError("--log-dir names the files of both streams: leave --output and --error out")
+    if given.tee and not (given.log_dir or given.output or given.error):
+        raise UsageError("--tee: without --log-dir, --output or --error all goes to the job's output")
+    if given.local_ranks_filter and not re.fullmatch(r"\d+(,\d+)*", given.local_ranks_filter):
+        raise UsageError(f"--local-ranks-filter {given.local_ranks_filter}: numbers, with commas, as in 0,1")
+    for pattern in filter(None, (given.output, given.error, given.log_dir)):
+        unknown = PATH_CODES.sub("", pattern)
+        if "%" in unknown:
+            raise UsageError(f"{pattern}: of codes with % it may have %A %a %J %j %L %N %n %s %t %u %x and %%")
+    log_dir = given.log_dir.rstrip("/") + "/" if given.log_dir else ""
+    if given.torchrun and (log_dir or given.local_ranks_filter):
+        logs = [f"--log-dir={log_dir}{LOG_CODES}", "--redirects=3", f"--tee={given.tee}"] if log_dir else []
+        only = [f"--local-ranks-filter={given.local_ranks_filter}"] if given.local_ranks_filter else []
+        return Output(given.output, given.error, label=given.label, torchrun=(*logs, *only))
+    return Output(
+        log_dir + STDOUT_LOG if log_dir else given.output,
+        log_dir + STDERR_LOG if log_dir else given.error,
+        given.tee,
+        given.label,
+        given.local_ranks_filter,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -169,6 +227,22 @@ def _parser() -> argparse.ArgumentParser:
         choices=_SIGNALS,
         help="Slurm's warning of the end; TERM: at a preemption",
     )
+    output = parser.add_argument_group("output of the ranks").add_argument
+    output("-o", "--output", default="", metavar="FILE", help="as srun: %%t rank, %%N node, %%j job; also %%L launch")
+    output("-e", "--error", default="", metavar="FILE", help="standard error (default: as --output)")
+    output(
+        "--log-dir", default="", metavar="FOLDER", help=f"both, in files {STDOUT_LOG.replace('%', '%%')} and stderr.log"
+    )
+    output(
+        "--tee",
+        type=int,
+        default=0,
+        choices=range(4),
+        metavar="S",
+        help="to the job's output, too: 1 stdout, 2 stderr, 3 both",
+    )
+    output("-l", "--label", action="store_true", help="each line of the job's output begins with its rank")
+    output("--local-ranks-filter", default="", metavar="R", help="the job's output has these local ranks alone: 0,1")
     add("--events", type=Path, metavar="FILE", help="append what happens, a JSON object a line")
     tuning = parser.add_argument_group("bounds").add_argument
     tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node silent for this time is gone (3)")

@@ -6,24 +6,35 @@ import subprocess
 from collections.abc import Sequence
 
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
+from understudy_agent.launch.rank_output import Relay, Stream
 
 
-def start_rank(arguments: Sequence[str], environment: dict[str, str], channel: Channel | None) -> int:
+def start_rank(
+    arguments: Sequence[str], environment: dict[str, str], channel: Channel | None, relays: Sequence[Relay] = ()
+) -> int:
     """Returns its process id. Raises OSError."""
     if channel is None:
-        return start_process(arguments, environment)
+        return start_process(arguments, environment, relays=relays)
     environment = {**environment, DESCRIPTOR_VARIABLE: str(channel.descriptor)}
-    pid = start_process(arguments, environment, (channel.descriptor,))
+    pid = start_process(arguments, environment, (channel.descriptor,), relays)
     channel.close_rank_end()
     return pid
 
 
-def start_process(arguments: Sequence[str], environment: dict[str, str], descriptors: Sequence[int] = ()) -> int:
-    """Returns its process id. The process inherits these descriptors. Raises OSError."""
+def start_process(
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    descriptors: Sequence[int] = (),
+    relays: Sequence[Relay] = (),
+) -> int:
+    """Returns its process id. The process inherits these descriptors, and writes to these relays. Raises OSError."""
+    ends = {one.stream: one.write_end for one in relays}
     program = subprocess.Popen(
         list(arguments),
         env=environment,
         stdin=subprocess.DEVNULL,
+        stdout=ends.get(Stream.OUTPUT),
+        stderr=ends.get(Stream.ERROR),
         process_group=0,  # its own process group: a script's `kill 0` must not reach the seat
         pass_fds=tuple(descriptors),
     )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.case import History, OutOfSpares
+from understudy_agent.launch.collected import findings, fitted, text_of
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
@@ -22,6 +23,7 @@ from understudy_agent.launch.protocol import ProtocolError
 from understudy_agent.launch.watch import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
 
 REASON_CHARACTERS_MAX = 2000
+LINE_CHARACTERS_MAX = 300
 
 
 class Reports:
@@ -188,6 +190,46 @@ class Reports:
             message.append(f"hung: no new step for {over.hung_seconds:.1f} s (--hang-seconds)")
         if message:
             self._events.report("fault", f"launch {launch.number}: {'; '.join(message)}", **launch.fault_fields(over))
+
+    def evidence(self, launch: Launch, silent: Sequence[str]) -> None:
+        """What the ranks of a launch that hangs were doing. `silent`: nodes that have shown nothing."""
+        shown = [one for node in launch.seats for one in launch.shown.get(node, ())]
+        found = findings(shown)
+        summary = "; ".join(found) or "what its ranks were doing does not show who is missing"
+        message = f"{summary} ({len(shown)} ranks on {len(launch.shown)} of {len(launch.seats)} nodes have answered)"
+        text = text_of(shown, silent, found)
+        self._events.report(
+            "evidence", f"launch {launch.number}: {message}", launch=launch.number, silent=silent, text=text
+        )
+        self._announce_evidence(launch, "hang", summary, text)
+        launch.shown.clear()
+
+    def last_words(self, launch: Launch) -> None:
+        """What ranks that have failed wrote last."""
+        failures = [one for one in launch.failures if one.rank in launch.last_words]
+        blocks = [f"=== {one}\n{launch.last_words[one.rank]}".rstrip() for one in failures]
+        first = next((one for one in failures if launch.last_words[one.rank].strip()), None)
+        text = fitted("\n\n".join(blocks))
+        if first is None:
+            return
+        line = launch.last_words[first.rank].rstrip().rpartition("\n")[2].strip()[:LINE_CHARACTERS_MAX]
+        summary = f"rank {first.rank} on {first.node} wrote last: {line}"
+        self._events.report("last_words", f"launch {launch.number}: {summary}", launch=launch.number, text=text)
+        self._announce_evidence(launch, "crash", summary, text)
+
+    def _announce_evidence(self, launch: Launch, kind: str, summary: str, text: str) -> None:
+        self._line.announce(
+            {
+                "type": "launch_evidence",
+                "job_id": self._line.job_id,
+                "restart_count": self._line.restart_count,
+                "launch": launch.number,
+                "kind": kind,
+                "at": time.time(),
+                "summary": fitted(summary[:REASON_CHARACTERS_MAX]),
+                "text": text,
+            }
+        )
 
     def slow_to_die(self, launch: Launch, nodes: Sequence[str]) -> None:
         message = f"ranks on {len(nodes)} of {len(launch.seats)} nodes outlive SIGKILL: the nodes are not the cause"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -22,6 +23,7 @@ from dataclasses import replace
 from enum import Enum
 
 from understudy_agent.launch.channel import Channel
+from understudy_agent.launch.evidence import Collection
 from understudy_agent.launch.greeting import CLOSED, Greeting, join, node_name, rejoin
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
@@ -34,6 +36,7 @@ from understudy_agent.launch.protocol import (
     encode,
     number,
 )
+from understudy_agent.launch.rank_output import OutputOptions
 from understudy_agent.launch.seat_ranks import Exit, Ranks
 from understudy_agent.launch.task import Part, read_part
 from understudy_agent.launch.tree import become_subreaper, end_everything_below, kill_below
@@ -45,6 +48,12 @@ SILENCE_WHEN_ENDED_SECONDS = 6.0
 """The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
 SEND_SECONDS = 30.0
 ENDING_POLL_SECONDS = 0.01
+LAST_WORDS_SECONDS = 0.3
+"""For the last lines of a rank that has ended: a process that it has left behind may hold its standard error open."""
+LEFT_SECONDS = 0.05
+"""For what is left of it once no process is."""
+OUTPUT_SECONDS = 2.0
+"""At the end of the seat, for what the ranks have written to be passed on."""
 START_SECONDS_MAX = 120.0
 """For ranks to be started. A seat that takes longer falls silent: its file system may never answer."""
 
@@ -79,7 +88,13 @@ class Seat:
         self._last_message_at = self._beaten = time.monotonic()
         self._patience_seconds = SILENCE_SECONDS
         self._selector = selectors.DefaultSelector()
-        self._ranks = Ranks(command, options.preload, self._selector, restartable=options.in_process is not None)
+        self._ranks = Ranks(
+            command, options.preload, self._selector, options.in_process is not None, _output_options(options)
+        )
+        self._collection: Collection | None = None
+        self._evidence_bytes_max = 0
+        self._speaking: list[tuple[float, Exit]] = []
+        """Ranks that have failed, whose last lines may still come; and until when."""
         self._hold_a_port()
         secret = os.environ.get(SECRET_VARIABLE, "")
         self._greeting = Greeting(options.certificate, secret, options.generation, self.port)
@@ -119,12 +134,17 @@ class Seat:
             sys.stderr.write(f"understudy: seat on {node_name()}: {error}\n")
         finally:
             end_everything_below(seconds=5.0)
+            self._ranks.close(OUTPUT_SECONDS)
 
     def _turn(self, wakeup: int) -> None:
         before = time.monotonic()
-        self._read_events(wakeup, ENDING_POLL_SECONDS if self._phase in ENDING else BEAT_SECONDS)
+        hurries = self._phase in ENDING or self._speaking or self._collection is not None
+        self._read_events(wakeup, ENDING_POLL_SECONDS if hurries else BEAT_SECONDS)
         for one in self._ranks.exits():
             self._report(one)
+        self._send_last_words()
+        if self._collection is not None and self._collection.is_over:
+            self._send_evidence(self._collection)
         if self._phase is Phase.KILLING:
             self._kill()
         elif self._phase is Phase.KEEPING:
@@ -176,6 +196,9 @@ class Seat:
                 self._go(read_part(message))
             case "signal":
                 self._ranks.signal(number(message, "number"))
+            case "evidence":
+                self._evidence_bytes_max = number(message, "bytes_max")
+                self._collection = self._ranks.collect()
             case "kill":
                 self._phase = Phase.KILLING
             case "keep":
@@ -249,11 +272,29 @@ class Seat:
         if ended is not None and self._phase not in ENDING:
             self._ended.append((ended.local_rank, ended.status))
             self._send("exited", local_rank=ended.local_rank, status=ended.status)
+            if ended.status != 0 and ended.errors is not None:
+                self._speaking.append((time.monotonic() + LAST_WORDS_SECONDS, ended))
+
+    def _send_last_words(self, at_once: bool = False) -> None:
+        """Of ranks that have failed, once all that they wrote has come."""
+        now = time.monotonic()
+        for one in list(self._speaking):
+            until, ended = one
+            assert ended.errors is not None
+            if ended.errors.wait(LEFT_SECONDS if at_once else 0) or at_once or now >= until:
+                self._speaking.remove(one)
+                self._send("last_words", local_rank=ended.local_rank, text=ended.errors.last_words())
+
+    def _send_evidence(self, collection: Collection) -> None:
+        if self._phase is Phase.RUNNING:
+            self._send("evidence", ranks=collection.result(self._evidence_bytes_max))
+        self._collection = None
 
     def _kill(self) -> None:
-        left = kill_below()
+        left = [pid for pid in kill_below() if pid not in self._ranks.helpers]
         if not left:
             self._phase = Phase.STANDBY
+            self._send_last_words(at_once=True)
             self._send("gone")
 
     def _keep(self) -> None:
@@ -264,6 +305,13 @@ class Seat:
             self._send("gone", port=self.port, kept=len(self._ranks))
 
 
+def _output_options(given: argparse.Namespace) -> OutputOptions:
+    only = frozenset(map(int, given.local_ranks_filter.split(","))) if given.local_ranks_filter else None
+    return OutputOptions(
+        given.output, given.error, given.tee, given.label, only, tuple(json.loads(given.torchrun_options))
+    )
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="understudy seat", description="Started by `understudy run` on each node.")
     parser.add_argument("--port", type=int, required=True)
@@ -272,6 +320,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--preload", default="")
     parser.add_argument("--in-process", type=float)
     parser.add_argument("--port-range", type=port_range, default=PORTS)
+    parser.add_argument("--output", default="")
+    parser.add_argument("--error", default="")
+    parser.add_argument("--tee", type=int, default=0)
+    parser.add_argument("--label", action="store_true")
+    parser.add_argument("--local-ranks-filter", default="")
+    parser.add_argument("--torchrun-options", default="[]")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)
 

@@ -10,17 +10,23 @@ import contextlib
 import os
 import selectors
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from understudy_agent.launch import command as commands
 from understudy_agent.launch.channel import Channel
+from understudy_agent.launch.evidence import EVIDENCE_VARIABLE, Collection, Places, RanksHere
 from understudy_agent.launch.greeting import node_name
+from understudy_agent.launch.rank_output import Console, OutputOptions, Outputs, Relay, path_of
 from understudy_agent.launch.rank_process import exit_status_of, start_rank
 from understudy_agent.launch.task import Part, rank_environment
 from understudy_agent.launch.tree import kill_tree, parents
 from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
 
+HUNG_LINES = 10
+"""That a rank of a gang that hangs wrote last."""
+NO_FILES = OutputOptions()
 LEFT_GANG_STATUS = 1
 """Reported for a rank that has left its gang after an exception: Python's exit status for an exception."""
 
@@ -30,6 +36,8 @@ class Exit:
     local_rank: int
     status: int
     """The exit code, or a signal's number below zero."""
+    errors: Relay | None = None
+    """Its standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,12 @@ class Start:
 
 class Ranks:
     def __init__(
-        self, command: Sequence[str], preload: str, selector: selectors.BaseSelector, restartable: bool
+        self,
+        command: Sequence[str],
+        preload: str,
+        selector: selectors.BaseSelector,
+        restartable: bool,
+        output: OutputOptions = NO_FILES,
     ) -> None:
         """`restartable`: ranks may continue in the next launch, where their program can."""
         self._command = list(command)
@@ -54,6 +67,13 @@ class Ranks:
         self._ranks: dict[int, int] = {}  # process id → local rank
         self._channels: dict[int, Channel] = {}  # process id → its channel, where it may continue in the next launch
         self._torchrun = False
+        self._places = Places()
+        self._output = output
+        self._outputs = Outputs(output, Console())
+        self._part: Part | None = None
+        self._started_at = 0.0
+        self.helpers: set[int] = set()
+        """Processes that are no ranks: what a file system holds of them does not matter."""
 
     def __len__(self) -> int:
         return len(self._ranks)
@@ -62,7 +82,7 @@ class Ranks:
         """Starts warm interpreters for a later launch."""
         program = commands.parse_python(self._command)
         if program is not None and not torchrun and not self._ranks:
-            self._pool.start(processes, program, self._open_channel)
+            self._pool.start(processes, program, self._open_channel, self._outputs)
 
     def warm(self, interpreter: WarmInterpreter) -> bool:
         """Whether all interpreters are ready now, or have failed."""
@@ -74,14 +94,17 @@ class Ranks:
 
     def start(self, part: Part) -> Start:
         self._torchrun = part.torchrun
+        self._part, self._started_at = part, time.time()
+        places = self._places.variable(part.meeting.processes)
         kept = {local_rank: pid for pid, local_rank in self._ranks.items()}
         usable = self._pool.usable()
         count = 1 if part.torchrun else part.meeting.processes
         warm = len(usable) == count
         failed: list[Exit] = []
         for local_rank in range(count):
-            environment = rank_environment(os.environ, part, local_rank)
+            environment = rank_environment(os.environ, part, local_rank) | {EVIDENCE_VARIABLE: places}
             if local_rank in kept:
+                self._outputs.speak_for(self._outputs.of(kept[local_rank]), environment)
                 self._channels[kept[local_rank]].go_on(environment)
             elif warm:
                 self._start_warm(usable[local_rank], local_rank, environment)
@@ -92,21 +115,51 @@ class Ranks:
     def _start_warm(self, interpreter: WarmInterpreter, local_rank: int, environment: dict[str, str]) -> None:
         if interpreter.channel is not None:
             self._channels[interpreter.pid] = interpreter.channel
+        self._outputs.speak_for(interpreter.relays, environment)
         self._pool.become_rank(interpreter, environment)
         self._ranks[interpreter.pid] = local_rank
 
     def _start_cold(self, part: Part, local_rank: int, environment: dict[str, str]) -> list[Exit]:
-        channel = self._open_channel()
+        channel, relays = self._open_channel(), self._outputs.open()
+        self._outputs.speak_for(relays, environment)
         try:
-            arguments = commands.torchrun(self._command, part.meeting) if part.torchrun else self._command
-            pid = start_rank(arguments, environment, channel)
+            arguments = self._command
+            if part.torchrun:
+                output = [path_of(one, environment) for one in self._output.torchrun]
+                arguments = commands.torchrun(self._command, part.meeting, output)
+            pid = start_rank(arguments, environment, channel, relays)
         except OSError as error:
+            for one in relays:
+                one.started()
             sys.stderr.write(f"understudy: {node_name()}: cannot start {self._command[0]}: {error.strerror}\n")
             return [Exit(local_rank, exit_status_of(error))]
         self._ranks[pid] = local_rank
+        self._outputs.started(pid, relays)
         if channel is not None:
             self._channels[pid] = channel
         return []
+
+    def close(self, seconds: float) -> None:
+        """Waits until all that was written is passed on, for a while."""
+        self._outputs.finish(seconds)
+        self._places.close()
+
+    def collect(self) -> Collection | None:
+        """Begins to collect what its ranks are doing. None: there are none."""
+        if self._part is None or not self._ranks:
+            return None
+        meeting = self._part.meeting
+        processes = {local_rank: pid for pid, local_rank in self._ranks.items()}
+        first = meeting.node_rank * meeting.processes
+        wrote = {local_rank: self._outputs.last_words(pid, HUNG_LINES) for pid, local_rank in self._ranks.items()}
+        collection = Collection(
+            RanksHere(first, meeting.processes, processes, wrote, self._started_at),
+            self._places,
+            os.environ,
+            self.helpers,
+        )
+        collection.start()
+        return collection
 
     def exits(self) -> Iterator[Exit]:
         """Collects the processes that have ended. Yields the ranks among them that have not been reported yet."""
@@ -118,11 +171,12 @@ class Ranks:
             if pid == 0:
                 return
             self._pool.note_exit(pid)
+            errors = self._outputs.ended(pid)
             local_rank = self._ranks.pop(pid, None)
             channel = self._channels.pop(pid, None)
             reported = channel is not None and channel.waiting  # as failed, when it left its gang
             if local_rank is not None and not reported:
-                yield Exit(local_rank, os.waitstatus_to_exitcode(status))
+                yield Exit(local_rank, os.waitstatus_to_exitcode(status), errors)
 
     def signal(self, which: int) -> None:
         """Under torchrun the ranks are its children, and the signal would end torchrun itself."""

@@ -11,15 +11,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_agent.launch.collected import read_shown
 from understudy_agent.launch.hub import Hub, SeatLink
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.options import Options
-from understudy_agent.launch.protocol import Message, ProtocolError, number
+from understudy_agent.launch.protocol import Message, ProtocolError, number, text
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Step, Steps
 from understudy_agent.launch.watch import LaunchEnd
+
+SEAT_BYTES_MAX = 512 * 1024
+ALL_BYTES_MAX = 48 * 1024 * 1024
+"""Of what the ranks of a gang show before they are ended."""
 
 
 class Seats:
@@ -59,6 +64,17 @@ class Seats:
         """Sends a signal to the ranks."""
         for link in self._connected(launch).values():
             self._hub.send(link, "signal", number=int(which))
+
+    def ask_for_evidence(self, launch: Launch) -> None:
+        """What its ranks are doing."""
+        connected = self._connected(launch).values()
+        bytes_max = min(SEAT_BYTES_MAX, ALL_BYTES_MAX // max(1, len(connected)))
+        for link in connected:
+            self._hub.send(link, "evidence", bytes_max=bytes_max)
+
+    def silent(self, launch: Launch) -> list[str]:
+        """Nodes that have not shown what their ranks are doing, and still may."""
+        return [node for node in self._connected(launch) if node not in launch.shown]
 
     def end(self, launch: Launch, over: LaunchEnd) -> None:
         """Kills all its ranks, except those that can continue in the next launch."""
@@ -113,6 +129,10 @@ class Seats:
                     self._reports.started(launch, time.monotonic())
             case "exited" if step is launch.step:
                 launch.note_exit(node, number(message, "local_rank"), number(message, "status"), time.monotonic())
+            case "last_words" if step is launch.step:
+                launch.note_last_words(node, number(message, "local_rank"), text(message, "text"))
+            case "evidence" if step is launch.step:
+                launch.shown[node] = read_shown(node, message)
             case "gone" if step is launch.step:
                 launch.gone.add(node)
                 if "port" in message:

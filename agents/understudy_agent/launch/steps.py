@@ -155,6 +155,7 @@ class Steps:
             f"--generation={generation}",
             f"--preload={','.join(self._options.preload)}",
             *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
+            *self._options.output.for_seats(),
             *([f"--port-range={ports[0]}-{ports[-1]}"] if (ports := self._options.ports) else []),
             "--",
             *self._options.command,

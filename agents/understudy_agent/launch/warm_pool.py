@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.command import PythonProgram
 from understudy_agent.launch.protocol import SECRET_VARIABLE
+from understudy_agent.launch.rank_output import Outputs, Relay
 from understudy_agent.launch.rank_process import start_process
 
 _WARM_PROGRAM = Path(__file__).with_name("warm.py")
@@ -29,6 +30,7 @@ class WarmInterpreter:
     go: int
     """It reads its environment from this pipe, and becomes a rank."""
     channel: Channel | None
+    relays: Sequence[Relay] = ()
     failed: str | None = None
     is_ready: bool = False
 
@@ -40,12 +42,15 @@ class WarmPool:
         self._preload = preload
         self._interpreters: list[WarmInterpreter] = []
 
-    def start(self, count: int, program: PythonProgram, open_channel: Callable[[], Channel | None]) -> None:
+    def start(
+        self, count: int, program: PythonProgram, open_channel: Callable[[], Channel | None], outputs: Outputs
+    ) -> None:
         """Does nothing where there are some already. Raises OSError."""
         if not self._preload or self._interpreters:
             return
         for _ in range(count):
-            interpreter = _start(program, self._preload, open_channel())
+            interpreter = _start(program, self._preload, open_channel(), outputs.open())
+            outputs.started(interpreter.pid, interpreter.relays)
             self._interpreters.append(interpreter)
             self._selector.register(interpreter.ready, selectors.EVENT_READ, interpreter)
 
@@ -82,7 +87,7 @@ class WarmPool:
         os.close(interpreter.go)
 
 
-def _start(program: PythonProgram, preload: str, channel: Channel | None) -> WarmInterpreter:
+def _start(program: PythonProgram, preload: str, channel: Channel | None, relays: Sequence[Relay]) -> WarmInterpreter:
     """Raises OSError."""
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -93,9 +98,9 @@ def _start(program: PythonProgram, preload: str, channel: Channel | None) -> War
     ]
     environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
     inherited = (ready_write, go_read, *([channel.descriptor] if channel else []))
-    pid = start_process(arguments, environment, inherited)
+    pid = start_process(arguments, environment, inherited, relays)
     os.close(ready_write)
     os.close(go_read)
     if channel is not None:
         channel.close_rank_end()
-    return WarmInterpreter(pid, ready_read, go_write, channel)
+    return WarmInterpreter(pid, ready_read, go_write, channel, relays)

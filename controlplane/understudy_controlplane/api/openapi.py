@@ -35,6 +35,7 @@ from understudy_controlplane.api.post_mortem import PostMortem
 from understudy_controlplane.api.records import (
     CheckpointRecord,
     DecisionRecord,
+    EvidenceRecords,
     GpuRecord,
     IncidentRecord,
     JobRecord,
@@ -116,6 +117,8 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/jobs/{job_id}": JobRecord,
     "/v1/incidents/{incident}": IncidentRecord,
     "/v1/incidents/{incident}/post-mortem": PostMortem,
+    "/v1/incidents/{incident}/evidence": EvidenceRecords,
+    "/v1/jobs/{job_id}/evidence": EvidenceRecords,
     "/v1/decisions/{decision}": DecisionRecord,
     "/v1/recoveries/{recovery}": RecoveryRecord,
     "/v1/tickets/{ticket}": TicketRecord,

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
+from understudy_agent.wire import EvidenceKind
 from understudy_controlplane.api.dependencies import IncidentId, ReadDependencies
 from understudy_controlplane.api.jobs import job_records
 from understudy_controlplane.api.pages import known_parameters
@@ -23,11 +24,19 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.plan.hindsight import Course, hindsight
 from understudy_controlplane.plan.reliability import gpu_hours, money
 from understudy_controlplane.store.database import ID_MAX
-from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
+from understudy_controlplane.store.queries import (
+    ALL_JOBS,
+    DecisionFilter,
+    IncidentFilter,
+    JobFilter,
+    Record,
+    RequestFilter,
+)
 from understudy_controlplane.store.recoveries import RecoveryFilter
 
 DECISIONS_MAX = 500
 REQUESTS_MAX = 50
+EVIDENCE_MAX = 10
 EVIDENCE_CHARACTERS_MAX = 4000
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
@@ -84,6 +93,7 @@ class Story:
     moved: Sequence[Moved]
     gpu_hour_price: float | None
     now: float
+    shown: Sequence[Record] = ()  # what ranks of its jobs showed before they were ended; oldest first
 
 
 def post_mortem_router(deps: ReadDependencies) -> APIRouter:
@@ -122,7 +132,9 @@ def written(deps: ReadDependencies, number: int) -> str | Response:
     ]
     moved = [_moved(deps, one) for one in recoveries if one["kind"] in MOVES]
     price = deps.current.config.checkpoints.gpu_hour_price
-    return "\n".join(lines(Story(incident, decisions, recoveries, requests, moved, price, deps.clock.now()))) + "\n"
+    shown = deps.queries.evidence(EVIDENCE_MAX, ALL_JOBS, number)[::-1]
+    story = Story(incident, decisions, recoveries, requests, moved, price, deps.clock.now(), shown)
+    return "\n".join(lines(story)) + "\n"
 
 
 def _moved(deps: ReadDependencies, recovery: Record) -> Moved:
@@ -148,7 +160,7 @@ def lines(story: Story) -> Iterator[str]:
     yield from ("", "## Timeline", "| time | after | what |", "|---|---|---|")
     for at, what in sorted(_moments(story), key=lambda one: one[0]):
         yield f"| {_time(at)} | {_seconds(at - incident['fault_at'])} | {_line(what)} |"
-    yield from ("", "## Evidence", *_evidence(incident))
+    yield from ("", "## Evidence", *_evidence(story))
     yield from ("", "## Decisions", "| time | row | subject | decision | reason |", "|---|---|---|---|---|")
     for one in story.decisions:
         because = "" if one["because"] == Because.RULE.value else f", because of {_words(one['because'])}"
@@ -220,10 +232,23 @@ def _of_step(recovery: str, step: RecoveryStep) -> Iterator[tuple[float, str]]:
         yield step.done_at, f"{recovery}: {_words(step.name.value)} {step.status.value}{tries}{detail}"
 
 
-def _evidence(incident: Record) -> Iterator[str]:
+def _evidence(story: Story) -> Iterator[str]:
+    incident = story.incident
     yield from _block(f"{incident['rule']}: {incident['summary']}", incident["evidence"])
     for one in incident["findings"]:
         yield from _block(f"{one['rule']}: {one['summary']}", one["evidence"])
+    for launch in story.shown:
+        kept = "what its ranks were doing" if launch["kind"] == EvidenceKind.HANG.value else "what ranks wrote last"
+        summary = f": {_line(launch['summary'])}" if launch["kind"] == EvidenceKind.HANG.value else ""
+        yield from (
+            "",
+            f"Job {launch['job_id']}, launch {launch['launch']}, {_time(launch['at'])}: {kept} is kept{summary}",
+        )
+    if story.shown:
+        yield from (
+            "",
+            f"`understudy incident show {incident['id']} --evidence` shows it to operators and the job's owner.",
+        )
 
 
 def _block(title: str, evidence: object) -> Iterable[str]:

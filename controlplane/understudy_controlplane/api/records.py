@@ -211,6 +211,27 @@ class FindingRecord(msgspec.Struct, frozen=True):
     at: float
 
 
+class EvidenceRecord(msgspec.Struct, frozen=True):
+    """What the ranks of a launch showed before they were ended. `summary` and `text` are for people."""
+
+    cluster: str
+    job_id: int
+    submit_at: int
+    user_id: int
+    restart_count: int
+    launch: int
+    kind: str  # hang: what all ranks were doing; crash: what ranks that failed wrote last
+    at: float
+    summary: str
+    text: str
+
+
+class EvidenceRecords(msgspec.Struct, frozen=True):
+    """Newest first, at most 50."""
+
+    items: list[EvidenceRecord]
+
+
 class IncidentRecord(msgspec.Struct, frozen=True):
     id: int
     subject_kind: SubjectKind

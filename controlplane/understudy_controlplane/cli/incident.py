@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.evidence import print_evidence
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
 from understudy_controlplane.cli.output import date
 
@@ -51,9 +52,19 @@ def listing() -> Listing[Incident]:
     is_flag=True,
     help="As Markdown: cost, timeline, evidence, decisions with reasons, what would have shortened it.",
 )
+@click.option(
+    "--evidence",
+    is_flag=True,
+    help="What ranks showed before they were ended: stacks, collectives, last lines. For operators and owners of jobs.",
+)
 @connected
-def show(client: Client, as_json: bool, number: int, post_mortem: bool) -> None:
+def show(client: Client, as_json: bool, number: int, post_mortem: bool, evidence: bool) -> None:
     """One incident, with its evidence."""
+    if evidence and post_mortem:
+        raise click.UsageError("--evidence and --post-mortem: choose one of them")
+    if evidence:
+        print_evidence(client, f"/v1/incidents/{number}/evidence", as_json)
+        return
     if post_mortem and as_json:
         raise click.UsageError("--post-mortem is Markdown: leave --json out")
     if post_mortem:

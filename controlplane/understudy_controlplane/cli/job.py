@@ -10,6 +10,7 @@ import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import DURATION
+from understudy_controlplane.cli.evidence import print_evidence
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_item, print_items
 from understudy_controlplane.cli.node import names_of
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
@@ -87,6 +88,14 @@ def listing() -> Listing[Job]:
 def show(client: Client, as_json: bool, number: int | str) -> None:
     """One job, with its attempts and launches."""
     print_item(client, f"/v1/jobs/{job_id_of(client, number)}", as_json)
+
+
+@job.command("evidence")
+@job_argument
+@connected
+def evidence(client: Client, as_json: bool, number: int | str) -> None:
+    """What its ranks showed before they were ended: who did not enter which collective, stacks, last lines."""
+    print_evidence(client, f"/v1/jobs/{job_id_of(client, number)}/evidence", as_json)
 
 
 @job.command("pause")

@@ -20,6 +20,7 @@ STAMPS = (
     tables.anomaly_clearance.c.at,
     tables.restore_report.c.received_at,
     tables.launch_end.c.received_at,
+    tables.launch_evidence.c.received_at,
     tables.incident.c.opened_at,
     tables.recovery.c.decided_at,
     tables.recovery.c.ended_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -45,6 +46,7 @@ from understudy_agent.wire import (
     JobRefused,
     KernelEvent,
     LaunchEnded,
+    LaunchEvidence,
     LaunchStarted,
     Layout,
     RankStarted,
@@ -74,6 +76,7 @@ JOB_FACT_TABLES: dict[type, Table] = {
     RestoreReport: tables.restore_report,
     LaunchStarted: tables.launch_start,
     LaunchEnded: tables.launch_end,
+    LaunchEvidence: tables.launch_evidence,
 }
 
 OF_SAVE = ("layout", "tier", "blocked_seconds", "write_seconds")
@@ -120,6 +123,9 @@ KEY_BYTES_MAX = 2000
 """Of a text by which facts are known again: PostgreSQL's indices hold 2704 bytes."""
 
 REFUSALS_AT_ONCE = 1000
+
+_TERMINAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal would carry out. Line ends and tabs stay."""
 
 
 def _received_since(table: Table) -> Select[Any]:
@@ -513,6 +519,9 @@ def _of_job(
         values["layout"] = "" if fact.layout is Layout.UNKNOWN else fact.layout.value
         values["tier"] = "" if fact.tier is Tier.UNKNOWN else fact.tier.value
         values["more_files"] = [list(msgspec.structs.astuple(one)) for one in fact.more_files]
+    if isinstance(fact, LaunchEvidence):
+        values |= {name: _TERMINAL.sub("\N{REPLACEMENT CHARACTER}", values[name]) for name in ("summary", "text")}
+        values["kind"] = fact.kind.value
     if isinstance(fact, Anomaly):
         values["until"] = GOES_ON if fact.until is None else fact.until
     table = JOB_FACT_TABLES[type(fact)]

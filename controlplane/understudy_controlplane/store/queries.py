@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, false, func, select, tuple_
 
 from understudy_controlplane.decide.observed import HeldDecision
 from understudy_controlplane.decide.restore_point import suspicion
@@ -15,6 +16,7 @@ from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, Store
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb, decision_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore, is_complete
@@ -68,6 +70,12 @@ class DecisionFilter:
 
 
 ALL_JOBS, ALL_INCIDENTS, ALL_DECISIONS = JobFilter(), IncidentFilter(), DecisionFilter()
+
+
+_JOB_SUBJECT = re.compile(r"(.*)/(\d+)@(\d+)")
+"""`JobKey` as the subject of a gang's incident names it."""
+BEFORE_INCIDENT_SECONDS = 600.0
+"""What ranks showed this long before an incident's fault was noticed may be about it."""
 
 
 class Queries:
@@ -152,6 +160,25 @@ class Queries:
                 if one["incident"] == row["id"]
             ]
         return rows
+
+    def evidence(self, limit: int, only: JobFilter, incident: int | None = None) -> list[Record]:
+        """What the ranks of launches showed before they were ended, newest first. `only`: by job id and user id.
+        `incident`: of the jobs that it concerned, while it was open and shortly before.
+        """
+        table, job = tables.launch_evidence, tables.job
+        columns = (table.c[name] for name in ("restart_count", "launch", "kind", "at", "summary", "text"))
+        query = (
+            select(job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id, *columns)
+            .join(job, job.c.id == table.c.job)
+            .order_by(table.c.id.desc())
+            .limit(limit)
+        )
+        for column, value in ((job.c.job_id, only.job_id), (job.c.user_id, only.user_id)):
+            query = query if value is None else query.where(column == value)
+        with reading(self._engine) as connection:
+            if incident is not None:
+                query = query.where(_during_incident(connection, incident))
+            return [dict(row) for row in connection.execute(query).mappings()]
 
     def decisions(self, limit: int, before: int = ID_MAX, only: DecisionFilter = ALL_DECISIONS) -> list[Record]:
         table = tables.decision
@@ -326,6 +353,28 @@ class Queries:
         query = select(table.c.id).where(table.c.job_id == job_id, table.c.submit_at == submit_at)
         with reading(self._engine) as connection:
             return connection.execute(query).scalar()
+
+
+def _during_incident(connection: Connection, number: int) -> ColumnElement[bool]:
+    """Of `launch_evidence` with `job`."""
+    incident, decision, recovery, table = tables.incident, tables.decision, tables.recovery, tables.launch_evidence
+    found = connection.execute(select(incident).where(incident.c.id == number)).first()
+    if found is None:
+        return false()
+    recovered = (
+        select(recovery.c.job)
+        .join(decision, decision.c.recovery == recovery.c.id)
+        .where(decision.c.incident == number, recovery.c.job.is_not(None))
+    )
+    jobs = set(connection.execute(recovered).scalars())
+    named = _JOB_SUBJECT.fullmatch(found.subject) if found.subject_kind == SubjectKind.GANG.value else None
+    if named is not None:
+        key = {"cluster": named[1], "job_id": int(named[2]), "submit_at": int(named[3])}
+        of_key = select(tables.job.c.id).where(*(tables.job.c[name] == value for name, value in key.items()))
+        jobs |= set(connection.execute(of_key).scalars())
+    until = inf if found.closed_at is None else found.closed_at
+    during = table.c.received_at.between(found.fault_at - BEFORE_INCIDENT_SECONDS, until)
+    return and_(table.c.job.in_(jobs), during)
 
 
 def _page(query: Select[Any], number: ColumnElement[int], limit: int, before: int) -> Select[Any]:

@@ -154,7 +154,7 @@ def _rules() -> Iterator[Rule]:
     holds = select(func.max(request.c.id)).group_by(request.c.verb)
     answered = exists().where(_DECISION.c.request == _INTENT.c.id)
     yield Rule(_INTENT, and_(_INTENT.c.at < incidents, _INTENT.c.id.not_in(holds), ~answered))
-    for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal):
+    for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal, tables.launch_evidence):
         yield Rule(table, table.c.received_at < events)
     yield Rule(tables.site_signal, tables.site_signal.c.until < events)
     of_whole = [_SHARD.c[name] == _CHECKPOINT.c[name] for name in OF_CHECKPOINT]
@@ -178,7 +178,7 @@ def _rules() -> Iterator[Rule]:
                 for table in (*_DETAILS, *_ABOUT_CHECKPOINTS, _CHECKPOINT, _RECOVERY)
             ),
         ),
-        (_ATTEMPT.c.job, tables.launch_start.c.job, tables.launch_end.c.job),
+        (_ATTEMPT.c.job, tables.launch_start.c.job, tables.launch_end.c.job, tables.launch_evidence.c.job),
     )
     yield Rule(tables.gpu_seen, tables.gpu_seen.c.last_seen_at < _before(RecordClass.GPUS))
     yield Rule(tables.token, tables.token.c.expires_at < _before(RecordClass.TOKENS))

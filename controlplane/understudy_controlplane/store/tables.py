@@ -313,6 +313,23 @@ launch_end = Table(
     Index("ix_launch_end_received_at", "received_at"),
 )
 
+launch_evidence = Table(
+    "launch_evidence",
+    metadata,
+    # What the ranks of a launch showed before they were ended. Of the job's owner: not for every reader.
+    Column("id", Number, primary_key=True),
+    Column("job", ForeignKey("job.id"), nullable=False),
+    Column("restart_count", Number, nullable=False),
+    Column("launch", Number, nullable=False),
+    Column("kind", String(32), nullable=False),  # "hang", "crash"
+    Column("summary", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("job", "restart_count", "launch", "kind"),
+    Index("ix_launch_evidence_received_at", "received_at"),
+)
+
 kernel_event = Table(
     "kernel_event",
     metadata,
