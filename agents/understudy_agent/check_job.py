@@ -24,7 +24,10 @@ SIGNALS_OF_STEPS = frozenset({"USR1", "USR2", "TERM"})
 """A seat passes these on to the launcher when Slurm signals the steps; others reach it with `B:` alone."""
 MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "prun"})
 
-_SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "a": "array", "t": "time", "n": "ntasks"}
+INTERACTIVE = frozenset({"salloc"})
+
+_SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
+_GPUS = frozenset({"gpus", "G", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres"})
 _FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
 _HETEROGENEOUS = re.compile(r"^#SBATCH\s+(hetjob|packjob)\b")
 
@@ -144,6 +147,8 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         elif word.startswith("-") and len(word) > 1:
             name, equals, value = _SHORT.get(word[1], word[1]), word[2:], word[2:].removeprefix("=")
         else:
+            if word == ":":  # the next component of a heterogeneous job
+                yield word, ""
             continue
         if not equals and name not in _FLAGS and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
@@ -158,22 +163,39 @@ def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Itera
         yield Finding(options["no-requeue"][0], "with --no-requeue the job is never started again: put --requeue there")
     elif "requeue" not in options:
         yield Finding(0, "unless the site requeues jobs by default, it is never started again: add #SBATCH --requeue")
-    if script.heterogeneous:
+    if script.heterogeneous or ":" in options:
         yield Finding(
             script.heterogeneous, "a heterogeneous job is not recovered: its components need jobs of their own"
         )
-    if "nodelist" in options:
-        line, nodes = options["nodelist"]
+    for name in ("nodelist", "nodefile"):
+        if name in options:
+            line, nodes = options[name]
+            yield Finding(
+                line,
+                f"with --{name}={nodes} no other node can replace one of these: name properties (--constraint) instead",
+            )
+    yield from _for_interactive_use(script)
+    yield from _for_output(options)
+
+
+def _for_interactive_use(script: Script) -> Iterator[Finding]:
+    for line, text in script.commands:
+        words = _words(text)
+        if INTERACTIVE.intersection(words) or ("srun" in words and "--pty" in words):
+            yield Finding(line, "Slurm does not start an interactive job again: start the training itself with sbatch")
+
+
+def _for_output(options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
+    """An array's tasks are jobs of their own: each is recovered by itself."""
+    line, output = options.get("output", (0, ""))
+    if output and options.get("open-mode", (0, ""))[1] != "append":
         yield Finding(
             line,
-            f"with --nodelist={nodes} no other node can replace one of these: name properties (--constraint) instead",
-        )
-    if "output" in options and options.get("open-mode", (0, ""))[1] != "append":
-        yield Finding(
-            options["output"][0],
             "each start of the job overwrites its output: add #SBATCH --open-mode=append",
             is_problem=False,
         )
+    if output and "array" in options and not re.search(r"%\d*[aAjJ]", output.replace("%%", "")):
+        yield Finding(line, f"all tasks of the array write to {output}: name it with %A_%a", is_problem=False)
 
 
 def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
@@ -209,13 +231,18 @@ def _with_launcher(options: dict[str, tuple[int, str]], number: int, words: Sequ
         yield Finding(
             number, "Slurm's signals reach the shell, and not the launcher: write exec before `understudy run`"
         )
-    if "no-kill" not in options:
-        yield Finding(0, "Slurm ends the whole job when it notices a dead node: add #SBATCH --no-kill")
+    if options.get("no-kill", (0, "off"))[1] == "off":
+        yield Finding(
+            options.get("no-kill", (0, ""))[0],
+            "Slurm ends the whole job when it notices a dead node: add #SBATCH --no-kill",
+        )
+    yield from _input(number, words, at)
     launch = _parsed(words[at + 2 :])
     if isinstance(launch, str):
         yield Finding(number, launch, is_problem="$" not in launch)
         return
     yield from _nodes(options, launch)
+    yield from _ranks(options, number, launch)
     yield from _signal(options, launch)
     program = launch.command[0].rpartition("/")[2]
     if program in MPI:
@@ -238,6 +265,34 @@ def _parsed(words: Sequence[str]) -> Options | str:
         return f"understudy run: {error}"
     except SystemExit:
         return printed.getvalue().strip().rpartition("\n")[2]
+
+
+def _input(number: int, words: Sequence[str], at: int) -> Iterator[Finding]:
+    if "|" in words[:at] or any(word.startswith("<") for word in words):
+        yield Finding(number, "ranks have no standard input: name a file that every rank can read")
+
+
+def _ranks(options: dict[str, tuple[int, str]], number: int, launch: Options) -> Iterator[Finding]:
+    """Slurm starts one seat on each node, whatever number of tasks the job has."""
+    line, wanted = options.get("ntasks-per-node", (0, ""))
+    if "--multi-prog" in launch.command:
+        yield Finding(number, "every rank runs the same command: start a script that chooses its program by $RANK")
+    elif "gpus-per-task" in options:
+        line = options["gpus-per-task"][0]
+        yield Finding(
+            line, "ranks see all GPUs of their node, and choose theirs by $LOCAL_RANK: ask for --gpus-per-node", False
+        )
+    if launch.procs_per_node is not None or launch.torchrun:
+        return
+    if wanted.isdecimal() and int(wanted) > 1 and not _GPUS.intersection(options):
+        text = f"each node gets one rank, as the job asks for no GPU: `understudy run --procs-per-node {wanted}`"
+        yield Finding(line, text)
+    total, nodes = options.get("ntasks", (0, ""))[1], options.get("nodes", (0, ""))[1]
+    if total.isdecimal() and nodes.isdecimal() and int(nodes) and int(total) % int(nodes):
+        line = options["ntasks"][0]
+        yield Finding(
+            line, f"--ntasks={total} on {nodes} nodes: each node of a gang has the same number of ranks", False
+        )
 
 
 def _nodes(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Finding]:

@@ -68,6 +68,14 @@ CHANGES = [
     ("--preload torch", "--preload torch --min-nodes 70", 5, "--min-nodes 70"),
     ("--preload torch", "--no-such-option", 5, "--no-such-option"),
     ("#SBATCH --gres=gpu:8", "#SBATCH hetjob", 3, "heterogeneous"),
+    ("--no-kill", "--no-kill=off", 2, "Slurm ends the whole job"),
+    ("--nodes=66", "--nodes=66 --nodefile=hosts", 2, "--nodefile=hosts"),
+    ("#SBATCH --gres=gpu:8", "#SBATCH --ntasks-per-node=4", 3, "--procs-per-node 4"),
+    ("-- python train.py", "-- python train.py < data", 5, "no standard input"),
+    ("exec ", "cat data | exec ", 5, "no standard input"),
+    ("-- python train.py", "-- --multi-prog ranks.conf", 5, "by $RANK"),
+    ("exec understudy", "srun --pty bash\nexec understudy", 5, "interactive"),
+    ("exec understudy", "salloc -N 2\nexec understudy", 5, "interactive"),
     ("#SBATCH --gres=gpu:8", "module load cuda", 4, "ignores this #SBATCH line"),
 ]
 
@@ -86,6 +94,9 @@ def test_what_stands_in_the_way_is_named_with_its_line(old: str, new: str, line:
         ("#SBATCH --signal=B:USR1@120\n", "", "no warning"),
         ("--nodes 64", '--nodes "$NODES"', "not checked"),
         ("--gres=gpu:8", "--output=log", "--open-mode=append"),
+        ("--gres=gpu:8", "--array=1-4 --output=log-%%a", "name it with %A_%a"),
+        ("--gres=gpu:8", "--gpus-per-task=1 --ntasks-per-node=8", "by $LOCAL_RANK"),
+        ("--gres=gpu:8", "--gres=gpu:8 --ntasks=100", "the same number of ranks"),
     ],
 )
 def test_what_weakens_a_recovery_is_a_note(old: str, new: str, words: str) -> None:
@@ -106,6 +117,25 @@ def test_options_of_the_command_line_go_before_those_of_the_script() -> None:
     assert len(problems(bare)) == 2
     assert problems(bare, "--requeue", "--comment", "understudy") == []
     assert len(problems(GOOD, "--nodes=10")) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--array=0-7%2 --open-mode=append --output=log-%A_%a",
+        "--ntasks-per-node=8",
+        "--ntasks=528",
+        "--exclude=n7",
+        "--gpus-per-node=8",
+    ],
+)
+def test_what_changes_nothing_for_a_recovery_is_not_named(more: str) -> None:
+    """Tasks of an array are jobs of their own. Of tasks a job has as many as it names; seats are one a node."""
+    assert list(check(GOOD.replace("--gres=gpu:8", f"--gres=gpu:8 {more}"))) == []
+
+
+def test_components_that_stand_on_sbatchs_own_line_are_seen() -> None:
+    assert any("heterogeneous" in one for one in problems(GOOD, "--nodes=2", ":", "--nodes=4"))
 
 
 def test_lines_that_a_backslash_continues_are_one_command() -> None:

@@ -1,4 +1,4 @@
-"""What ranks showed before they were ended: operators and the job's owner read it, and nobody else."""
+"""What ranks showed before they were ended: only operators and the job's owner read it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HANG = "rank 3 on n4 did not enter collective 12"
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     made = played(tmp_path_factory.mktemp("evidence"))
     at = Queries(made.control_plane.engine).incidents(1)[0]["fault_at"]
-    said = {"at": at, "summary": "rank 2 wrote last: \x1b]0;owned\x07", "text": "=== rank 2\nline 1\n\ttab\x9b2J\n"}
+    wrote = {"at": at, "summary": "rank 2 wrote last: \x1b]0;owned\x07", "text": "=== rank 2\nline 1\n\ttab\x9b2J\n"}
     report(made, LaunchEvidence(1, 1, 0, EvidenceKind.HANG, at, HANG, "=== ranks 3 (n4)\nin train.py"))
     report(
-        made, LaunchEvidence(1, 1, 1, EvidenceKind.CRASH, **said), LaunchEvidence(1, 1, 1, EvidenceKind.CRASH, **said)
+        made, LaunchEvidence(1, 1, 1, EvidenceKind.CRASH, **wrote), LaunchEvidence(1, 1, 1, EvidenceKind.CRASH, **wrote)
     )
     yield made
     made.control_plane.close()

@@ -1,4 +1,4 @@
-"""What the gang of `test_last_words` runs, with the training hook: hangs or fails in launch 0, where it is told to."""
+"""What the gang of `test_last_words` runs, with the training hook: hangs or fails in launch 0, as its arguments say."""
 
 import os
 import sys

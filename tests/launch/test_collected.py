@@ -77,7 +77,7 @@ def test_a_rank_that_entered_nothing_is_named_by_the_groups_members() -> None:
     assert found.startswith("rank 1 on n2 did not enter collective 1 ")
 
 
-def test_of_a_group_that_has_long_left_the_recorder_nothing_is_said() -> None:
+def test_of_a_group_that_has_long_left_the_recorder_nothing_is_concluded() -> None:
     busy = [entry(number) for number in range(100, 140)]
     others = [entry(number, group=("1", "tp")) for number in range(900, 920)]
     config = {"pg_config": {"1": {"name": "1", "desc": "tp", "ranks": "[0, 1]"}}}

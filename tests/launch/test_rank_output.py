@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_written_is_reported_and_nothing_is_lost(tmp_path:
     assert b"cannot write" in console.of(Stream.ERROR)
 
 
-def test_a_warm_interpreter_speaks_for_nobody_until_it_becomes_a_rank(tmp_path: Path) -> None:
+def test_a_warm_interpreter_speaks_for_no_rank_until_it_becomes_a_rank(tmp_path: Path) -> None:
     console = Written()
     outputs = Outputs(OutputOptions(output=f"{tmp_path}/%t", label=True), console)
     relays = outputs.open()

@@ -91,7 +91,7 @@ class Places:
     def ask(self, count: int) -> list[Place]:
         for one in self._places[:count]:
             one.seen = (os.fstat(one.stacks).st_size, os.fstat(one.answers).st_size)
-            with contextlib.suppress(OSError):  # nobody has read the questions before
+            with contextlib.suppress(OSError):  # no rank has read the questions before
                 os.write(one.ask, b"?")
         return self._places[:count]
 

@@ -183,7 +183,7 @@ class Console:
         if prefix:
             lines = piece.removesuffix(b"\n").split(b"\n")
             piece = b"".join(prefix + line + b"\n" for line in lines)
-        with self._lock, contextlib.suppress(OSError):  # nobody reads it any more: the ranks go on
+        with self._lock, contextlib.suppress(OSError):  # no program reads it any more: the ranks go on
             self.put(stream, piece)
 
     def put(self, stream: Stream, piece: bytes) -> None:

@@ -57,7 +57,7 @@ def _of_incident(deps: ReadDependencies, number: int, reader: Identity) -> Evide
 
 
 def _refused(reader: Identity) -> Response | None:
-    """Whoever may act on a job may see what its ranks showed."""
+    """A reader that may act on a job may see what its ranks showed."""
     if reader.may(Permission.OPERATE_OWN_JOBS):
         return None
     roles = ", ".join(role.value for role in roles_with(Permission.OPERATE_OWN_JOBS))
