@@ -44,7 +44,7 @@ from understudy_agent.launch.warm_pool import WarmInterpreter
 
 SILENCE_SECONDS = 120.0
 """After this time without a message the seat ends, as if the launcher was gone."""
-SILENCE_WHEN_ENDED_SECONDS = 6.0
+SILENCE_WHEN_ENDED_SECONDS = 8.0
 """The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
 SEND_SECONDS = 30.0
 ENDING_POLL_SECONDS = 0.01
