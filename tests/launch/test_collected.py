@@ -151,7 +151,14 @@ def test_nothing_of_it_moves_a_terminals_cursor_or_breaks_utf_8() -> None:
 
 
 def test_what_a_seat_of_another_release_sends_is_left_out() -> None:
-    odd = [{"rank": "x"}, {"rank": 1, "last": 7}, {"rank": 2, "entered": []}, 5, {"rank": 3, "entered": {"g": [[1]]}}]
+    odd = [
+        {"rank": float("inf")},
+        {"rank": "x"},
+        {"rank": 1, "last": 7},
+        {"rank": 2, "entered": []},
+        5,
+        {"rank": 3, "entered": {"g": [[1]]}},
+    ]
     assert [one.rank for one in read_shown("n1", {"ranks": [*odd, {"rank": 4}]})] == [4]
     assert read_shown("n1", {"ranks": None}) == []
 

@@ -16,6 +16,8 @@ from understudy import evidence as hook
 from understudy.collectives import CollectiveLog
 from understudy_agent.launch import evidence
 from understudy_agent.launch.evidence import Places, catches, recorded_in_file
+from understudy_agent.launch.protocol import LINE_BYTES_MAX, encode
+from understudy_agent.launch.seats import SEAT_BYTES_MAX
 
 
 def test_hook_and_seat_have_the_same_names_and_read_the_recorder_alike() -> None:
@@ -102,3 +104,10 @@ def test_what_a_rank_showed_fits_its_share(bytes_max: int) -> None:
     assert len(json.dumps(cut)) <= bytes_max + 100
     assert cut["rank"] == 1
     assert ("entered" in cut) is (bytes_max > 200 * 9)
+
+
+def test_what_a_seat_sends_fits_a_line_whatever_its_ranks_print() -> None:
+    shown = {"rank": 1, "waits": "\u2603" * 90_000, "stacks": "\u2603" * 90_000, "wrote": "\u2603" * 90_000}
+    each = SEAT_BYTES_MAX // 8
+    assert len(encode("evidence", ranks=[evidence._cut(shown, each)] * 8)) <= LINE_BYTES_MAX
+    assert len(encode("evidence", ranks=[evidence._cut(shown, SEAT_BYTES_MAX)])) <= LINE_BYTES_MAX

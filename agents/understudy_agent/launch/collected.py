@@ -52,7 +52,7 @@ def read_shown(node: str, message: Mapping[str, Any]) -> list[Shown]:
     for one in ranks if isinstance(ranks, list) else ():
         try:
             found.append(_shown(node, one))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
     return found
 
@@ -83,31 +83,42 @@ def _last_of(last: Sequence[Any] | None) -> tuple[str, int, bool]:
 def findings(shown: Sequence[Shown]) -> list[str]:
     """Which rank did not enter which collective, as far as the flight recorder shows it, else the training hook."""
     nodes = {one.rank: one.node for one in shown}
-    recorders = {one.rank: one.entered for one in shown if one.entered is not None}
+    members, entered, recorders = _by_group(shown)
     found = [
         text
-        for group in dict.fromkeys(group for one in recorders.values() for group in one)
-        for text in _of_group(group, recorders, _members(group, shown), nodes)
+        for group, numbers in entered.items()
+        for text in _of_group(group, numbers, members.get(group, frozenset()) & recorders, nodes)
     ]
     return (found or list(_by_hook(shown, nodes)))[:FINDINGS_MAX]
 
 
-def _members(group: str, shown: Sequence[Shown]) -> frozenset[int]:
-    named: frozenset[int] = frozenset().union(*(one.groups.get(group, ()) for one in shown))
-    return named or frozenset(one.rank for one in shown if group.endswith(f":{DEFAULT_GROUP}"))
+def _by_group(
+    shown: Sequence[Shown],
+) -> tuple[Mapping[str, frozenset[int]], Mapping[str, Mapping[int, Mapping[int, str]]], frozenset[int]]:
+    """Of each process group the ranks that belong to it, and what each of its ranks entered; and the ranks that have a
+    recorder. A large gang has thousands of groups.
+    """
+    named: dict[str, set[int]] = defaultdict(set)
+    entered: dict[str, dict[int, Mapping[int, str]]] = defaultdict(dict)
+    for one in shown:
+        for group, ranks in one.groups.items():
+            named[group] |= ranks
+        for group, numbers in (one.entered or {}).items():
+            entered[group][one.rank] = numbers
+    everyone = frozenset(one.rank for one in shown)
+    members = {group: frozenset(ranks) for group, ranks in named.items() if ranks}
+    members |= {group: everyone for group in entered if group not in members and group.endswith(f":{DEFAULT_GROUP}")}
+    return members, entered, frozenset(one.rank for one in shown if one.entered is not None)
 
 
 def _of_group(
-    group: str,
-    recorders: Mapping[int, Mapping[str, Mapping[int, str]]],
-    members: frozenset[int],
-    nodes: Mapping[int, str],
+    group: str, entered: Mapping[int, Mapping[int, str]], members: frozenset[int], nodes: Mapping[int, str]
 ) -> Iterator[str]:
-    entered = {rank: found[group] for rank, found in recorders.items() if group in found}
+    """`members`: of which something would be recorded."""
     last = {rank: max(numbers) for rank, numbers in entered.items()}
     furthest = max(last.values())
     if furthest <= FIRST_NUMBERS:
-        last |= {rank: 0 for rank in members if rank in recorders and rank not in last}
+        last |= {rank: 0 for rank in members if rank not in last}
     first = min(last.values()) + 1
     if first <= furthest:
         behind = [rank for rank in last if last[rank] < first]

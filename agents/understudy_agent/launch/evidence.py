@@ -166,7 +166,7 @@ class Collection:
     def _note_answers(self, local_rank: int, place: Place) -> bool:
         """Whether it has shown its stacks."""
         stacks, answers = place.new()
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             answer = json.loads(answers.splitlines()[-1]) if answers.endswith(b"\n") else {}
             self._note(local_rank, **{name: answer[name] for name in ("last", "entered", "groups") if name in answer})
         if stacks:

@@ -22,7 +22,8 @@ from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Step, Steps
 from understudy_agent.launch.watch import LaunchEnd
 
-SEAT_BYTES_MAX = 512 * 1024
+SEAT_BYTES_MAX = 256 * 1024
+"""Of what a seat sends of its ranks; JSON may need almost three times as much, and a line has a megabyte."""
 ALL_BYTES_MAX = 48 * 1024 * 1024
 """Of what the ranks of a gang show before they are ended."""
 
