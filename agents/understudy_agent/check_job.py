@@ -280,7 +280,9 @@ def _ranks(options: dict[str, tuple[int, str]], number: int, launch: Options) ->
     elif "gpus-per-task" in options:
         line = options["gpus-per-task"][0]
         yield Finding(
-            line, "ranks see all GPUs of their node, and choose theirs by $LOCAL_RANK: ask for --gpus-per-node", False
+            line,
+            "ranks see all GPUs of their node, and each chooses one by $LOCAL_RANK: ask for --gpus-per-node",
+            False,
         )
     if launch.procs_per_node is not None or launch.torchrun:
         return
