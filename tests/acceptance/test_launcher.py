@@ -10,6 +10,7 @@ import signal
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
 from tests.testbed.processes import all_processes, environment_of, read_process
+from tests.tokens import bearer
+from understudy_controlplane.fleet.identity import Role
 
 pytestmark = pytest.mark.cluster
 
@@ -176,6 +179,15 @@ def test_a_hang_is_found_and_the_gang_restarted_without_the_node_of_the_missing_
     assert decision["subject"] == "n2"
     assert "rank 1 left collective" in decision["reason"]
     assert [one["row"] for one in job.events("decision")] == ["L110"]
+
+    def evidence() -> Any:
+        return site.http.get(f"/v1/jobs/{job.job}/evidence", headers=bearer(Role.ADMIN)).json()["items"]
+
+    site.wait_for(evidence, 30, "what its ranks showed has arrived")
+    (shown,) = evidence()
+    assert (shown["launch"], shown["kind"]) == (0, "hang")
+    assert "rank 1 on n2 did not enter collective" in shown["summary"]
+    assert "ranks.py" in shown["text"], "the stacks of its ranks"
     wait_succeeded(site, 1)
     assert site.node("n2")["state"] == "suspect"
     assert "DRAIN" not in site.node("n2")["slurm"]["flags"]
