@@ -195,9 +195,17 @@ class PeerState:
         handover, link = self._handover, self._link
         if handover is None or link is None:
             return False
+        if handover.kept is not None and handover.kept[0] == choice.save:  # this process has it still
+            try:
+                self._load(handover.staging.make_room(handover.kept[1])[: handover.kept[1]])
+            except Exception as error:  # noqa: BLE001 - then the keeper is asked
+                log.warning("understudy: the state of step %d cannot be loaded: %r", choice.save[2], error)
+            else:
+                return True
         own_first = sorted(choice.places[rank], key=lambda place: place[0] != mine.keeper)
         for keeper, held in own_first:
             try:
+                handover.kept = None
                 if keeper != mine.keeper:
                     link.ask("fetch", keeper=keeper, **held._asdict())
                 length = link.read(handover.staging, save=choice.save, rank=rank)
@@ -279,6 +287,8 @@ class _Handover:
         self.wards: list[tuple[str, list[int]]] = []
         """Whose parts this node's keeper copies as long as this connection lasts: addresses and ranks."""
         self._followed = 0
+        self.kept: tuple[Save, int] | None = None
+        """Save and length of the part that is in its memory, as the keeper has it."""
         self._state = FAILED
         self._settled = threading.Condition()
         self._tasks: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -291,6 +301,7 @@ class _Handover:
     def begin(self, state: dict[str, Any], task: dict[str, Any], has_buddy: bool) -> None:
         """Copies the state; what follows holds nothing up. A fault here is no reason to end the training."""
         self._set(BUSY)
+        self.kept = None
         try:
             length = _copy(state, self.staging)
         except Exception as error:  # noqa: BLE001 - such as no memory
@@ -357,6 +368,7 @@ class _Handover:
         checksum = sum_of(self.staging.make_room(length)[:length])
         if not self._link.ask("put", self.staging.descriptor, checksum=checksum, **task).get("held"):
             return FAILED
+        self.kept = (task["save"], length)
         if not has_buddy:
             return ONE_PLACE
         of_part = {"save": task["save"], "rank": task["rank"]}

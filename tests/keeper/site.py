@@ -18,14 +18,13 @@ from tests.testbed.configuration import free_ports
 WAIT_SECONDS = 30.0
 
 
-class KeeperSite(TrainingSite):
+class Keepers:
     """Nodes are addresses of 127.0.0.0/8, and all keepers have the same munged."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, memory_bytes: int = 1 << 26) -> None:
+        self.folder, self._memory_bytes = folder, memory_bytes
         self._port = free_ports(1)[0]
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
-        self._nodes: Sequence[str] = ()
         self._munged = self._start_munged()
 
     def close(self) -> None:
@@ -40,12 +39,12 @@ class KeeperSite(TrainingSite):
         for node in nodes:
             self.wait_for(self.socket(node).exists, f"the keeper of {node} listens")
 
-    def _start(self, node: str, memory_bytes: int = 1 << 26) -> None:
+    def _start(self, node: str) -> None:
         config = self.folder / f"{node}.toml"
         config.write_text(
             f'cluster = "c"\ncontrol_plane_urls = ["http://127.0.0.1:9"]\nnode = "{node}"\n'
             f'munge_socket = "{self.folder}/munge/socket"\n'
-            f'[keeper]\nmemory_bytes = {memory_bytes}\nlisten = "{address(node)}"\naddress = "{address(node)}"\n'
+            f'[keeper]\nmemory_bytes = {self._memory_bytes}\nlisten = "{address(node)}"\naddress = "{address(node)}"\n'
             f'port = {self._port}\nsocket = "{self.socket(node)}"\n'
         )
         with (self.folder / f"{node}.log").open("ab") as output:
@@ -66,18 +65,9 @@ class KeeperSite(TrainingSite):
     def socket(self, node: str) -> Path:
         return self.folder / f"{node}.sock"
 
-    def train_on(self, nodes: Sequence[str], script: str, attempt: int = 0) -> list[str]:
-        """One rank on each. What each of them logged."""
-        self._nodes = nodes
-        return self._run(script, self._ranks(len(nodes), self.folder / "no-agent.sock", attempt))
-
-    def _rank(self, rank: int, world: int, socket: Path, attempt: int) -> dict[str, str]:
-        here = {
-            "SLURMD_NODENAME": self._nodes[rank],
-            "UNDERSTUDY_KEEPER_SOCKET": str(self.folder / "%n.sock"),
-            "ATTEMPT": str(attempt),
-        }
-        return {**super()._rank(rank, world, socket, attempt), **here}
+    def environment(self, node: str) -> dict[str, str]:
+        """Of a rank there."""
+        return {"SLURMD_NODENAME": node, "UNDERSTUDY_KEEPER_SOCKET": str(self.folder / "%n.sock")}
 
     def _start_munged(self) -> subprocess.Popen[bytes]:
         folder = self.folder / "munge"
@@ -100,6 +90,28 @@ class KeeperSite(TrainingSite):
         while not state():
             assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}"
             time.sleep(0.02)
+
+
+class KeeperSite(TrainingSite):
+    """A user's training, whose ranks are on these nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.keepers = Keepers(folder)
+        self.start, self.kill = self.keepers.start, self.keepers.kill
+        self._nodes: Sequence[str] = ()
+
+    def close(self) -> None:
+        self.keepers.close()
+
+    def train_on(self, nodes: Sequence[str], script: str, attempt: int = 0) -> list[str]:
+        """One rank on each. What each of them logged."""
+        self._nodes = nodes
+        return self._run(script, self._ranks(len(nodes), self.folder / "no-agent.sock", attempt))
+
+    def _rank(self, rank: int, world: int, socket: Path, attempt: int) -> dict[str, str]:
+        here = {**self.keepers.environment(self._nodes[rank]), "ATTEMPT": str(attempt)}
+        return {**super()._rank(rank, world, socket, attempt), **here}
 
 
 def address(node: str) -> str:

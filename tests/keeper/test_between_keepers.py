@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 
@@ -168,6 +169,28 @@ def test_strangers_learn_nothing_and_hold_nothing_up() -> None:
                 assert b"HTTP" not in link.recv(100)
         with contextlib.closing(connect(address, identity(munge), 30)):
             pass
+
+
+@pytest.mark.parametrize("address", ["", "n2", "n2:", "n2:99999", ":7119", "n2:-1", f"{'a' * 70}.b:7119"])
+def test_what_a_user_names_in_place_of_a_keeper_is_refused(address: str) -> None:
+    with pytest.raises((ProtocolError, OSError)):
+        connect(address, identity(Munge()), 1)
+
+
+@pytest.mark.parametrize("first", [{"challenge": "\ud800"}, {"challenge": "é"}, {"challenge": 5}, {}])
+def test_what_a_stranger_sends_in_place_of_a_challenge_is_refused(first: dict[str, object]) -> None:
+    munge = Munge()
+    own = identity(munge)
+    ended: list[BaseException] = []
+    with keeper(own, holding(b"x"), ended) as address:
+        host, port = address.split(":")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with socket.create_connection((host, int(port)), timeout=30) as link, context.wrap_socket(link) as secure:
+            Frames(secure).send(first)
+            with contextlib.suppress(OSError):
+                assert not secure.recv(1)
+    assert [type(one) for one in ended] == [ProtocolError]
 
 
 def test_each_new_part_of_a_ward_is_copied_and_confirmed() -> None:

@@ -18,7 +18,7 @@ import pytest
 from understudy_agent.keeper.copies import Copier
 from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
 from understudy_agent.keeper.local import Conversation, LocalKeeper
-from understudy_agent.keeper.server import Room
+from understudy_agent.keeper.server import Lines, Room
 from understudy_agent.keeper.store import Store
 
 SAVE = [0, 0, 5]
@@ -210,6 +210,12 @@ def test_descriptors_that_no_message_needs_are_closed(store: Store) -> None:
             os.close(descriptor)
             assert one.frames.receive() == {"keeper": "n1:7119"}
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_user_causes_few_lines_of_the_log() -> None:
+    lines = Lines()
+    assert sum(lines.admits(1000) for _ in range(100)) == 32
+    assert lines.admits(1001)
 
 
 def test_a_flood_of_connections_leaves_room_for_others() -> None:

@@ -206,7 +206,7 @@ class Copier:
         )
         answer = frames.receive()
         if answer.get("error"):
-            raise NoRoomError(f"the other keeper: {text(answer, 'error', 500)}")
+            raise NoRoomError(f"the other keeper: {str(answer['error'])[:500]}")
         if (answer.get("length"), answer.get("checksum")) != (part.length, part.checksum):
             raise ProtocolError("the other keeper gives another part than it named")
         with memoryview(part.content) as content:

@@ -105,6 +105,6 @@ def number(message: Mapping[str, Any], name: str, most: int = 2**53) -> int:
 def text(message: Mapping[str, Any], name: str, most: int = 255) -> str:
     """Raises ProtocolError."""
     value = message.get(name)
-    if not isinstance(value, str) or len(value) > most:
-        raise ProtocolError(f"{name} is no text of at most {most} characters")
+    if not isinstance(value, str) or len(value) > most or not value.isascii():
+        raise ProtocolError(f"{name} is no text of at most {most} ASCII characters")
     return value

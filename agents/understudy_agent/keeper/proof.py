@@ -23,6 +23,7 @@ from understudy_agent.launch.tls import context_with
 MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60
 CREDENTIAL_CHARACTERS_MAX = 4096
+PORT_MAX = 65_535
 
 Sign = Callable[[bytes], str]
 """Raises OSError and subprocess.SubprocessError."""
@@ -70,9 +71,12 @@ def accept(link: socket.socket, identity: Identity) -> Frames:
 def connect(address: str, identity: Identity, seconds: float) -> Frames:
     """`address` is `host:port`. Raises ProtocolError and OSError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ProtocolError(f"{address[:80]!r} is no address of a keeper")
-    link = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+    try:
+        link = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+    except UnicodeError as error:
+        raise ProtocolError(f"{host[:80]!r} is no name of a host") from error
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -129,4 +133,7 @@ def decode(credential: str, munge_socket: Path | None) -> tuple[int, bytes]:
     if done.returncode or values.get(b"STATUS") != b"0":
         why = done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
         raise OSError(f"the credential is refused: unmunge: {why}")
-    return int(values[b"UID"]), payload[: int(values[b"LENGTH"])]
+    try:
+        return int(values[b"UID"]), payload[: int(values[b"LENGTH"])]
+    except (KeyError, ValueError) as error:
+        raise OSError("the output of unmunge cannot be read") from error

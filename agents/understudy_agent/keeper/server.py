@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from understudy_agent.keeper.store import Store
 from understudy_agent.log import fields, log
 from understudy_agent.own_files import make_directory
 from understudy_agent.process import peer
+from understudy_agent.shares import Pace as LinePace
 
 CONNECTIONS_MAX = 1024
 CONNECTIONS_OF_USER_MAX = 768
@@ -32,6 +34,8 @@ GREETING_SECONDS = 15.0
 LOCAL_SECONDS = 60.0
 """For a rank to read the next piece of its part."""
 EXPIRE_EVERY_SECONDS = 30.0
+STRANGERS = -1
+"""In place of a user id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,18 @@ class Settings:
     bytes_of_user_max: int
     bytes_per_second: float
     keep_seconds: float
+
+
+class Lines:
+    """Of the log, that a user, or all strangers together, can cause: 32 at once, and one in five seconds."""
+
+    def __init__(self) -> None:
+        self._pace = LinePace(burst=32, each_second=0.2)
+        self._lock = threading.Lock()
+
+    def admits(self, who: int) -> bool:
+        with self._lock:
+            return self._pace.admits(who, time.monotonic())
 
 
 class Room:
@@ -75,6 +91,7 @@ class Keeper:
         self._copier = Copier(self.store, identity, Pace(settings.bytes_per_second))
         self._users, self._keepers = Room(CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX), Room(KEEPERS_MAX, KEEPERS_MAX)
         self._greetings = Room(KEEPERS_MAX, GREETINGS_OF_ADDRESS_MAX)
+        self._lines = Lines()
         self._stopping = threading.Event()
         self._listeners: list[socket.socket] = []
         self._local: LocalKeeper | None = None
@@ -135,7 +152,8 @@ class Keeper:
                 assert self._local is not None
                 Conversation(self._local, frames, user_id).run()
             except ProtocolError as error:
-                log.warning("rank_refused", extra=fields(pid=pid, error=error))
+                if self._lines.admits(user_id):
+                    log.warning("rank_refused", extra=fields(pid=pid, error=error))
                 with contextlib.suppress(OSError):
                     frames.send({"error": str(error)[:500]})
             except OSError:
@@ -144,7 +162,7 @@ class Keeper:
                 self._users.leave(user_id)
 
     def _serve_keeper(self, link: socket.socket) -> None:
-        host = link.getpeername()[0] if not self._stopping.is_set() else ""
+        host = _name(link)
         if not self._greetings.enter(host):
             link.close()
             return
@@ -160,7 +178,8 @@ class Keeper:
             try:
                 give(frames, self.store)
             except ProtocolError as error:
-                log.warning("keeper_refused", extra=fields(address=host, error=error))
+                if self._lines.admits(STRANGERS):
+                    log.warning("keeper_refused", extra=fields(address=host, error=error))
             except OSError:
                 pass  # it is gone
             finally:
@@ -177,7 +196,8 @@ class Keeper:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return accept(link, self._identity)
             except (OSError, ssl.SSLError, ProtocolError, ClosedError) as error:
-                log.warning("keeper_refused", extra=fields(address=_name(same), error=error))
+                if self._lines.admits(STRANGERS):
+                    log.warning("keeper_refused", extra=fields(address=_name(same), error=error))
                 link.close()
                 return None
             finally:

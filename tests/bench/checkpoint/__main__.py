@@ -24,6 +24,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.bench.checkpoint.sides import SIDES
 from tests.bench.result import Result, result, write
+from tests.keeper.site import Keepers
 from tests.testbed.configuration import free_ports
 
 RANKS = 4
@@ -65,9 +66,17 @@ def measure(folder: Path, megabytes: int, rounds: int, sides: str) -> dict[str, 
             command += [f"--megabytes={megabytes}", f"--rounds={rounds}", f"--sides={sides}"]
             port = str(free_ports(1)[0])
             with contextlib.ExitStack() as started:
+                keepers = Keepers(folder, memory_bytes=5 * megabytes << 20)
+                started.callback(keepers.close)
+                nodes = [f"n{rank + 1}" for rank in range(RANKS)]
+                keepers.start(*nodes)
                 ranks = [
-                    subprocess.Popen(command, env=_environment(rank, port, config.socket), cwd=REPOSITORY)
-                    for rank in range(RANKS)
+                    subprocess.Popen(
+                        command,
+                        env=_environment(rank, port, config.socket) | keepers.environment(node),
+                        cwd=REPOSITORY,
+                    )
+                    for rank, node in enumerate(nodes)
                 ]
                 for one in ranks:
                     started.callback(one.kill)

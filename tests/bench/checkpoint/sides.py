@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 from understudy import Monitor
 from understudy.dcp import UnderstudyWriter
 from understudy.live import LiveState
+from understudy.peer import PeerState
 from understudy.torch_save import save
 
 State = dict[str, torch.Tensor]
@@ -183,6 +184,37 @@ class _Part:
             self._state[name].copy_(value)
 
 
+class Peer(Side):
+    """Tier peer: each rank is a node with a keeper. The new node's keeper has nothing."""
+
+    tier = "peer"
+
+    def __init__(self, folder: Path, state: State, monitor: Monitor) -> None:
+        super().__init__(folder, state, monitor)
+        self._peers = self._made()
+        self._peers.restore()
+
+    def save(self, step: int) -> None:
+        if not self._peers.save(step):
+            raise SystemExit("the gang does not save in memory")
+
+    def finish(self) -> None:
+        if not self._peers.wait():
+            raise SystemExit("a part is not held in memory")
+
+    def restore(self, lost: int) -> int:
+        if self.rank == lost:
+            self._peers.free()
+            self._peers = self._made()
+        step = self._peers.restore()
+        if step is None:
+            raise SystemExit("there is no whole save in memory")
+        return step
+
+    def _made(self) -> PeerState:
+        return PeerState(self.monitor, state=_Part(self.state))
+
+
 class TcpCopy(Files):
     """What a plain copy of one rank's state takes over TCP: no save is as quick to read."""
 
@@ -210,6 +242,7 @@ class TcpCopy(Files):
 
 SIDES: dict[str, type[Side]] = {
     "live": Live,
+    "peer": Peer,
     "nvme": Nvme,
     "shared": Shared,
     "torch_save": TorchSave,
