@@ -19,6 +19,7 @@ from understudy_agent.credentials import credentials_of
 from understudy_agent.facts import FactQueue, Settle
 from understudy_agent.hooks.records import HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
+from understudy_agent.keeper.agent_line import exchange
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
@@ -44,6 +45,8 @@ from understudy_agent.wire import (
     Fact,
     HardwareEvent,
     Host,
+    Keeper,
+    KeptJob,
     KernelEvent,
     Port,
     Report,
@@ -58,7 +61,8 @@ PROBLEMS_MAX = 32
 
 PORTS_SECONDS = 5.0
 HOST_SECONDS = 15.0
-"""Intervals at which ports and host are read."""
+KEEPER_SECONDS = 15.0
+"""Intervals at which ports, host and keeper are read."""
 
 
 class Agent:
@@ -105,6 +109,9 @@ class Agent:
             lambda: (read_host(host.sys, host.proc, self._disks), read_mounts(self._disks)),
             HOST_SECONDS,
         )
+        self._keeper_sampler = Sampler("the keeper", self._ask_keeper, KEEPER_SECONDS)
+        self._keeper: Keeper | None = None
+        self._jobs_over: tuple[KeptJob, ...] = ()
         self._ports = PortHistory(self._hardware, self._boot_id)
         self._host: Host | None = None
         self._readbacks = Readbacks()
@@ -121,6 +128,7 @@ class Agent:
         if self._config.host.enabled:
             self._port_sampler.start(self._take_ports)
             self._host_sampler.start(self._take_host)
+        self._keeper_sampler.start(self._take_keeper)
         log.info(
             "agent_started",
             extra=fields(
@@ -146,6 +154,7 @@ class Agent:
             self._gpus.stop()
             self._port_sampler.stop()
             self._host_sampler.stop()
+            self._keeper_sampler.stop()
             await self._readbacks.stop()
             await self._send_last_report()
             await self._keep_last_facts()
@@ -196,6 +205,13 @@ class Agent:
 
     def _take_host(self, reading: tuple[Host, list[str]]) -> None:
         self._host = with_history(*reading, self._hardware)
+
+    def _ask_keeper(self) -> Keeper | None:
+        """In a thread of its own."""
+        return exchange(self._config.keeper.socket, self._jobs_over)
+
+    def _take_keeper(self, keeper: Keeper | None) -> None:
+        self._keeper = keeper
 
     async def _report(self) -> None:
         next_at = asyncio.get_running_loop().time()
@@ -257,6 +273,7 @@ class Agent:
             self._kernel_log.follow_policy(acknowledgement.kernel_log)
         if acknowledgement.read_back is not None:
             self._readbacks.take(acknowledgement.read_back)
+        self._jobs_over = tuple(acknowledgement.jobs_over)
         self._ranks.pass_on(acknowledgement.save_orders)
 
     def _build(self) -> Report:
@@ -271,6 +288,7 @@ class Agent:
             *self._hardware.problems(),
             *self._port_sampler.problems(),
             *self._host_sampler.problems(),
+            *self._keeper_sampler.problems(),
         ]
         ports_silent, host_silent = self._port_sampler.silent_seconds(), self._host_sampler.silent_seconds()
         return Report(
@@ -294,4 +312,5 @@ class Agent:
             release=RELEASE,
             kernel_log_policy=self._kernel_log.policy_version,
             read_back=self._readbacks.result,
+            keeper=self._keeper,
         )

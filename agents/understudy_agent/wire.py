@@ -53,6 +53,7 @@ PORTS_PER_NODE_MAX = 64
 DISKS_PER_NODE_MAX = 16
 VERSIONS_PER_NODE_MAX = 16
 RANKS_PER_NODE_MAX = 256
+KEEPER_JOBS_MAX = 64
 FILES_PER_SHARD_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
@@ -658,6 +659,25 @@ class ReadBackResult(msgspec.Struct, frozen=True, omit_defaults=True):
     why: Text = ""
 
 
+class KeptJob(msgspec.Struct, frozen=True):
+    """A job of which a node's keeper holds parts, as the processes that gave them name it."""
+
+    job_id: Count
+    user_id: UserId  # of these processes, from the kernel
+
+
+class Keeper(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the node's keeper holds. Counts are since its start."""
+
+    bytes_held: Size
+    bytes_max: Size
+    bytes_taken: Size = 0  # from ranks of this node
+    bytes_received: Size = 0  # from other keepers
+    bytes_sent: Size = 0  # to ranks and other keepers
+    refused: Size = 0  # parts
+    jobs: Annotated[list[KeptJob], Meta(max_length=KEEPER_JOBS_MAX)] = []
+
+
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent sends: about once a second, and at once when it has a new fact."""
 
@@ -683,6 +703,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     stopping: bool = False  # the last report before the agent stops, as for an upgrade
     kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none
     read_back: ReadBackResult | None = None  # of the last task that it was given
+    keeper: Keeper | None = None  # None: there is none
 
 
 class FileToRead(msgspec.Struct, frozen=True):
@@ -712,6 +733,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel_log: KernelLogPolicy | None = None  # what the agent follows from now on; None: what it has stays
     read_back: ReadBack | None = None  # None: there is nothing to read
     save_orders: list[SaveOrder] = []  # that ranks of this node do not know yet, as it was reported
+    jobs_over: list[KeptJob] = []  # of those whose parts its keeper holds: they have ended for good
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -58,7 +58,7 @@ class SlurmRecorder:
         self._record_new_nodes(view, now)
         self._end_holds(now)
         self._telemetry.know(view.nodes.keys())
-        self._directory.show(view.jobs.keys(), now)
+        self._directory.show(view.jobs.keys(), now, {job.job_id for job in view.jobs.values() if job.ended})
         config = self._current.config
         shown = self._directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         jobs = self._record_jobs(shown, now)

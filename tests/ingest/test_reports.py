@@ -29,6 +29,8 @@ from understudy_agent.wire import (
     HardwareEvent,
     HardwareKind,
     JobRefused,
+    Keeper,
+    KeptJob,
     KernelEvent,
     KernelLogPolicy,
     KernelPattern,
@@ -48,7 +50,7 @@ from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
-from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.directory import OVER_SECONDS, JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -192,6 +194,17 @@ def test_an_agent_is_asked_to_read_a_checkpoint_back_until_it_reports_what_it_fo
     assert [asked(), asked(old)] == [task, task]
     assert asked(found) is None
     assert route.read == [("n1", found)]
+
+
+def test_a_keeper_gets_to_know_which_jobs_of_their_owner_have_ended(route: Route) -> None:
+    def over(*kept: KeptJob) -> list[KeptJob]:
+        response = route.post(b.report("n1", keeper=Keeper(10, 100, jobs=list(kept))))
+        return msgspec.json.decode(response.content, type=Acknowledgement).jobs_over
+
+    own, other, unknown = KeptJob(7, 1000), KeptJob(7, 1001), KeptJob(8, 1000)
+    assert over(own, other, unknown) == []
+    route.directory.show([7], b.NOW - OVER_SECONDS, ended=[7])
+    assert over(own, other, unknown) == [own]
 
 
 @pytest.mark.parametrize(

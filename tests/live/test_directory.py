@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tests import builders as b
 from understudy_controlplane.fleet.job import JobKey, KnownJob
-from understudy_controlplane.live.directory import FORGET_SECONDS, JobDirectory
+from understudy_controlplane.live.directory import FORGET_SECONDS, OVER_SECONDS, JobDirectory
 
 STORED = {job_id: KnownJob(job_id * 10, JobKey(b.CLUSTER, job_id, 5), 0, 1000) for job_id in range(1, 100)}
 
@@ -40,6 +40,23 @@ def test_a_job_that_slurm_does_not_show_any_more_leaves_the_memory_and_is_still_
     assert (directory.get(7), directory.get(8)) == (None, STORED[8])
     assert (directory.find(7), directory.find(8), directory.find(4711)) == (STORED[7], STORED[8], None)
     assert database.asked == [[7, 8], [7], [4711]]
+
+
+def test_a_job_is_over_when_slurm_has_shown_it_as_ended_for_a_minute() -> None:
+    directory = JobDirectory(Database().look_up)
+    directory.show([7, 8], b.NOW, ended={7, 8})
+    assert directory.over([7, 8, 9], b.NOW + OVER_SECONDS - 1) == []
+    directory.show([8], b.NOW + 30, ended={8})  # Slurm has forgotten 7
+    assert directory.over([7, 8, 9], b.NOW + OVER_SECONDS) == [STORED[7], STORED[8]]
+    directory.show([8], b.NOW + 90)  # it was requeued by a person
+    assert directory.over([7, 8], b.NOW + 100) == [STORED[7]]
+
+
+def test_a_job_that_ended_while_slurm_was_not_read_is_not_over() -> None:
+    directory = JobDirectory(Database().look_up)
+    directory.show([7, 8], b.NOW)
+    directory.show([8], b.NOW + OVER_SECONDS)
+    assert directory.over([7], b.NOW + 2 * OVER_SECONDS) == []
 
 
 def test_a_new_job_stays_as_it_was_put() -> None:

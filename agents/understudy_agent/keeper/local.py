@@ -113,8 +113,11 @@ class Conversation:
         self._store.note_restored(self._user_id, job_id, save_of(message), attempt)
         return {}
 
-    def _free(self, _message: Message, job_id: int) -> Message:
-        self._store.free(self._user_id, job_id)
+    def _free(self, message: Message, job_id: int) -> Message:
+        """Root may name another user: the agent does, for jobs that have ended."""
+        is_root = self._user_id in (0, os.geteuid())
+        user_id = number(message, "user_id", ID_MAX) if is_root and "user_id" in message else self._user_id
+        self._store.free(user_id, job_id)
         return {}
 
     def _put(self, message: Message, _job_id: int) -> Message:

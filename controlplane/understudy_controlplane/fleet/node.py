@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from understudy_agent.wire import Gpu, HardwareEvent, Host, KernelEvent, Port
+from understudy_agent.wire import Gpu, HardwareEvent, Host, Keeper, KernelEvent, Port
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import JobThere
@@ -230,6 +230,7 @@ class NodeView:
     hardware_events: tuple[StoredHardwareEvent, ...] = ()  # of any boot, not cleared
     ports: tuple[Port, ...] = ()
     host: Host | None = None
+    keeper: Keeper | None = None
     nvml_silent_seconds: float = 0.0
     nvml_unkillable: bool = False
     ports_silent_seconds: float = 0.0

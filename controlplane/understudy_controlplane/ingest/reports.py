@@ -31,6 +31,7 @@ from understudy_agent.wire import (
     Acknowledgement,
     CheckpointDeleted,
     Fact,
+    KeptJob,
     KernelEvent,
     KernelLogPolicy,
     RankFact,
@@ -365,9 +366,17 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     wanted = deps.kernel_log if deps.kernel_log is not None and followed is not None else None
     news = wanted if wanted is not None and wanted.version != followed else None
     orders = deps.telemetry.saves.answer_to(report.ranks)
-    if not report.facts and not unfit and not dropped and news is None and to_read is None and not orders:
+    over = _jobs_over(deps, report, now)
+    if not (report.facts or unfit or dropped or news is not None or to_read is not None or orders or over):
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
-    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news, to_read, orders))
+    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news, to_read, orders, over))
+
+
+def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:
+    """Of the jobs of which the node's keeper holds parts, where their owner gave them."""
+    kept = report.keeper.jobs if report.keeper is not None else []
+    over = {known.key.job_id: known for known in deps.directory.over((job.job_id for job in kept), now)} if kept else {}
+    return [job for job in kept if job.job_id in over and over[job.job_id].believes(job.user_id)]
 
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:

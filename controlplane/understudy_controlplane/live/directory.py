@@ -12,6 +12,10 @@ FORGET_SECONDS = 3600.0
 """A job that Slurm has not shown for this time leaves the memory. It is found in the database."""
 
 
+OVER_SECONDS = 60.0
+"""For which Slurm has shown a job as ended until it counts as over: until then it may be requeued by the same hand."""
+
+
 class JobDirectory:
     """Jobs that Slurm shows are in memory, all others in the database: what a tick and a start cost does not depend on
     how many jobs there ever were. The loop writes it, ingest routes read it. Safe from any thread.
@@ -27,6 +31,7 @@ class JobDirectory:
         self._lock = threading.Lock()
         self._jobs = dict(known or {})
         self._shown_at = dict.fromkeys(self._jobs, 0.0)
+        self._ended_at: dict[int, float] = {}
         self._last: dict[int, tuple[KnownJob | None, Job]] = {}
         self._opt_in_word = ""  # of `_last`
 
@@ -59,17 +64,29 @@ class JobDirectory:
         with self._lock:
             self._jobs[job.key.job_id] = job
 
-    def show(self, job_ids: Collection[int], now: float) -> None:
-        """Slurm shows these jobs. Those that are not in memory are looked up, and jobs of long ago are forgotten."""
+    def over(self, job_ids: Iterable[int], now: float) -> list[KnownJob]:
+        """Those of them that have ended for good. One that ended while Slurm was not read is never among them."""
+        with self._lock:
+            ended = [job_id for job_id in job_ids if now - self._ended_at.get(job_id, now) >= OVER_SECONDS]
+            return [self._jobs[job_id] for job_id in ended if job_id in self._jobs]
+
+    def show(self, job_ids: Collection[int], now: float, ended: Collection[int] = ()) -> None:
+        """Slurm shows these jobs, of which some have `ended`. Those that are not in memory are looked up, and jobs of
+        long ago are forgotten.
+        """
         with self._lock:
             new = [job_id for job_id in job_ids if job_id not in self._jobs]
         found = self._look_up(new) if new else {}
         with self._lock:
             self._jobs = {**found, **self._jobs} if found else self._jobs
             self._shown_at |= dict.fromkeys(job_ids, now)
+            since = self._ended_at
+            for job_id in job_ids:
+                since.pop(job_id, None) if job_id not in ended else since.setdefault(job_id, now)
             over = [job_id for job_id, at in self._shown_at.items() if now - at > FORGET_SECONDS]
             for job_id in over:
                 self._jobs.pop(job_id, None)
+                self._ended_at.pop(job_id, None)
                 del self._shown_at[job_id]
 
     def row_of(self, job_id: int) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from understudy_controlplane.api.exported.metric import Metric, Sample, escaped
+from understudy_agent.wire import Keeper
+from understudy_controlplane.api.exported.metric import Kind, Metric, Sample, escaped
 from understudy_controlplane.api.exported.source import GpuSum, Source
 
 
@@ -49,7 +50,18 @@ def _ports_down(source: Source) -> Iterator[Sample]:
             yield source.node_labels[node.name], down
 
 
+def _of_keepers(value: Callable[[Keeper], float]) -> Callable[[Source], Iterator[Sample]]:
+    def samples(source: Source) -> Iterator[Sample]:
+        labels = source.node_labels
+        for node in source.nodes:
+            if node.keeper is not None:
+                yield labels[node.name], value(node.keeper)
+
+    return samples
+
+
 PER_NODE = "nodes"
+WITH_KEEPER = "nodes with a keeper"
 NODES: tuple[Metric[Source], ...] = (
     Metric("node_state", "1 for the state that the node is in.", _node_states, ("node", "state"), PER_NODE),
     Metric(
@@ -96,5 +108,35 @@ NODES: tuple[Metric[Source], ...] = (
         _ports_down,
         ("node",),
         "nodes with fabric ports",
+    ),
+    Metric(
+        "node_keeper_bytes",
+        "What the node's keeper holds of saves in memory.",
+        _of_keepers(lambda one: one.bytes_held),
+        ("node",),
+        WITH_KEEPER,
+    ),
+    Metric(
+        "node_keeper_limit_bytes",
+        "What it holds at most.",
+        _of_keepers(lambda one: one.bytes_max),
+        ("node",),
+        WITH_KEEPER,
+    ),
+    Metric(
+        "node_keeper_received_bytes_total",
+        "What it has copied from other keepers since its start.",
+        _of_keepers(lambda one: one.bytes_received),
+        ("node",),
+        WITH_KEEPER,
+        Kind.COUNTER,
+    ),
+    Metric(
+        "node_keeper_refused_parts_total",
+        "Parts that it has refused since its start, as for a limit.",
+        _of_keepers(lambda one: one.refused),
+        ("node",),
+        WITH_KEEPER,
+        Kind.COUNTER,
     ),
 )

@@ -1,0 +1,46 @@
+"""What the agent learns of its node's keeper, and frees there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.keeper.test_between_keepers import Munge, holding, identity
+from understudy_agent.keeper.agent_line import exchange
+from understudy_agent.keeper.server import Keeper, Settings
+from understudy_agent.keeper.store import Key, Save
+from understudy_agent.wire import KeptJob
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    settings = Settings(tmp_path / "keeper.sock", "127.0.0.1", 0, "127.0.0.1", 1 << 20, 1 << 20, 1e9, 3600)
+    made = Keeper(settings, identity(Munge()))
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_the_agent_frees_jobs_of_any_user_that_have_ended(keeper: Keeper, tmp_path: Path) -> None:
+    socket = tmp_path / "keeper.sock"
+    for user, job in ((1000, 7), (1001, 7), (1000, 8)):
+        holding(b"x" * 10, Key(user, job, Save(0, 0, 1), 0), keeper.store)
+    found = exchange(socket, ())
+    assert found is not None
+    assert (found.bytes_held, found.bytes_max) == (30, 1 << 20)
+    assert found.jobs == [KeptJob(7, 1000), KeptJob(8, 1000), KeptJob(7, 1001)]
+    found = exchange(socket, [KeptJob(7, 1000)])
+    assert found is not None
+    assert found.jobs == [KeptJob(8, 1000), KeptJob(7, 1001)]
+
+
+def test_without_a_keeper_there_is_nothing_to_report(tmp_path: Path) -> None:
+    assert exchange(tmp_path / "no.sock", ()) is None
+
+
+def test_a_keeper_that_was_started_again_has_its_socket(keeper: Keeper, tmp_path: Path) -> None:
+    assert (tmp_path / "keeper.sock").stat().st_mode & 0o777 == 0o666
+    keeper.stop()
+    assert exchange(tmp_path / "keeper.sock", ()) is None
