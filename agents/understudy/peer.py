@@ -154,7 +154,7 @@ class PeerState:
         handover.begin(self._state(), {"save": self._last, "whole": self._whole, **place}, self._has_buddy)
         return True
 
-    def wait(self, timeout_seconds: float = SECOND_PLACE_SECONDS) -> bool:
+    def wait(self, timeout_seconds: float = 2 * SECOND_PLACE_SECONDS) -> bool:
         """Until this rank's last part is held. Whether it is."""
         return self._handover is not None and self._handover.wait(timeout_seconds) >= ONE_PLACE
 

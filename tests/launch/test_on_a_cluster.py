@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests import REPOSITORY
+from tests import PYTHON_PATH, REPOSITORY
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
 from tests.testbed.processes import is_running, read_process
@@ -467,6 +468,52 @@ def test_where_ranks_keep_their_state_no_step_is_lost_and_the_weights_are_the_sa
     assert {rank for rank in first if first[rank] == second[rank]} == {0, 2}
 
 
+@pytest.mark.machines
+def test_after_the_loss_of_a_node_the_gang_goes_on_from_a_save_in_memory(gang: GangJob, keepers: Path) -> None:
+    """Keepers run as root, the ranks as an ordinary user, and no rank writes a checkpoint."""
+    script = gang.home / "train.py"
+    script.write_text(NOTING + IN_MEMORY)
+    weights = {}
+    for faults in (False, True):
+        directory = gang.home / f"weights-{faults}"
+        gang.site.cluster.run("mkdir", str(directory), user=RESEARCHER)
+        options = ["--nodes", "3", "--procs-per-node", "1", "--preload", "torch"]
+        command = ["env", f"UNDERSTUDY_KEEPER_SOCKET={keepers}/%n.sock", str(gang.python), str(script), str(directory)]
+        gang.submit(options, command, nodes=4 if faults else 3)
+        if faults:
+            gang.wait_for(lambda: len(done_steps(gang, 0)) > 3 * 25, 60, "the gang trains")
+            gang.site.cluster.kill_node("n2")  # with its keeper
+        assert gang.exit_code(90) == 0, gang.output + (keepers.parent / "log" / "keeper-n1.log").read_text()
+        weights[faults] = [torch.load(directory / f"{rank}.pt") for rank in range(3)]
+        if not faults:
+            gang.forget()
+    for before, after in zip(weights[False], weights[True], strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    first, last = ([one["step"] for one in done_steps(gang, launch)] for launch in (0, 1))
+    assert min(last) == (max(first) + 1) // 10 * 10 or min(last) == max(first) // 10 * 10, "the last whole save"
+    assert next(one["seats"] for one in gang.events("launch") if one["launch"] == 1) == ["n1", "n4", "n3"]
+
+
+@pytest.fixture
+def keepers(site: Site) -> Path:
+    """Where the sockets of the nodes' keepers are. They end with the cluster."""
+    folder, addresses = site.cluster.directory / "keepers", site.cluster.layout.addresses
+    assert addresses is not None
+    folder.mkdir()
+    for place, node in enumerate(site.cluster.node_names[:4]):
+        config = folder / f"{node}.toml"
+        config.write_text(
+            f'cluster = "c"\ncontrol_plane_urls = ["http://127.0.0.1:9"]\nnode = "{node}"\n'
+            f'munge_socket = "{site.cluster.layout.munge_socket}"\n'
+            f'[keeper]\nmemory_bytes = {1 << 26}\nsocket = "{folder}/{node}.sock"\naddress = "{addresses.of(place)}"\n'
+        )
+        command = [sys.executable, "-P", "-m", "understudy_agent.keeper", "--config", str(config)]
+        log = site.cluster.layout.log_directory / f"keeper-{node}.log"
+        site.cluster.spawn_on(node, command, log, {"PYTHONPATH": PYTHON_PATH})
+        site.cluster.wait_until((folder / f"{node}.sock").exists, 30, f"the keeper of {node} listens")
+    return folder
+
+
 def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:
     environment = {"PYTHONPATH": str(site.code)}
     python = str(site.job_python())
@@ -531,6 +578,34 @@ import program
 home = Path(os.environ["HOME"])
 signal.signal(signal.SIGTERM, lambda *_: program.append(home / "warned", {"rank": os.environ["RANK"]}))
 program.main()
+"""
+
+IN_MEMORY = """
+import sys
+from understudy import Monitor
+from understudy.peer import PeerState
+
+monitor = Monitor()
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)  # each rank has another part
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+peers = PeerState(monitor, model=model, optimizer=optimizer)
+for n in range(peers.restore() or 0, 60):
+    torch.manual_seed(1000 * n + rank)
+    optimizer.zero_grad()
+    model(torch.randn(4, 64)).square().sum().backward()
+    optimizer.step()
+    dist.barrier()
+    note(rank, n); time.sleep(0.03)
+    if (n + 1) % 10 == 0:
+        assert peers.save(n + 1) and peers.wait()
+torch.save(model.state_dict(), f"{sys.argv[1]}/{rank}.pt")
+dist.barrier()
+peers.free()
+monitor.close()
+dist.destroy_process_group()
 """
 
 NOTING = """
