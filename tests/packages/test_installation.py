@@ -275,7 +275,7 @@ def follow_the_quickstart(machine: Machine) -> None:
         machine.until("ss -Hltn 'sport = 7117'", bool)
     url = "--url http://head1:7117"
     machine.until(f"understudy node list {url}", lambda shown: "IDLE" in shown)
-    assert "head1 is in_service" in machine.run(f"understudy explain node head1 {url}")
+    machine.until(f"understudy explain node head1 {url}", lambda shown: "head1 is in_service" in shown)
     machine.run(f'understudy pause "maintenance" {url}')
     job = machine.run("sbatch --parsable --comment=understudy --hold --wrap true").strip()
     machine.until(f"understudy job list {url}", lambda shown: job in shown)
