@@ -161,8 +161,9 @@ def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(sec
         restarted(started_at=b.NOW - 1700),
         restarted(heard=False),
         restarted(paused_jobs={b.job().key: "alice: debugging"}),
+        restarted(2900.0, slurm_ahead_seconds=-1200.0),
     ],
-    ids=["not for long", "the control plane has just started", "agents are silent", "its owner paused it"],
+    ids=["not for long", "the control plane has just started", "agents are silent", "its owner paused it", "slurmctld's clock is behind"],
 )
 def test_nor_a_gang_that_may_still_come(snapshot: Snapshot) -> None:
     assert pages(snapshot) == []

@@ -102,6 +102,16 @@ def test_a_job_saves_once_before_its_time_limit() -> None:
     assert orders(just_saved, cost=steady, job=ending(lead - 22), mode=Mode.ACT) == []
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 40.0, 3600.0])
+def test_how_much_time_a_job_has_left_is_told_by_slurmctlds_clock(ahead: float) -> None:
+    lead = 60 + 2 * 40 + 8 + 2 * 0.5
+    steady = replace(COST, best_seconds=250)
+    clocks = {"mode": Mode.ACT, "slurm_ahead_seconds": ahead}
+    assert orders(cost=steady, job=ending(lead + 2 + ahead), **clocks) == []
+    [one] = orders(cost=steady, job=ending(lead - 2 + ahead), **clocks)
+    assert one.cause is SaveCause.TIME_LIMIT
+
+
 def test_a_job_that_slurm_preempts_saves_in_its_grace_time() -> None:
     """Slurm shows that it ends earlier than its time limit."""
     preempted = replace(JOB, slurm=replace(JOB.slurm, time_limit_minutes=600, start_at=int(b.NOW) - 60))

@@ -324,6 +324,6 @@ def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: S
     left = {finding.node for finding in findings}
     for reservation in spares.foreign_reservations(snapshot, job, current.config):
         taken = sorted(set(reservation.nodes) & set(seats) - left)
-        if taken and spares.is_in_the_way(reservation, job, snapshot.now):
+        if taken and spares.is_in_the_way(reservation, job, snapshot.slurm_now):
             return f"would be seated on {', '.join(taken)} into the time of reservation {reservation.name}"
     return ""

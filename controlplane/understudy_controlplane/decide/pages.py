@@ -107,7 +107,7 @@ def unheard(current: Round) -> Iterator[Finding]:
     due = [
         key
         for key, since in snapshot.unheard_gangs.items()
-        if max(since, snapshot.started_at) <= long_ago
+        if max(since - snapshot.slurm_ahead_seconds, snapshot.started_at) <= long_ago
         and key not in snapshot.paused_jobs
         and all_report(snapshot.jobs[key].slurm.nodes, snapshot, current.config.silence)
         and not _is_paged(snapshot, f"job {key.job_id}", key.submit_at)

@@ -81,4 +81,4 @@ def _why_not(snapshot: Snapshot, rules: PreemptionRules, job: Job, other: Job, m
         or any(snapshot.nodes[name].state in AT_FAULT for name in other.slurm.nodes if name in snapshot.nodes)
     ):
         return f"job {other.key.job_id} is moved itself, or paused"
-    return rules.why_not(job.slurm, other.slurm, snapshot.now)
+    return rules.why_not(job.slurm, other.slurm, snapshot.slurm_now)

@@ -95,7 +95,7 @@ def _of_gang(
     if move is not None and _waits(move) and gang.saves_at <= move.at:
         why = f"its gang leaves {', '.join(move.off)} at a checkpoint: {move.reason}"
         return WantedSave(key, step, every, SaveCause.MOVE, why)
-    left = seconds_left(job, now)
+    left = seconds_left(job, snapshot.slurm_now)
     lead = _lead_seconds(gang, cost)
     if left is not None and 0 < left < lead and gang.saves_at < now + left - lead:
         why = f"Slurm ends it in {left:.0f} s"
@@ -110,13 +110,13 @@ def _of_gang(
     return None
 
 
-def seconds_left(job: Job, now: float) -> float | None:
+def seconds_left(job: Job, slurm_now: float) -> float | None:
     """Until Slurm ends the job: at its time limit, or when the grace time of a preemption is over. None: not known."""
     limit, began = job.slurm.time_limit_minutes, job.slurm.start_at
     ends = [float(job.slurm.end_at)] if job.slurm.end_at else []
     if limit is not None and began:
         ends.append(began + limit * 60.0)
-    return min(ends) - now if ends else None
+    return min(ends) - slurm_now if ends else None
 
 
 def _warning(snapshot: Snapshot, job: Job, policy: Signals) -> SiteSignal | None:

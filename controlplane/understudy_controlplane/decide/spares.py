@@ -50,10 +50,10 @@ def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) ->
     ]
 
 
-def is_in_the_way(reservation: SlurmReservation, job: Job, now: float) -> bool:
+def is_in_the_way(reservation: SlurmReservation, job: Job, slurm_now: float) -> bool:
     """It holds its nodes now, or will before the job's time is up."""
     minutes = job.slurm.time_limit_minutes
-    return minutes is None or reservation.start_at < now + minutes * 60
+    return minutes is None or reservation.start_at < slurm_now + minutes * 60
 
 
 def free_spares(snapshot: Snapshot, config: Config) -> list[str]:

@@ -45,11 +45,11 @@ class PreemptionRules:
     youngest_first: bool = False
     unknown: str = "Slurm preempts no job"  # where there is no kind: why nothing is foreseen
 
-    def why_not(self, gang: SlurmJob, other: SlurmJob, now: float) -> str:
+    def why_not(self, gang: SlurmJob, other: SlurmJob, slurm_now: float) -> str:
         """Why Slurm would not end `other` for `gang`, or why that is not sure; empty: it would."""
-        return next(self._objections(gang, other, now), "")
+        return next(self._objections(gang, other, slurm_now), "")
 
-    def _objections(self, gang: SlurmJob, other: SlurmJob, now: float) -> Iterator[str]:
+    def _objections(self, gang: SlurmJob, other: SlurmJob, slurm_now: float) -> Iterator[str]:
         number, modes, names = f"job {other.job_id}", self.modes_of(other), {gang.partition, other.partition}
         if self.kind is None:
             yield self.unknown
@@ -57,7 +57,7 @@ class PreemptionRules:
             yield f"{number} is {other.part_of or other.state}"
         if not ENDS_JOBS.keys() & modes:
             yield f"the PreemptMode of {number} is {','.join(sorted(modes)) or 'not known'}"
-        if other.preempt_at is None or now < other.preempt_at:
+        if other.preempt_at is None or slurm_now < other.preempt_at:
             yield f"{number} is exempt (PreemptExemptTime)"
         if self.exempt_above is not None and other.priority > self.exempt_above:
             yield f"{number} has a priority above min_exempt_priority"

@@ -79,7 +79,7 @@ class Snapshot:
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
     unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
     """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
-    was started.
+    was started, by slurmctld's clock.
     """
     checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
     """Jobs on a node that is slow or wears out → when their newest complete checkpoint was announced. Others are not
@@ -119,6 +119,11 @@ class Snapshot:
     monotonic: float = 0.0  # at `now`, by the clock that is never set
     mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
     mass_hang: str = ""  # why nothing is done, because too many gangs stopped at once; empty: they did not
+
+    @property
+    def slurm_now(self) -> float:
+        """By slurmctld's clock, which all times of Slurm's are of."""
+        return self.now + self.slurm_ahead_seconds
 
     def ago(self, seconds: float) -> float:
         """The time before which something is older than that: for ages on which a guard or a probation depends."""
