@@ -163,7 +163,13 @@ def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(sec
         restarted(paused_jobs={b.job().key: "alice: debugging"}),
         restarted(2900.0, slurm_ahead_seconds=-1200.0),
     ],
-    ids=["not for long", "the control plane has just started", "agents are silent", "its owner paused it", "slurmctld's clock is behind"],
+    ids=[
+        "not for long",
+        "the control plane has just started",
+        "agents are silent",
+        "its owner paused it",
+        "slurmctld's clock is behind",
+    ],
 )
 def test_nor_a_gang_that_may_still_come(snapshot: Snapshot) -> None:
     assert pages(snapshot) == []

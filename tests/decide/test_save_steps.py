@@ -76,6 +76,15 @@ def test_a_job_that_did_not_ask_for_understudy_is_ordered_nothing() -> None:
     assert orders(request=ASKED, job=b.job(job_id=7, nodes=["n1", "n2"], managed=False)) == []
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_ranks_that_no_longer_save_together_are_ordered_to_again_in_every_mode_and_during_a_pause(mode: Mode) -> None:
+    """The control plane's order has split them, and no checkpoint of theirs is complete until they agree again."""
+    newest = SaveOrder(7, 0, 0, 1000, 4, 90, OrderState.VALID, 250)
+    [one] = orders(replace(GANG, split=True, order=newest), mode=mode, paused="by bob")
+    assert (one.cause, one.step, one.every) == (SaveCause.SPLIT, step_ahead(GANG, b.NOW), 250)
+    assert one.why == "a rank did not learn in time that order 4 counts, and does not save with the others"
+
+
 def test_a_gang_that_leaves_nodes_at_its_next_checkpoint_saves_for_it_once() -> None:
     moves = {JOB.key: MOVE}
     [one] = orders(mode=Mode.ACT, moves=moves)
@@ -106,7 +115,7 @@ def test_a_job_saves_once_before_its_time_limit() -> None:
 def test_how_much_time_a_job_has_left_is_told_by_slurmctlds_clock(ahead: float) -> None:
     lead = 60 + 2 * 40 + 8 + 2 * 0.5
     steady = replace(COST, best_seconds=250)
-    clocks = {"mode": Mode.ACT, "slurm_ahead_seconds": ahead}
+    clocks: dict[str, Any] = {"mode": Mode.ACT, "slurm_ahead_seconds": ahead}
     assert orders(cost=steady, job=ending(lead + 2 + ahead), **clocks) == []
     [one] = orders(cost=steady, job=ending(lead - 2 + ahead), **clocks)
     assert one.cause is SaveCause.TIME_LIMIT

@@ -121,6 +121,29 @@ def test_no_other_order_is_made_before_every_rank_follows_the_last() -> None:
     assert live.propose(wanted(50), 111.0)
 
 
+def test_ranks_of_which_one_did_not_follow_an_order_are_split_until_all_follow_another_one() -> None:
+    """That rank's node reached no control plane between its answer and the end of its wait at the step."""
+    ranks, live = trained()
+    ranks.steps[2].wait_seconds = 0.0
+    live.propose(wanted(30), 106.0)
+    ranks.report(live, 106.0)
+    ranks.report(live, 107.0, [2, 0, 1])
+    ranks.report(live, 107.5, [0])
+    assert ranks.train(41, every=20) == [{30}, {30}, {40}], "and so on: none of their checkpoints is complete"
+    assert not live.gangs()[7].split, "not known yet"
+    ranks.report(live, 115.0)
+    assert live.gangs()[7].split
+    after = SaveOrders()
+    ranks.report(after, 116.0)
+    assert after.gangs()[7].split, "another process of the control plane sees it, too"
+    assert live.propose(wanted(60), 116.0)
+    for now in (116.0, 117.0, 118.0):
+        ranks.report(live, now)
+    assert [each & set(range(60, 101)) for each in ranks.train(100, every=20)] == [{60, 80, 100}] * 3
+    ranks.report(live, 140.0)
+    assert not live.gangs()[7].split
+
+
 def test_a_gang_of_which_a_rank_does_not_ask_is_not_whole() -> None:
     ranks, live = Ranks(3), SaveOrders()
     for rank in (0, 2):

@@ -47,7 +47,7 @@ def wanted(
         gang = gangs.get(key.job_id)
         if gang is None or not job.running or not job.managed or not can_be_ordered(gang, job, snapshot.now):
             continue
-        found = _of_request(snapshot, job, gang, requests.get(key.job_id))
+        found = _of_request(snapshot, job, gang, requests.get(key.job_id)) or _of_split(snapshot, job, gang)
         rests = snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs
         if found is None and not rests:
             found = _of_gang(snapshot, job, gang, costs.get(key), policy)
@@ -84,6 +84,14 @@ def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveReq
         return None
     step, why = step_ahead(gang, snapshot.now), f"{request.by}: {request.reason}"
     return WantedSave(job.key, step, gang.ordered_every, SaveCause.REQUEST, why, request.id)
+
+
+def _of_split(snapshot: Snapshot, job: Job, gang: SavingGang) -> WantedSave | None:
+    """An order has split them, so that no checkpoint of theirs is complete any more: not even a pause leaves that."""
+    if not gang.split or gang.order is None:
+        return None
+    why = f"a rank did not learn in time that order {gang.order.number} counts, and does not save with the others"
+    return WantedSave(job.key, step_ahead(gang, snapshot.now), gang.order.every, SaveCause.SPLIT, why)
 
 
 def _of_gang(

@@ -13,6 +13,7 @@ class SaveCause(StrEnum):
     """Why a gang is to save, the most urgent first."""
 
     REQUEST = "request"  # a person asked
+    SPLIT = "split"  # since the last order its ranks do not save together
     MOVE = "move"  # the gang leaves nodes at its next checkpoint, as for a maintenance
     TIME_LIMIT = "time_limit"  # of the job, or the grace time of a preemption
     WARNING = "warning"  # another system of the site reports trouble where the gang runs
@@ -33,6 +34,7 @@ class SavingGang:
     ordered_every: int = 0  # by the control plane; 0: it has named none
     order: SaveOrder | None = None  # the newest
     settled: bool = True  # every rank follows it, or it is withdrawn: another one may be proposed
+    split: bool = False  # a rank did not follow the newest order, which others do
     saves_at: float = 0.0  # when the newest order became valid; 0: none has
     margin_seconds: float = 0.0  # in which an order reaches all ranks, as far as is known
     not_before: float = 0.0  # after one that was withdrawn

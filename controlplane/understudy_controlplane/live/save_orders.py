@@ -34,6 +34,7 @@ PACE_SECONDS = 0.5
 PACE_KEPT = 64
 
 IS_SETTLED = (OrderState.FOLLOWED, OrderState.LATE, OrderState.WITHDRAWN)
+NOT_FOLLOWED = (OrderState.LATE, OrderState.WITHDRAWN)
 
 
 @dataclass(slots=True)
@@ -62,6 +63,13 @@ class _Gang:
     @property
     def settled(self) -> bool:
         return self.order is None or len(self.over) == self.world_size
+
+    @property
+    def split(self) -> bool:
+        order = self.order
+        if order is None or order.state is not OrderState.VALID:
+            return False
+        return any(number == order.number and state in NOT_FOLLOWED for number, state in self.ranks.values())
 
 
 class SaveOrders:
@@ -262,6 +270,7 @@ def _shown(gang: _Gang) -> SavingGang:
         gang.ordered_every,
         gang.order,
         gang.settled,
+        gang.split,
         gang.saves_at,
         gang.margin_seconds,
         gang.not_before,

@@ -33,6 +33,7 @@ from understudy_agent.wire import (
     RankStarted,
     RankWindow,
     Report,
+    SaveOrder,
 )
 from understudy_controlplane.app import Core
 from understudy_controlplane.fleet.job import Attempt
@@ -42,6 +43,7 @@ from understudy_controlplane.ingest.launchers import gang_of
 from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
 from understudy_controlplane.ingest.reports import objection_to, store_facts
 from understudy_controlplane.live.telemetry import UnknownNode
+from understudy_controlplane.simulate.saving import LOOK_SECONDS, WAIT_SECONDS_MAX, AskingRanks, Split
 from understudy_controlplane.simulate.scenario import PROGRAM_XIDS
 from understudy_controlplane.store.database import StoreError
 
@@ -55,6 +57,8 @@ CHECKPOINT_STEPS = 30
 OFTEN_UNTIL_STEP = 240
 CHECKPOINT_STEPS_LATER = 150
 """The faults are over by then."""
+SAVE_SECONDS = 1.0
+"""For which a checkpoint holds the training up, as ranks report it that ask when to save."""
 WINDOW_STEPS_MAX = 64
 NAN_SECONDS = 15.0
 REBOOT_SECONDS = 20.0
@@ -180,6 +184,8 @@ class Gang:
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
     over: str = ""  # how it ended, as its user knows
+    asks: bool = False  # its training asks when to save
+    asking: AskingRanks | None = None  # while it computes
 
     def step(self, now: float) -> int:
         """The next step to be finished."""
@@ -199,7 +205,7 @@ class Gang:
         self.left_behind = self.attempt if stay else None
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
-        self.hung_on, self.first_step_sent, self.lost = "", False, ()
+        self.hung_on, self.first_step_sent, self.lost, self.asking = "", False, (), None
 
     def stop(self, now: float) -> None:
         self.stopped_at = min(self.stopped_at, now)
@@ -212,7 +218,14 @@ class Gang:
         self.stopped_at, self.hung_on = math.inf, ""
 
     def end(self) -> None:
-        self.attempt, self.starts_at, self.since = None, math.inf, math.inf
+        self.attempt, self.starts_at, self.since, self.asking = None, math.inf, math.inf, None
+
+    def began(self, step: int, now: float) -> float:
+        """When it began this step, which it is at."""
+        at = now
+        while at > self.since and self.step(at - LOOK_SECONDS) >= step:
+            at -= LOOK_SECONDS
+        return at
 
 
 @dataclass(frozen=True)
@@ -242,6 +255,9 @@ class Cluster:
         self.restores: list[Restore] = []
         self.worked: dict[int, set[Attempt]] = {}
         """Job → attempts of which all ranks together have finished a step."""
+        self.splits: list[Split] = []
+        """Where ranks did not save together, though each knew what had become of its order."""
+        self._lived_at = 0.0
 
     # -- what happens by itself ----------------------------------------------------------------------------------
 
@@ -251,9 +267,12 @@ class Cluster:
             moments.append(gang.starts_at)
             if gang.computes and not gang.first_step_sent:
                 moments.append(gang.since + STEP_SECONDS)
+            if gang.asking is not None and gang.asking.knows_a_proposal:
+                moments.append(self._lived_at + LOOK_SECONDS)
         return min(moments)
 
     def live(self, jobs: dict[int, SlurmJob], core: Core | None, now: float) -> None:
+        self._lived_at = now
         for gang in self.gangs:
             self._follow_slurm(gang, jobs.get(gang.job_id), now)
             self._obey(gang, core, now)
@@ -322,6 +341,7 @@ class Cluster:
         ]
         gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
         gang.starts_at, gang.since = math.inf, now
+        gang.asking = AskingRanks(len(gang.seats), gang.first_step) if gang.asks else None
         if gang.left_behind:
             gang.hung_on = gang.seats[-1]
             gang.stop(now)
@@ -348,21 +368,65 @@ class Cluster:
             for rank, name in enumerate(gang.seats):
                 self._put(name, FirstStep(gang.job_id, restarts, rank, world, gang.first_step, now, launch, user))
         between = CHECKPOINT_STEPS if gang.step(now) < OFTEN_UNTIL_STEP else CHECKPOINT_STEPS_LATER
+        if gang.asking is not None:
+            self._save_when_due(gang, gang.asking, between, now)
+            return
         step = gang.step(now) // between * between
         if step > gang.saved:
             gang.saved = step
             self._write(gang, step, gang.seats, now)
+
+    def _save_when_due(self, gang: Gang, ranks: AskingRanks, own_every: int, now: float) -> None:
+        """Its ranks ask at each step. One that does not know what has become of an order waits, and all with it."""
+        if ranks.waits_at is not None:
+            waits = ranks.has_to_wait(ranks.waits_at) and now - gang.stopped_at < WAIT_SECONDS_MAX
+            if waits or gang.hung_on:
+                return
+            self._ask(gang, ranks, ranks.waits_at, own_every, now)
+            ranks.waits_at = None
+            gang.go_on(now)
+        while (step := ranks.asked + 1) <= gang.step(now):
+            if ranks.has_to_wait(step):
+                ranks.waits_at = step
+                gang.stop(gang.began(step, now))
+                return
+            self._ask(gang, ranks, step, own_every, now)
+
+    def _ask(self, gang: Gang, ranks: AskingRanks, step: int, own_every: int, now: float) -> None:
+        due = ranks.ask(step, own_every)
+        if not any(due):
+            return
+        self._write(gang, step, [name for name, saves in zip(gang.seats, due, strict=True) if saves], now)
+        if not all(due) and not ranks.gave_up:
+            saved, others = ([rank for rank, saves in enumerate(due) if saves is this] for this in (True, False))
+            assert gang.attempt is not None
+            self.splits.append(Split(gang.job_id, gang.attempt, step, tuple(saved), tuple(others)))
 
     def _write(self, gang: Gang, step: int, writers: Collection[str], now: float) -> None:
         """A checkpoint, by the ranks on these nodes."""
         assert gang.attempt is not None
         (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
         path = f"/ckpt/{gang.job_id}/{restarts}.{launch}/{step}"
+        blocked = SAVE_SECONDS if gang.asks else None
         self._written_by[gang.job_id, path] = (gang.attempt, step)
         for rank, name in enumerate(gang.seats):
             if name in writers:
                 file = f"{rank}.pt"
-                shard = CheckpointShard(gang.job_id, restarts, rank, world, step, path, file, 1, "", now, launch, user)
+                shard = CheckpointShard(
+                    gang.job_id,
+                    restarts,
+                    rank,
+                    world,
+                    step,
+                    path,
+                    file,
+                    1,
+                    "",
+                    now,
+                    launch,
+                    user,
+                    blocked_seconds=blocked,
+                )
                 self._put(name, shard)
                 self.written.setdefault((gang.job_id, path), set()).add(rank)
 
@@ -439,12 +503,22 @@ class Cluster:
         if fate < 0.5:
             machine.late.append((now + self._random.uniform(0.5, LATE_SECONDS_MAX), body))
             return
-        acknowledged = _receive(core, body)
+        orders = _receive(core, body)
         if fate < 0.7:
             _receive(core, body)
-        if acknowledged and not 0.7 <= fate < 0.8:  # else the answer is lost, and the facts are sent again
+        if orders is not None and not 0.7 <= fate < 0.8:  # else the answer is lost, and the facts are sent again
             self._note_acknowledged(machine, now)
             machine.facts.clear()
+            self._pass_on(machine, orders)
+
+    def _pass_on(self, machine: Machine, orders: Iterable[SaveOrder]) -> None:
+        for order in orders:
+            attempt = Attempt(order.restart_count, order.launch)
+            for gang in self.gangs:
+                if gang.job_id == order.job_id and gang.attempt == attempt and gang.asking is not None:
+                    for rank, name in enumerate(gang.seats):
+                        if name == machine.name:
+                            gang.asking.take(rank, order)
 
     def _note_acknowledged(self, machine: Machine, now: float) -> None:
         """A person who resumes a node does not answer for an error that its agent could not report yet."""
@@ -505,6 +579,7 @@ class Cluster:
             [seconds] * (step - begin),
             attempt.launch,
             Collective("all_reduce", step + 1 + waits, now, step, waits),
+            saves=gang.asking.report(rank) if gang.asking is not None and attempt == gang.attempt else None,
         )
 
     def _report_launcher(self, gang: Gang, core: Core, now: float) -> None:
@@ -531,22 +606,22 @@ class Cluster:
             core.loop.wake()
 
 
-def _receive(core: Core, body: bytes) -> bool:
-    """As the route for reports does it. Whether it was acknowledged."""
+def _receive(core: Core, body: bytes) -> list[SaveOrder] | None:
+    """As the route for reports does it. The orders in its acknowledgement; None: it was not acknowledged."""
     deps = core.reports
     now = deps.clock.now()
     report = decode_report(body).report
     if objection_to(deps, report) is not None:
-        return False
+        return None
     before = core.telemetry.latest(report.node) if report.facts else None
     try:
         core.telemetry.receive(report, now)
     except UnknownNode:
-        return False
+        return None
     if report.facts:
         try:
             store_facts(deps, report, before.report if before else None, now)
         except StoreError:
-            return False
+            return None
         deps.wake_loop()
-    return True
+    return core.telemetry.saves.answer_to(report.ranks)

@@ -247,6 +247,15 @@ def _moves_job(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
         world.move_job(gang.job_id, job.nodes[0])
 
 
+def _asks_to_save(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.ask_to_save(gang.job_id)
+
+
+def _leaves_at_checkpoint(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
+    if job.state == "RUNNING":
+        world.move_job(gang.job_id, job.nodes[0], at_checkpoint=True)
+
+
 def _holds_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.slurm.hold_job(gang.job_id)
 
@@ -268,6 +277,8 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.COMPUTES_WRONG: _computes_wrong,
     Kind.PAUSES_JOB: _pauses_job,
     Kind.MOVES_JOB: _moves_job,
+    Kind.ASKS_TO_SAVE: _asks_to_save,
+    Kind.LEAVES_AT_CHECKPOINT: _leaves_at_checkpoint,
     Kind.HOLDS_JOB: _holds_job,
     Kind.RELEASES_JOB: _releases_job,
 }
@@ -371,6 +382,10 @@ def _submits(world: World, event: Event) -> None:
     world.slurm.submit("student", event.number, kill_seconds=0.1)
 
 
+def _submits_low(world: World, event: Event) -> None:
+    world.submit_low(event.number)
+
+
 TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
     Kind.FABRIC_STOPS: _fabric_stops,
     Kind.ALL_AGENTS_SILENT: _all_agents_silent,
@@ -391,6 +406,7 @@ TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
     Kind.CANCELS_RECOVERY: _cancels_recovery,
     Kind.DELETES_RESERVATIONS: _deletes_reservations,
     Kind.SUBMITS: _submits,
+    Kind.SUBMITS_LOW: _submits_low,
     Kind.REMOVES_SPARE: _removes_spare,
     Kind.FORGETS_SPARES: _forgets_spares,
     Kind.USERS_BLAME: _users_blame,

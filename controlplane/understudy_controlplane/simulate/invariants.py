@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from understudy_agent.wire import OrderState
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
@@ -31,6 +32,7 @@ from understudy_controlplane.fleet.recovery import (
     SwapPlan,
     job_of,
 )
+from understudy_controlplane.fleet.saving import SavingGang
 from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
@@ -52,6 +54,12 @@ STEP_SECONDS_MAX = 420.0
 
 AFTER_CRASH_SECONDS = 15.0
 """How long after a crash of slurmctld a drain that is not there counts as lost in it."""
+
+STARTED_JUST_NOW_SECONDS = 10.0
+"""A job that has started since may have been unknown to the control plane when it reserved the node."""
+
+ORDER_SECONDS_MAX = 240.0
+"""Until an order to save is agreed by all ranks, or withdrawn."""
 
 POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
@@ -145,6 +153,7 @@ class Invariants:
         """When the control plane began its last reading. inf: it has none."""
         self._last_read_at = -math.inf  # the same of any process of it
         self._restores_seen = 0
+        self._proposed_since: dict[tuple[int, Attempt, int], float] = {}  # to this process: job, attempt, number
         self._history: RecoveryHistory  # of the control plane that runs
         self._clock_jumps = 0
         self._known: tuple[Recovery, ...] = ()
@@ -160,6 +169,7 @@ class Invariants:
         self._slurm_read_at = math.inf
         self._fine_since = self._world.now
         self._wrong_since.clear()
+        self._proposed_since.clear()
 
     def asked(self, verb: Verb, node: str) -> None:
         self._asked[node] = self._world.now
@@ -216,6 +226,17 @@ class Invariants:
         crashed |= self._slurm_crashed_at > self._last_read_at
         if not crashed and not down_by_slurm and node not in self._drained_unseen and node not in self._drained_unread:
             self._resumed_at[node] = min(self._world.now, self._slurm_read_at)
+
+    def preempted(self, victim: int, by: int) -> None:
+        """By Slurm, which does that for any job. On a spare of a gang it is to be the job that was named before."""
+        jobs = self._world.jobs()
+        if jobs[by].name.startswith("understudy-"):
+            raise Violation("preempts-only-what-it-named", f"job {victim} was preempted for {jobs[by].name}")
+        for plan in (one.plan for one in self._known if isinstance(one.plan, PoolSwapPlan)):
+            on_spare = plan.job.job_id == by and not set(plan.spares).isdisjoint(jobs[victim].nodes)
+            if on_spare and jobs[by].reservation and victim not in plan.preempted:
+                words = f"job {victim} was preempted for job {by} on its spare, and its recovery has not named it"
+                raise Violation("preempts-only-what-it-named", words)
 
     def slurm_crashed(self) -> None:
         """A node that was resumed since the last reading may be one of which the crash has lost the drain."""
@@ -284,10 +305,31 @@ class Invariants:
                 words = "" if released or "understudy" in jobs[first].comment else "the job is not managed"
             case "cancel_job":
                 words = "" if jobs[first].name.startswith("understudy-") else "the job is not the control plane's"
+            case "create_reservation" | "set_reservation_nodes" if first.startswith(SEATS_PREFIX):
+                words = self._why_not_seats(int(first.removeprefix(SEATS_PREFIX)), effect.arguments[1])
             case "create_reservation" | "set_reservation_nodes" | "delete_reservation":
                 words = "" if first.startswith("understudy_") else "the reservation is not the control plane's"
         if words:
             raise Violation("nothing-of-others-touched", f"{effect}, and {words}")
+
+    def _why_not_seats(self, gang: int, nodes: Iterable[str]) -> str:
+        """Spares are nodes without other jobs, or with jobs that Slurm preempts by its rules. The gang's own nodes may
+        have got another job since it ended.
+        """
+        core, jobs, now = self._world.core, self._world.jobs(), self._world.slurm.now
+        assert core is not None
+        plans = [one.plan for one in core.stores.recoveries.running() if isinstance(one.plan, PoolSwapPlan)]
+        plan = next(one for one in plans if one.job.job_id == gang)
+        spares, rules = set(plan.spares).intersection(nodes), self._world.slurm.preemption()
+        for job in jobs.values():
+            runs = job.state == "RUNNING" and now - (job.start_at or 0) > STARTED_JUST_NOW_SECONDS
+            if not runs or job.job_id == gang or spares.isdisjoint(job.nodes):
+                continue
+            if job.job_id not in plan.preempted:
+                return f"job {job.job_id} runs there"
+            if why := rules.why_not(jobs[gang], job, now):
+                return f"Slurm does not preempt it: {why}"
+        return ""
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
         now = self._world.now
@@ -348,7 +390,25 @@ class Invariants:
         self._job_pauses()
         self._restores()
         self._steps_end()
+        self._saves(core)
         self._owners(records)
+
+    def _saves(self, core: Core) -> None:
+        """All ranks of a gang save before the same step, and no order to do so stays proposed."""
+        for split in self._world.cluster.splits:
+            words = (
+                f"of job {split.job_id}, attempt {split.attempt}, ranks {split.saved} saved before step {split.step}"
+            )
+            raise Violation("all-ranks-save-together", f"{words}, and ranks {split.not_saved} did not")
+        now, proposed = self._world.now, {}
+        for job_id, gang in core.telemetry.saves.gangs().items():
+            if gang.order is not None and is_proposed(gang):
+                key = (job_id, gang.attempt, gang.order.number)
+                proposed[key] = self._proposed_since.get(key, now)
+                if now - proposed[key] > ORDER_SECONDS_MAX:
+                    words = f"order {gang.order.number} to job {job_id} is neither agreed nor withdrawn"
+                    raise Violation("an-order-to-save-ends", f"{words} for {now - proposed[key]:.0f} s")
+        self._proposed_since = proposed
 
     def _jobs_that_ended(self) -> None:
         """A job whose program failed may have done so because of a fault."""
@@ -521,7 +581,19 @@ class Invariants:
             raise Violation("everything-comes-to-rest", words)
         self._broken_nodes_rest(core)
         self._gangs_rest()
+        self._gangs_save(core)
         self._pool_rests(core)
+
+    def _gangs_save(self, core: Core) -> None:
+        """Gangs that work were asked what people wanted them to be asked, and their ranks save by one schedule."""
+        asked = core.stores.repairs.saves()
+        for gang in self._world.cluster.gangs:
+            if gang.asking is None or not gang.computes:
+                continue
+            if gang.job_id in asked:
+                raise Violation("an-order-to-save-ends", f"nobody has answered who wanted job {gang.job_id} to save")
+            if not gang.asking.is_one_schedule:
+                raise Violation("all-ranks-save-together", f"ranks of job {gang.job_id} save by different schedules")
 
     def _broken_nodes_rest(self, core: Core) -> None:
         """Where no budget holds the control plane back, no broken node is in service for which no person answers."""
@@ -575,7 +647,7 @@ class Invariants:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
         at_fault = [name for name, record in core.stores.fleet.nodes().items() if record.at_fault]
         pool = {name for one in self._world.slurm.reservations() if one.name == POOL for name in one.nodes}
-        takes_idle = self._world.scenario.settings.no_spare is NoSpare.IDLE
+        takes_idle = self._world.scenario.settings.no_spare in (NoSpare.IDLE, NoSpare.PREEMPT)
         free = any(
             node.usable and node.base_state == "IDLE" and (takes_idle or node.name in pool)
             for node in self._world.slurm.nodes()
@@ -607,6 +679,10 @@ class Invariants:
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
             raise Violation("everything-comes-to-rest", words)
+
+
+def is_proposed(gang: SavingGang) -> bool:
+    return gang.order is not None and gang.order.state is OrderState.PROPOSED
 
 
 def _reported(core: Core) -> set[str]:

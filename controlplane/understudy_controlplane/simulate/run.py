@@ -101,6 +101,9 @@ def _logs(world: World | None) -> Iterator[None]:
         raise structlog.DropEvent
 
     level = logging.CRITICAL if world is None else logging.DEBUG
+    ranks = logging.getLogger("understudy")  # the hook's, of the simulated ones
+    ranks_before = ranks.level
+    ranks.setLevel(logging.CRITICAL)
     structlog.configure(
         processors=[narrate],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -110,3 +113,4 @@ def _logs(world: World | None) -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+        ranks.setLevel(ranks_before)

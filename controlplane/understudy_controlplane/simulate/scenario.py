@@ -113,6 +113,9 @@ class Kind(StrEnum):
     CRASHES = "gang's program fails"
     REQUEUES = "user requeues the gang"
     SUBMITS = "user submits a job"  # `number`: of how many nodes
+    SUBMITS_LOW = "user submits a job that Slurm may preempt"  # `number`: of how many nodes
+    ASKS_TO_SAVE = "operator asks the gang to save"
+    LEAVES_AT_CHECKPOINT = "operator moves the gang off its first node at its next checkpoint"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,6 +140,9 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     validates: bool = True
     no_spare: NoSpare = NoSpare.IDLE
     weighs: bool = False  # nodes on probation are the last that Slurm gives to jobs
+    low_jobs: int = 0  # of one node, that Slurm may preempt
+    exempt_seconds: int = 0  # after its start, in which Slurm preempts no job
+    asks: bool = False  # the training of all gangs but the third asks when to save
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -280,7 +286,63 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
         events += _event(random, round(at, 2), events, nodes)
     events += _companions(random, events, nodes)
     leaf_switches = random.choice((2, 2, nodes // RACK))
-    return Scenario(seed, tuple(sorted(events, key=lambda event: event.at)), settings, nodes, leaf_switches)
+    drawn = Scenario(seed, tuple(events), settings, nodes, leaf_switches)
+    more = Random(f"more {seed}")  # apart, so that all other scenarios stay as they are
+    if more.random() < PREEMPTION_SHARE:
+        drawn = _with_preemption(drawn, more)
+    if more.random() < ASKING_SHARE:
+        drawn = _with_asking_gangs(drawn, more)
+    return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
+
+
+PREEMPTION_SHARE = 0.12
+ASKING_SHARE = 0.15
+
+
+def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
+    """One for each 16 nodes, or more."""
+    number = random.randint(1, most) * max(1, scenario.nodes // NODES)
+    return [round(random.uniform(FAULTS_BEGIN, faults_end(scenario.nodes)), 2) for _ in range(number)]
+
+
+def _with_preemption(scenario: Scenario, random: Random) -> Scenario:
+    """Jobs that Slurm may preempt take all idle nodes, and gangs lose some more nodes than there are spares."""
+    size = max(1, scenario.nodes // NODES)
+    settings = msgspec.structs.replace(
+        scenario.settings,
+        no_spare=NoSpare.PREEMPT,
+        spares=size * random.choice((0, 0, 1)),
+        low_jobs=size * random.randint(2, 5),
+        exempt_seconds=random.choice((0, 0, 60, 300)),
+    )
+    in_gangs = node_names(scenario.nodes)[: sum(gang_sizes(scenario.nodes))]
+    faults = [Event(at, Kind.XID, random.choice(in_gangs), 0.0, 79) for at in _moments(scenario, random, 2)]
+    jobs = [Event(at, Kind.SUBMITS_LOW, number=random.choice((1, 1, 2))) for at in _moments(scenario, random, 2)]
+    return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *faults, *jobs))
+
+
+def _with_asking_gangs(scenario: Scenario, random: Random) -> Scenario:
+    settings, gangs = msgspec.structs.replace(scenario.settings, asks=True), range(len(gang_sizes(scenario.nodes)))
+    saves = [Event(at, Kind.ASKS_TO_SAVE, str(random.choice(gangs))) for at in _moments(scenario, random, 4)]
+    moves = [Event(at, Kind.LEAVES_AT_CHECKPOINT, str(random.choice(gangs))) for at in _moments(scenario, random, 2)]
+    events = [*saves, *(moves if random.random() < 0.5 else ())]
+    for event in saves:
+        if random.random() < 0.6:  # while the order is on its way
+            at, disturbed = round(event.at + random.uniform(-1, 9), 2), random.choice(DISTURBS_ORDERS)
+            first = sum(gang_sizes(scenario.nodes)[: int(event.subject)])
+            subject = "" if disturbed in TO_ALL else node_names(scenario.nodes)[first]
+            events += _make(random, max(at, FAULTS_BEGIN), disturbed, subject, scenario.nodes)
+    return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
+
+
+DISTURBS_ORDERS = (
+    Kind.AGENT_SILENT,
+    Kind.MESSAGES_DISTURBED,
+    Kind.MANAGEMENT_CUT,
+    Kind.ALL_AGENTS_SILENT,
+    Kind.KILLED_AT_COMMIT,
+    Kind.DATABASE_AWAY,
+)
 
 
 def _subject(random: Random, to: To, nodes: int, earlier: list[Event]) -> str:

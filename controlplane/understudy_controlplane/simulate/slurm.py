@@ -132,6 +132,8 @@ class VirtualSlurm:
         """REQUEUE: jobs in partitions of a higher tier preempt others."""
         self.exempt_seconds = 0
         """PreemptExemptTime: how long a job runs before it may be preempted."""
+        self.preempted: list[tuple[int, int]] = []
+        """Which job, and for which one. Its owner may clear it."""
         self.epilog_seconds = 0.0
         """How long a job is COMPLETING after its processes have ended."""
         self.job_seconds = 5.0
@@ -511,6 +513,7 @@ class VirtualSlurm:
             if len(self._seats_for(job, without=[*ending, *first])) < job.node_count:
                 continue
             for one in first:
+                self.preempted.append((one.job_id, job.job_id))
                 one.restart_count += 1 if one.requeue else 0
                 self._kill(one, "PENDING" if one.requeue else "PREEMPTED")
             return

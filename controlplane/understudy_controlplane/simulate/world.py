@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from understudy_controlplane.app import Core, Outside, assemble
-from understudy_controlplane.config import Config, SignalKind
+from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
@@ -26,7 +26,7 @@ from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.simulate.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
 from understudy_controlplane.simulate.happen import happen
-from understudy_controlplane.simulate.invariants import Effect, Invariants
+from understudy_controlplane.simulate.invariants import Effect, Invariants, is_proposed
 from understudy_controlplane.simulate.remembered import Tables, remembered
 from understudy_controlplane.simulate.scenario import (
     LAUNCHER_GANG,
@@ -49,6 +49,12 @@ QUIET_SECONDS_MAX = 45.0
 SLOW_CALL_SECONDS = 2.0
 SLOW_STATEMENT_SECONDS = 0.05
 RESTART_SECONDS = 5.0
+ORDERED_SECONDS_MAX = 1.0
+"""Between two rounds of the control plane while an order to save is on its way."""
+LOW = "low"
+"""The partition of jobs that Slurm may preempt."""
+DOES_NOT_ASK = 2
+"""The gang whose training never asks when to save."""
 TIME_LIMIT_MINUTES = 600
 MUNGE_SECONDS = 300.0
 SIGNALS_MAX = 200
@@ -138,6 +144,9 @@ class World:
         names = node_names(scenario.nodes)
         self.slurm = VirtualSlurm(names, BEGIN, gpus=GPUS)
         self.slurm.leaf_switches = scenario.leaf_switches
+        if scenario.settings.no_spare is NoSpare.PREEMPT:
+            self.slurm.tiers[LOW] = 0
+            self.slurm.preempt_mode, self.slurm.exempt_seconds = "REQUEUE", scenario.settings.exempt_seconds
         self.cluster = Cluster(names, Random(f"messages {scenario.seed}"))
         self.random = Random(f"world {scenario.seed}")
         self.clock = VirtualClock(self.slurm)
@@ -188,6 +197,8 @@ class World:
         self._pass_until(BEGIN + 6)  # the pool is filled before any job comes
         for number, size in enumerate(gang_sizes(self.scenario.nodes)):
             self._submit_gang(number, size)
+        for _ in range(self.scenario.settings.low_jobs):
+            self.submit_low(1)
         for event in self.scenario.events:
             if event.kind is Kind.SLURM_CRASHES:
                 self._pass_until(BEGIN + event.at - SLURM_SAVES_SECONDS)
@@ -205,7 +216,13 @@ class World:
         user = f"user{number}"
         job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", kill_seconds=self.random.uniform(0.1, 3))
         self.slurm.set_time_limit(job_id, TIME_LIMIT_MINUTES)
-        self.cluster.gangs.append(Gang(number, job_id, user, size - launcher, launcher))
+        asks = self.scenario.settings.asks and number != DOES_NOT_ASK
+        self.cluster.gangs.append(Gang(number, job_id, user, size - launcher, launcher, asks=asks))
+
+    def submit_low(self, nodes: int) -> None:
+        if LOW in self.slurm.tiers:
+            job_id = self.slurm.submit("student", nodes, requeue=self.random.random() < 0.7)
+            self.slurm.put_into(job_id, LOW)
 
     def _pass_until(self, end: float) -> None:
         while self.now < end:
@@ -263,6 +280,8 @@ class World:
         self._reset_breaker(core)
         busy = self.invariants.activity() != before
         self._pause = SOON_SECONDS if busy else min(3 * self._pause, QUIET_SECONDS_MAX)
+        if any(is_proposed(gang) for gang in core.telemetry.saves.gangs().values()):
+            self._pause = min(self._pause, ORDERED_SECONDS_MAX)
         self._due = self.now + self._pause
 
     # -- the control plane's process -----------------------------------------------------------------------------
@@ -381,6 +400,10 @@ class World:
             one()
             self.slurm.changes += 1
             self._wake()
+        for victim, job_id in self.slurm.preempted:
+            self.narrate(f"Slurm preempts job {victim} for job {job_id}")
+            self.invariants.preempted(victim, job_id)
+        self.slurm.preempted.clear()
         for name, job_id, restart_count in self.slurm.refused:
             self.cluster.machines[name].refuse(job_id, restart_count, self.now)
             self.refused.add(job_id)
@@ -466,7 +489,18 @@ class World:
         found = self.core.reports.directory.get(job_id) if self.core is not None else None
         return found.key if found is not None else None
 
-    def move_job(self, job_id: int, node: str) -> None:
+    def ask_to_save(self, job_id: int) -> None:
+        """As `understudy job save` does it. It is refused where not all ranks of the gang ask."""
+        core = self.core
+        known, gang = self._known(job_id), core.telemetry.saves.gangs().get(job_id) if core is not None else None
+        if core is None or known is None or gang is None or not gang.is_whole:
+            return
+        with self.from_outside(), suppress(Killed):
+            entry = AuditEntry.on_host("alice", self.clock.now(), Verb.SAVE_JOB.value, job_subject(job_id), "odd")
+            core.stores.repairs.ask_audited(Verb.SAVE_JOB, entry)
+            self._wake()
+
+    def move_job(self, job_id: int, node: str, *, at_checkpoint: bool = False) -> None:
         job = self._known(job_id)
         if self.core is None or job is None:
             return
@@ -474,7 +508,7 @@ class World:
             self.invariants.moved_jobs.add(job_id)
             with suppress(Killed):
                 entry = AuditEntry.on_host("alice", self.clock.now(), Verb.MOVE_JOB.value, job_subject(job_id), "odd")
-                self.core.stores.repairs.move_job(entry, [node], job, at_checkpoint=False)
+                self.core.stores.repairs.move_job(entry, [node], job, at_checkpoint=at_checkpoint)
 
     def choose_spare(self, verb: Verb, node: str) -> None:
         if self.core is None:
