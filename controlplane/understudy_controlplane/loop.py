@@ -306,7 +306,7 @@ class Loop:
             rows: dict[JobKey, int] = {
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
-            self._stores.journal.record(noted, now, rows)
+            self._stores.journal.record(noted, now, rows, looked_at=snapshot.now)
         self._recorded = self._recorded.after(decisions, news, now)
         for decision in (one.decision for one in noted if one.noted):
             self.pulse.meters.decisions.labels(decision.action.value, decision.because.value).inc()

@@ -48,3 +48,28 @@ def test_a_node_that_swallows_connections_does_not_answer_and_does_not_hold_up()
 
 def test_an_unknown_host_does_not_answer() -> None:
     assert not slurmd_answers("no-such-node.invalid", 6818, 1.0)
+
+
+def test_a_name_that_no_server_resolves_in_time_does_not_hold_up() -> None:
+    answer = threading.Event()
+
+    def waits(_host: str, _port: int) -> list[object]:
+        answer.wait(10)
+        return []
+
+    before = time.monotonic()
+    try:
+        assert not slurmd_answers("n1", 6818, 0.2, waits)
+        assert time.monotonic() - before < 2
+    finally:
+        answer.set()
+
+
+def test_each_address_of_a_name_has_what_is_left_of_the_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        closed = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))
+        silent = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+        before = time.monotonic()
+        assert not slurmd_answers("n1", port, 0.3, lambda *_: [closed, silent, silent])
+        assert time.monotonic() - before < 2

@@ -230,6 +230,18 @@ def test_a_call_that_always_times_out_fails_its_own_recovery_in_time(rehearsal: 
     assert not seats_are_held(rehearsal)
 
 
+def test_a_gang_whose_start_is_refused_comes_back_on_its_seats_when_slurms_own_delay_is_over(
+    tmp_path: Path,
+) -> None:
+    """To give up its seats before that would leave it in the queue, though they were held for it."""
+    rehearsal = Rehearsal(tmp_path, recovery={"step_timeout_seconds": 60})
+    rehearsal.line.before = refuse("start_job_now")
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 300)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert rehearsal.recoveries()[0].status is RecoveryStatus.SUCCEEDED
+
+
 def test_a_call_that_times_out_stops_no_clock_of_another_recovery(rehearsal: Rehearsal) -> None:
     def one_refuses_the_other_hangs(name: str) -> None:
         if name == "set_job_reservation":

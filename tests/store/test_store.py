@@ -29,6 +29,7 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -44,6 +45,7 @@ from understudy_controlplane.fleet.job import (
 from understudy_controlplane.fleet.node import NodeState, generation_of
 from understudy_controlplane.fleet.recovery import (
     PoolSwapPlan,
+    QuarantinePlan,
     RecoveryStatus,
     StepName,
     StepStatus,
@@ -549,6 +551,26 @@ class TestJournal:
         assert IncidentStore(engine).open_incidents() == {}
         (shown,) = Queries(engine).incidents(10)
         assert (shown["subject_kind"], shown["outcome"]) == ("gang", "the gang finishes steps again")
+
+    @pytest.mark.parametrize(
+        ("earlier", "rule", "detected"),
+        [(True, "xid.79", 1.0), (True, "silence.node_dead", 30.0), (False, "xid.79", 30.0)],
+        ids=["waited since", "something else before", "at once"],
+    )
+    def test_when_a_fault_was_found_and_when_its_recovery_was_decided_are_two_times(
+        self, engine: Engine, earlier: bool, rule: str, detected: float
+    ) -> None:
+        FleetStore(engine).add_nodes(["n1"], b.NOW)
+        broken = Finding(Signal.HARDWARE_FAULT, "xid.79", "n1", b.NOW, "fell off the bus")
+        waits = Decision(1, "n1", Action.NOTHING, Because.NO_SPARE, "no spare", None, broken, opens_incident=True)
+        if earlier:
+            write_round(engine, [waits], b.NOW + 1)
+        plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: x")
+        found = replace(broken, rule=rule)
+        decided = Decision(2, "n1", Action.QUARANTINE, Because.RULE, "broken", None, found, plan=plan)
+        Journal(engine).record([Change(replace(decided, opens_incident=True))], b.NOW + 31, {}, looked_at=b.NOW + 30)
+        (recovery,) = RecoveryStore(engine).running()
+        assert (recovery.fault_at, recovery.detected_at, recovery.decided_at) == (b.NOW, b.NOW + detected, b.NOW + 31)
 
     def test_decisions_that_cannot_all_be_written_leave_nothing(self, engine: Engine) -> None:
         fleet, journal = FleetStore(engine), Journal(engine)

@@ -6,12 +6,16 @@ nothing, so only nodes that are silent already are probed.
 
 from __future__ import annotations
 
+import queue
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -27,21 +31,64 @@ RETRIES_DOUBLED_MAX = 6
 """... up to about an hour: behind a firewall each probe takes the whole timeout, and a fleet has thousands of nodes."""
 
 
-def slurmd_answers(address: str, port: int, timeout_seconds: float) -> bool:
+LookUp = Callable[[str, int], Sequence[Any]]
+"""As `socket.getaddrinfo`: its timeout is the resolver's own, of many seconds."""
+
+_looks_up = threading.BoundedSemaphore(2 * PROBES_AT_ONCE)
+
+
+def _resolved(host: str, port: int) -> Sequence[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def slurmd_answers(address: str, port: int, timeout_seconds: float, look_up: LookUp = _resolved) -> bool:
     """Whether slurmd ends a connection that sends nothing, as it does after some 10 ms.
 
     To be connected proves nothing: on a node that stands still, because it has no memory left or its root file system
     hangs, the kernel accepts connections for slurmd. Refused, unreachable, unknown and too slow are all "no".
     """
     deadline = time.monotonic() + timeout_seconds
+    addresses = _addresses_of(address, port, timeout_seconds, look_up)
+    return any(_ends_a_connection(one[-1][:2], deadline) for one in addresses)
+
+
+def _addresses_of(host: str, port: int, timeout_seconds: float, look_up: LookUp) -> Sequence[Any]:
+    """None where they are not known in time. A thread that waits for longer delays nothing, not even the end."""
+    with suppress(OSError):  # a number needs no resolver
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    if not _looks_up.acquire(blocking=False):
+        return ()
+    found: queue.SimpleQueue[Sequence[Any]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found.put(look_up(host, port))
+        except OSError:
+            found.put(())
+        finally:
+            _looks_up.release()
+
+    threading.Thread(target=ask, name="slurmd-name", daemon=True).start()
     try:
-        with socket.create_connection((address, port), timeout=timeout_seconds) as connection:
+        return found.get(timeout=timeout_seconds)
+    except queue.Empty:
+        return ()
+
+
+def _ends_a_connection(address: tuple[str, int], deadline: float) -> bool:
+    """`address`: a number, for which no name is looked up."""
+    try:
+        with socket.create_connection(address, timeout=_left(deadline)) as connection:
             connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            connection.settimeout(_left(deadline))
             connection.recv(1)
     except OSError:
         return False
     return True
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
 
 
 @dataclass(frozen=True, slots=True)

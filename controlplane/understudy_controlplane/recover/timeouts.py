@@ -5,7 +5,7 @@ from __future__ import annotations
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.peers import ROUNDS_SECONDS
 from understudy_controlplane.fleet.recovery import Plan, StepName, ValidationPlan
-from understudy_controlplane.recover.step import Observation, Wait
+from understudy_controlplane.recover.step import Observation, Todo, Wait
 from understudy_controlplane.recover.steps.repair import NETWORK_SECONDS, START_SECONDS
 
 TICKET_SECONDS = 24 * 3600.0
@@ -18,6 +18,8 @@ def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config
         return own
     takes_long = isinstance(observation, Wait) and observation.may_take_long
     patient = takes_long or step in (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
+    # A gang whose start Slurm refuses begins by itself on its seats, when the delay after its requeue is over.
+    patient |= step in (StepName.EXCLUDE_NODES, StepName.START_JOB) and isinstance(observation, Todo)
     policy = config.recovery
     return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
 

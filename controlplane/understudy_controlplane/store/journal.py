@@ -17,15 +17,26 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.incidents import end_incident, open_by_subject, open_incident
 from understudy_controlplane.store.node_records import write_records
-from understudy_controlplane.store.recoveries import plan_recovery
+from understudy_controlplane.store.recoveries import Times, plan_recovery
 
 
 class Journal:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def record(self, changes: Sequence[Change], now: float, job_rows: Mapping[JobKey, int]) -> None:
-        """Decisions with all that they change, in one transaction: records, incidents, tickets, recoveries."""
+    def record(
+        self,
+        changes: Sequence[Change],
+        now: float,
+        job_rows: Mapping[JobKey, int],
+        *,
+        looked_at: float | None = None,
+    ) -> None:
+        """Decisions with all that they change, in one transaction: records, incidents, tickets, recoveries.
+
+        `looked_at`: of what moment the snapshot is by which they were made; None: now.
+        """
+        times = Times(now, now if looked_at is None else looked_at)
         planned: dict[Plan, int] = {}  # several decisions of one round may share a plan
         nodes: dict[str, tuple[NodeRecord, NodeRecord]] = {}  # before and after the round
         rows: list[dict[str, Any]] = []
@@ -34,7 +45,7 @@ class Journal:
             for change in changes:
                 decision, before, after = change.decision, change.before, change.after
                 incident = open_incident(connection, decision, now, open_incidents)
-                recovery = plan_recovery(connection, decision, now, job_rows, planned)
+                recovery = plan_recovery(connection, decision, times, incident, job_rows, planned)
                 if before is not None and after is not None and change.changes_record:
                     nodes[after.name] = (nodes.get(after.name, (before, after))[0], after)
                 if change.closes_ticket:

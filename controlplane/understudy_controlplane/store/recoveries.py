@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, or_, select, union_all, update
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, or_, 
 from understudy_controlplane.decide.approvals import ProposalEnding
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import (
@@ -55,6 +56,9 @@ _CHANGED = (
         ),
     )
     .order_by(_RECOVERY.c.id)
+)
+_OPENED = select(tables.incident.c.rule, tables.incident.c.opened_at).where(
+    tables.incident.c.id == bindparam("incident")
 )
 _ONE = select(_RECOVERY).where(_RECOVERY.c.id == bindparam("this"))
 _STEPS = (
@@ -239,10 +243,18 @@ class RecoveryStore:
         return [_recovery(row, steps.get(row.id, ())) for row in rows]
 
 
+class Times(NamedTuple):
+    """Of a round."""
+
+    now: float
+    looked_at: float  # the moment of which its snapshot is
+
+
 def plan_recovery(
     connection: Connection,
     decision: Decision,
-    now: float,
+    times: Times,
+    incident: int | None,
     job_rows: Mapping[JobKey, int],
     planned: dict[Plan, int],
 ) -> int | None:
@@ -250,6 +262,7 @@ def plan_recovery(
 
     `planned`: those of this round so far; several decisions may share a plan.
     """
+    now = times.now
     plan = decision.plan or decision.proposed
     if plan is None:
         return None
@@ -266,7 +279,7 @@ def plan_recovery(
         "status": (RecoveryStatus.RUNNING if decision.plan else RecoveryStatus.AWAITS_APPROVAL).value,
         "approve_by": decision.approve_by,
         "fault_at": decision.finding.at if decision.finding else now,
-        "detected_at": now,
+        "detected_at": _detected_at(connection, decision.finding, incident, times),
         "decided_at": now,
         "outcome": "",
     }
@@ -278,6 +291,15 @@ def plan_recovery(
         taken_up = {"status": RecoveryStatus.SUPERSEDED.value, "outcome": f"recovery {recovery}", "ended_at": now}
         connection.execute(update(table).where(*of_proposal).values(**taken_up))
     return recovery
+
+
+def _detected_at(connection: Connection, finding: Finding | None, incident: int | None, times: Times) -> float:
+    """In an earlier round, where the same rule has found it since then: nothing could be done, or it was held back."""
+    if finding is None:
+        return times.looked_at
+    opened = connection.execute(_OPENED, {"incident": incident}).one_or_none()
+    waited = opened is not None and opened.rule == finding.rule and finding.at <= opened.opened_at < times.looked_at
+    return float(opened.opened_at) if opened is not None and waited else times.looked_at
 
 
 def _add_steps(connection: Connection, recovery: Recovery, names: Sequence[StepName]) -> None:
