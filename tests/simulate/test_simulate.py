@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from tests import REPOSITORY
 from tests.simulate.domains import Fault, simulated, wrong
 from tests.simulate.mutants import MUTANTS
+from understudy_controlplane.cli.simulate import simulate as command
 from understudy_controlplane.config import NoSpare
-from understudy_controlplane.simulate.coverage import Coverage
-from understudy_controlplane.simulate.run import shrink, simulate
+from understudy_controlplane.simulate.coverage import HOW, Coverage
+from understudy_controlplane.simulate.run import run_seeds, shrink, simulate
 from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, Settings, draw
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
@@ -126,6 +129,41 @@ def test_a_failing_scenario_is_shrunk_to_the_events_that_it_needs() -> None:
         violation = simulate(longer).violation
         assert violation is not None
         assert len(shrink(longer, violation).events) <= len(needed.events)
+
+
+def test_a_seed_that_fails_is_printed_with_the_events_that_it_needs_step_by_step() -> None:
+    _, broken = MUTANTS["no intent is recorded"]
+    shown: list[str] = []
+    with broken():
+        assert run_seeds([1], trace=False, show=shown.append) == [1]
+    first, *story, last = shown
+    assert re.fullmatch(rf"seed 1 fails, also with \d of its {len(draw(1).events)} events:", first)
+    assert all(re.match(r" *\d+\.\d\d s  ", line) for line in story)
+    assert any("step_begun" in line for line in story), "what the control plane logged is part of it"
+    assert "VIOLATED no-effect-without-decision" in story[-1]
+    assert last == "1 of the seeds failed: 1"
+
+
+def test_the_command_replays_a_seed_and_reports_what_seeds_have_not_seen() -> None:
+    replayed = CliRunner().invoke(command, ["--seed", "3", "--trace"])
+    assert replayed.exit_code == 0
+    for event in draw(3).events:
+        assert f"  -- {event}" in replayed.output
+    several = CliRunner().invoke(command, ["--seed", "3", "--seeds", "2"])
+    assert several.exit_code == 0
+    for line in ("events never seen: ", "rows never entered: ", *(f"steps never {how}: " for how in HOW)):
+        assert f"\n{line}" in several.output
+    assert several.output.endswith("0 of the seeds failed\n")
+
+
+def test_a_gang_without_a_spare_gets_the_node_of_a_job_that_slurm_preempts() -> None:
+    settings = Settings(spares=0, no_spare=NoSpare.PREEMPT, low_jobs=5)
+    outcome = simulate(Scenario(0, (Event(60.0, Kind.XID, "n2", number=79),), settings))
+    assert outcome.violation is None
+    assert [words for _, words in outcome.world.story if words.startswith("Slurm preempts ")] == [
+        "Slurm preempts job 5 for job 1"
+    ]
+    assert set(outcome.world.cluster.gangs[0].seats) == {"n1", "n3", "n4", "n14"}
 
 
 @pytest.mark.parametrize("seed", range(10, 14))
