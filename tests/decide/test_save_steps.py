@@ -78,7 +78,7 @@ def test_a_job_that_did_not_ask_for_understudy_is_ordered_nothing() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_ranks_that_no_longer_save_together_are_ordered_to_again_in_every_mode_and_during_a_pause(mode: Mode) -> None:
-    """The control plane's order has split them, and no checkpoint of theirs is complete until they agree again."""
+    """The control plane's order has split them, and none of their checkpoints is complete until they agree again."""
     newest = SaveOrder(7, 0, 0, 1000, 4, 90, OrderState.VALID, 250)
     [one] = orders(replace(GANG, split=True, order=newest), mode=mode, paused="by bob")
     assert (one.cause, one.step, one.every) == (SaveCause.SPLIT, step_ahead(GANG, b.NOW), 250)
@@ -112,7 +112,7 @@ def test_a_job_saves_once_before_its_time_limit() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 40.0, 3600.0])
-def test_how_much_time_a_job_has_left_is_told_by_slurmctlds_clock(ahead: float) -> None:
+def test_slurmctlds_clock_shows_how_much_time_a_job_has_left(ahead: float) -> None:
     lead = 60 + 2 * 40 + 8 + 2 * 0.5
     steady = replace(COST, best_seconds=250)
     clocks: dict[str, Any] = {"mode": Mode.ACT, "slurm_ahead_seconds": ahead}

@@ -77,6 +77,19 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert broken == []
 
 
+def test_every_promise_of_reliability_names_tests_that_exist() -> None:
+    heading = "| promise | under which fault | test |\n|---|---|---|\n"
+    table = (DOCS / "reliability.md").read_text().partition(heading)[2].partition("\n\n")[0]
+    promises = [line.split("|")[1:-1] for line in table.splitlines()]
+    assert len(promises) > 15
+    for promise, _, shown_by in promises:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", shown_by)
+        assert named, promise
+        for path, name in named:
+            text = (REPOSITORY / path).read_text()
+            assert not name or re.search(rf"^ *(async )?(def|class) {name}\b", text, re.MULTILINE), f"{promise}: {name}"
+
+
 def test_every_attack_has_a_test_that_exists() -> None:
     tables = (DOCS / "security.md").read_text().split("| attack | result | test |\n|---|---|---|\n")[1:]
     attacks = [line.split("|")[1:-1] for table in tables for line in table.partition("\n\n")[0].splitlines()]

@@ -591,7 +591,7 @@ class Invariants:
             if gang.asking is None or not gang.computes:
                 continue
             if gang.job_id in asked:
-                raise Violation("an-order-to-save-ends", f"nobody has answered who wanted job {gang.job_id} to save")
+                raise Violation("an-order-to-save-ends", f"the request that job {gang.job_id} saves has no answer")
             if not gang.asking.is_one_schedule:
                 raise Violation("all-ranks-save-together", f"ranks of job {gang.job_id} save by different schedules")
 
