@@ -62,8 +62,15 @@ class MortalJournal(Journal):
         super().__init__(engine)
         self._reaper = reaper
 
-    def record(self, changes: Sequence[Change], now: float, job_rows: Mapping[JobKey, int]) -> None:
-        super().record(changes, now, job_rows)
+    def record(
+        self,
+        changes: Sequence[Change],
+        now: float,
+        job_rows: Mapping[JobKey, int],
+        *,
+        looked_at: float | None = None,
+    ) -> None:
+        super().record(changes, now, job_rows, looked_at=looked_at)
         for kind in sorted({plan.kind.value for one in changes if (plan := one.decision.plan)}):
             self._reaper.moment(f"decided {kind}")
 

@@ -53,7 +53,7 @@ def slurmd_answers(address: str, port: int, timeout_seconds: float, look_up: Loo
 
 
 def _addresses_of(host: str, port: int, timeout_seconds: float, look_up: LookUp) -> Sequence[Any]:
-    """None where they are not known in time. A thread that waits for longer delays nothing, not even the end."""
+    """Empty where they are not known in time. A thread that waits for longer delays nothing, not even the end."""
     with suppress(OSError):  # a number needs no resolver
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     if not _looks_up.acquire(blocking=False):
