@@ -87,7 +87,7 @@ def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveReq
 
 
 def _of_split(snapshot: Snapshot, job: Job, gang: SavingGang) -> WantedSave | None:
-    """An order has split the ranks, so that none of their checkpoints is complete any more: not even a pause leaves that."""
+    """An order has split the ranks: none of their checkpoints is complete any more. Not even a pause leaves that."""
     if not gang.split or gang.order is None:
         return None
     why = f"a rank did not learn in time that order {gang.order.number} counts, and does not save with the others"
