@@ -361,6 +361,8 @@ def _deletes_reservations(world: World, _event: Event) -> None:
     for reservation in world.slurm.reservations():
         with suppress(SlurmError):
             world.slurm.delete_reservation(reservation.name)
+            if reservation.name.startswith(NODE_HOLD_PREFIX):
+                world.invariants.freed_by_person(reservation.name.removeprefix(NODE_HOLD_PREFIX))
 
 
 def _removes_spare(world: World, _event: Event) -> None:

@@ -227,6 +227,10 @@ class Invariants:
         if not crashed and not down_by_slurm and node not in self._drained_unseen and node not in self._drained_unread:
             self._resumed_at[node] = min(self._world.now, self._slurm_read_at)
 
+    def freed_by_person(self, node: str) -> None:
+        """Its reservation was deleted, during its repair or validation: who does that answers for the node."""
+        self._vouched_at[node] = self._world.now
+
     def preempted(self, victim: int, by: int) -> None:
         """By Slurm, which does that for any job. On a spare of a gang it is to be the job that was named before."""
         jobs = self._world.jobs()
