@@ -136,11 +136,18 @@ def test_ranks_of_which_one_did_not_follow_an_order_are_split_until_all_follow_a
     after = SaveOrders()
     ranks.report(after, 116.0)
     assert after.gangs()[7].split, "another process of the control plane sees it, too"
-    assert live.propose(wanted(60), 116.0)
-    for now in (116.0, 117.0, 118.0):
+    assert live.propose(wanted(50), 116.0)
+    ranks.report(live, 116.0, [0, 1])
+    ranks.report(live, 117.0, [0, 1])
+    assert [one.why for one in live.settle(130.0)][-1] == "1 of 3 ranks did not answer in time"
+    ranks.report(live, 130.0)
+    ranks.report(live, 131.0)
+    assert live.gangs()[7].split, "an order that is withdrawn changes nothing of that"
+    assert live.propose(wanted(60), 140.0)
+    for now in (140.0, 141.0, 142.0):
         ranks.report(live, now)
     assert [each & set(range(60, 101)) for each in ranks.train(100, every=20)] == [{60, 80, 100}] * 3
-    ranks.report(live, 140.0)
+    ranks.report(live, 160.0)
     assert not live.gangs()[7].split
 
 

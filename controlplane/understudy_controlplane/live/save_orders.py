@@ -59,17 +59,12 @@ class _Gang:
     saves_at: float = 0.0
     margin_seconds: float = MARGIN_SECONDS
     not_before: float = 0.0
+    split: bool = False
+    """A rank did not follow an order that others do, and all have followed none since."""
 
     @property
     def settled(self) -> bool:
         return self.order is None or len(self.over) == self.world_size
-
-    @property
-    def split(self) -> bool:
-        order = self.order
-        if order is None or order.state is not OrderState.VALID:
-            return False
-        return any(number == order.number and state in NOT_FOLLOWED for number, state in self.ranks.values())
 
 
 class SaveOrders:
@@ -170,6 +165,7 @@ class SaveOrders:
         if order is None:
             return
         knows = saves.number == order.number
+        gang.split |= knows and order.state is OrderState.VALID and saves.state in NOT_FOLLOWED
         _set(gang.ready, window.rank, knows and saves.state is OrderState.PROPOSED)
         _set(gang.over, window.rank, order.state is not OrderState.PROPOSED and knows and saves.state in IS_SETTLED)
         if order.state is OrderState.PROPOSED and len(gang.ready) == gang.world_size:
@@ -202,7 +198,7 @@ class SaveOrders:
     def _make_valid(self, job_id: int, gang: _Gang, now: float) -> None:
         assert gang.order is not None
         gang.order = msgspec.structs.replace(gang.order, state=OrderState.VALID)
-        gang.saves_at, gang.ordered_every = now, gang.order.every
+        gang.saves_at, gang.ordered_every, gang.split = now, gang.order.every, False
         if gang.made_here:
             took = now - gang.proposed_at
             gang.margin_seconds = min(max(MARGIN_SECONDS, took * MARGIN_FACTOR), MARGIN_SECONDS_MAX)
