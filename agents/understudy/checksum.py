@@ -31,6 +31,8 @@ class SummedFile(io.BufferedIOBase):
         self._algorithm, self._sum = found
         self._summed_bytes = 0
         self._in_order = True
+        self.failed: OSError | None = None
+        """Why something could not be written."""
 
     @property
     def checksum(self) -> str:
@@ -45,7 +47,11 @@ class SummedFile(io.BufferedIOBase):
 
     def write(self, data: Any, /) -> int:
         self._in_order = self._in_order and self._file.tell() == self._summed_bytes
-        count = self._file.write(data)
+        try:
+            count = self._file.write(data)
+        except OSError as error:
+            self.failed = error
+            raise
         if self._in_order:
             self._sum.update(data)
             self._summed_bytes += count
@@ -63,8 +69,12 @@ class SummedFile(io.BufferedIOBase):
 
     def sync(self) -> None:
         """What was written is on disk. (There is no fileno(): what writes past this object is not summed.)"""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self.failed = error
+            raise
 
     def flush(self) -> None:
         self._file.flush()

@@ -10,8 +10,8 @@ from typing import IO, Any, SupportsInt, cast
 
 import torch
 
-from .checksum import SummedFile
 from .monitor import Monitor
+from .whole_file import whole_file
 
 
 def save(  # noqa: PLR0913 - those of begin() and of torch.save
@@ -25,16 +25,6 @@ def save(  # noqa: PLR0913 - those of begin() and of torch.save
     tier: str = "",
     **options: Any,
 ) -> None:
-    """Writes `state` beside its place, and moves it there when it is on disk: a rank that is killed meanwhile leaves
-    the file of before. With `file`, `path` is a directory that all ranks share. `layout` and `tier` are those of
-    Checkpoints.begin, `options` are those of torch.save.
-    """
-    with monitor.checkpoints.begin(step, path, layout, tier) as part:
-        place = os.fspath(path) if file == "." else os.path.join(path, file)
-        os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)
-        partial = f"{place}.partial"
-        with SummedFile(partial) as written:
-            torch.save(state, cast("IO[bytes]", written), **options)
-            written.sync()
-        os.replace(partial, place)
-        part.shard(file, written.checksum)
+    """As whole_file(); `options` are those of torch.save."""
+    with whole_file(monitor, step, path, file, layout, tier) as written:
+        torch.save(state, cast("IO[bytes]", written), **options)

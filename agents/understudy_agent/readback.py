@@ -19,7 +19,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,54 @@ class Finding(Exception):
     def __init__(self, outcome: str, why: str) -> None:
         super().__init__(why)
         self.outcome, self.why = outcome, why
+
+
+INFINITY = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F80_0000, "F64": 0x7FF0_0000_0000_0000}
+"""As an unsigned number, by safetensors' name of the type; what is larger, without its sign, is NaN."""
+
+
+class NanLook:
+    """Takes a safetensors file from its beginning, in blocks. Raises Finding at the first NaN."""
+
+    def __init__(self, place: str, header: dict[str, Any], header_bytes: int) -> None:
+        self._place, self._at, self._rest = place, 0, b""
+        tensors = [(one["data_offsets"], one.get("dtype"), name) for name, one in header.items() if name[:2] != "__"]
+        self._left = [
+            (header_bytes + int(begin), header_bytes + int(end), kind, name)
+            for (begin, end), kind, name in sorted(tensors, key=lambda one: one[0])
+            if kind in INFINITY
+        ]
+        self._left.reverse()  # the next one is the last
+
+    def take(self, data: bytes) -> None:
+        end = self._at + len(data)
+        while self._left and self._left[-1][0] < end:
+            begin, tensor_end, kind, name = self._left[-1]
+            own = self._rest + data[max(begin - self._at, 0) : tensor_end - self._at]
+            size = INFINITY[kind].bit_length() // 8 + 1
+            whole = len(own) // size * size
+            if _has_nan(own[:whole], size, INFINITY[kind]):
+                raise Finding("bad", f"{self._place}: {name} contains NaN")
+            self._rest = own[whole:]
+            if tensor_end > end:
+                break
+            self._rest = b""
+            self._left.pop()
+        self._at = end
+
+
+def _has_nan(data: bytes, size: int, infinity: int) -> bool:
+    """The highest byte of each number shows which can be NaN: few are, of numbers as models have them."""
+    exponent = infinity >> (8 * (size - 1))
+    can_be = bytes(byte & exponent == exponent for byte in range(256))
+    marked = data[size - 1 :: size].translate(can_be)
+    number = marked.find(1)
+    while number >= 0:
+        value = int.from_bytes(data[number * size : (number + 1) * size], "little")
+        if value & ((1 << (8 * size - 1)) - 1) > infinity:
+            return True
+        number = marked.find(1, number + 1)
+    return False
 
 
 class Pace:
@@ -115,7 +163,8 @@ def _read_all(task: dict[str, Any]) -> str:
         raise Finding("unseen", f"{path.parent} is not there: the file system may not be mounted")
     proven = True
     for one in task["files"]:
-        proven = _read_file(str(path / one["file"]), one, task["whole"], pace) and proven
+        file = {**one, "look_for_nan": bool(task.get("look_for_nan"))}
+        proven = _read_file(str(path / one["file"]), file, task["whole"], pace) and proven
     if any(one["file"].endswith(".distcp") for one in task["files"]):
         _read_metadata(path)
     if not task["whole"]:
@@ -152,16 +201,17 @@ def _read_content(
     sum_of = _sum_named(announced["checksum"])
     if not announced["checksum"] and found.st_mtime > announced["at"] + WRITTEN_AFTER_SECONDS:
         raise Finding("suspect", f"{place} was written again after it was announced")
-    proven = _read_structure(descriptor, place, size, whole and sum_of is None, pace)
+    proven, tensors = _read_structure(descriptor, place, size, whole and sum_of is None, pace)
     if not whole:
         _read_samples(descriptor, place, size, pace)
         return False
+    looks = [tensors.take] if tensors is not None and announced.get("look_for_nan") else []
     if sum_of is None:
         if not proven:
-            _read_blocks(descriptor, place, size, pace, lambda _: None)
+            _read_blocks(descriptor, place, size, pace, looks)
         return proven
     update, value = sum_of
-    _read_blocks(descriptor, place, size, pace, update)
+    _read_blocks(descriptor, place, size, pace, [update, *looks])
     if value() != announced["checksum"].partition(":")[2]:
         raise Finding("bad", f"{place} has the checksum {value()}, {announced['checksum']} was announced")
     return True
@@ -185,13 +235,16 @@ def _sum_named(checksum: str) -> tuple[Callable[[bytes], object], Callable[[], s
     return None
 
 
-def _read_blocks(descriptor: int, place: str, size: int, pace: Pace, take: Callable[[bytes], object]) -> None:
+def _read_blocks(
+    descriptor: int, place: str, size: int, pace: Pace, takers: Sequence[Callable[[bytes], object]]
+) -> None:
     at = 0
     while at < size:
         data = os.pread(descriptor, min(BLOCK_BYTES, size - at), at)
         if not data:
             raise Finding("bad", f"{place} ends at {at}: it is being written")
-        take(data)
+        for take in takers:
+            take(data)
         at += len(data)
         pace.note(len(data))
 
@@ -206,18 +259,18 @@ def _read_samples(descriptor: int, place: str, size: int, pace: Pace) -> None:
         pace.note(len(data))
 
 
-def _read_structure(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -> bool:
-    """What the format itself says. Whether it proves the content. Raises Finding."""
+def _read_structure(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -> tuple[bool, NanLook | None]:
+    """What the format itself says: whether it proves the content, and where tensors lie. Raises Finding."""
     start = os.pread(descriptor, 8, 0)
     if place.endswith(".safetensors"):
-        _read_safetensors(descriptor, place, size, start)
-    elif place.endswith(".json"):
+        return False, _read_safetensors(descriptor, place, size, start)
+    if place.endswith(".json"):
         _read_json(os.pread(descriptor, min(size, MANIFEST_BYTES_MAX), 0), place)
     elif start.startswith(b"PK\x03\x04"):  # torch.save
-        return _read_zip(descriptor, place, size, whole, pace)
+        return _read_zip(descriptor, place, size, whole, pace), None
     elif place.endswith((".pt", ".pth", ".ckpt", ".distcp")) and size and not any(start):
         raise Finding("bad", f"{place} begins with zeros")
-    return False
+    return False, None
 
 
 def _read_zip(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -> bool:
@@ -234,17 +287,19 @@ def _read_zip(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -
     return whole
 
 
-def _read_safetensors(descriptor: int, place: str, size: int, start: bytes) -> None:
+def _read_safetensors(descriptor: int, place: str, size: int, start: bytes) -> NanLook:
     length = int.from_bytes(start, "little")
     if len(start) < 8 or length > min(size - 8, HEADER_BYTES_MAX):
         raise Finding("bad", f"{place}: the length of its header is {length}")
     header = _read_json(os.pread(descriptor, length, 8), place)
     try:
         end = max((one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"), default=0)
-    except (AttributeError, LookupError, TypeError):
+        look = NanLook(place, header, 8 + length)
+    except (AttributeError, LookupError, TypeError, ValueError):
         raise Finding("bad", f"{place}: its header names no tensors") from None
     if 8 + length + end != size:
         raise Finding("bad", f"{place} has {size} bytes, its header describes {8 + length + end}")
+    return look
 
 
 def _read_json(data: bytes, place: str) -> Any:

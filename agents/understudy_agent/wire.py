@@ -722,6 +722,7 @@ class ReadBack(msgspec.Struct, frozen=True):
     files: list[FileToRead]
     whole: bool  # every byte; else sizes, structure and samples
     bytes_per_second: float
+    look_for_nan: bool = False  # in tensors of safetensors files, where every byte is read
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

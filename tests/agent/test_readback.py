@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,13 +18,14 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
-from understudy_agent.readback import read_back
+from understudy_agent.readback import Finding, NanLook, read_back
 from understudy_agent.readbacks import PROGRAM, Readbacks
 from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome
 
@@ -72,9 +74,9 @@ class Saved:
         checksum = f"crc32:{zlib.crc32(content):08x}" if summed else ""
         self.announced.append({"file": name, "size_bytes": len(content), "checksum": checksum, "at": time.time()})
 
-    def read(self, whole: bool = True) -> dict[str, str]:
+    def read(self, whole: bool = True, **more: bool) -> dict[str, str]:
         task = {"path": str(self.path), "files": self.announced, "whole": whole, "bytes_per_second": RATE}
-        return read_back(task)
+        return read_back({**task, **more})
 
 
 @pytest.fixture
@@ -187,6 +189,50 @@ def test_what_was_written_is_what_is_read(saved: Saved) -> None:
     assert saved.read()["outcome"] == "read", "a file without a checksum proves no more"
     saved.announced = saved.announced[:4]
     assert saved.read()["outcome"] == "verified", "a zip file has its own"
+
+
+def of_kind(kind: str, *values: float) -> bytes:
+    if kind == "BF16":  # the first half of a float
+        return b"".join(struct.pack("<f", value)[2:] for value in values)
+    letter = {"F16": "e", "F32": "f", "F64": "d"}[kind]
+    return struct.pack(f"<{len(values)}{letter}", *values)
+
+
+def tensors(*named: tuple[str, bytes]) -> bytes:
+    """A safetensors file; the name of each tensor is that of its type."""
+    header, at = {}, 0
+    for kind, content in named:
+        header[kind] = {"dtype": kind, "shape": [], "data_offsets": [at, at + len(content)]}
+        at += len(content)
+    text = json.dumps({"__metadata__": {"step": "20"}, **header}).encode()
+    return len(text).to_bytes(8, "little") + text + b"".join(content for _, content in named)
+
+
+@pytest.mark.parametrize("block", [3, 64, 1 << 20])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F32", "F64"])
+def test_nan_in_a_tensor_is_found_and_nothing_else_is_taken_for_it(kind: str, block: int) -> None:
+    odd = (inf, -inf, 0.0, -0.0, 6e4, -6e4, 1e-5)
+
+    def look(*more: float) -> None:
+        whole_numbers = ("I64", b"\xff" * 24)  # as floats they would be NaN
+        content = tensors(whole_numbers, (kind, of_kind(kind, *odd * 20, *more, *odd)), ("U8", b"\xff" * 5))
+        size = 8 + int.from_bytes(content[:8], "little")
+        taking = NanLook("model.safetensors", json.loads(content[8:size]), size)
+        for at in range(0, len(content), block):
+            taking.take(content[at : at + block])
+
+    look(2.0)
+    for value in (nan, -nan):
+        with pytest.raises(Finding, match=f"{kind} contains NaN"):
+            look(2.0, value)
+
+
+def test_nan_makes_a_checkpoint_bad_where_the_site_looks_for_it(saved: Saved) -> None:
+    saved.announced.clear()
+    saved.add("model.safetensors", tensors(("F32", of_kind("F32", 1.0, nan))), summed=True)
+    assert saved.read()["outcome"] == "verified"
+    assert saved.read(look_for_nan=True)["outcome"] == "bad"
+    assert saved.read(whole=False, look_for_nan=True)["outcome"] == "sampled"
 
 
 @pytest.mark.parametrize(("flag", "method"), [(0, 93), (1, 0)], ids=["packed by zstd", "encrypted"])

@@ -84,6 +84,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from understudy import Monitor
+from safetensors.torch import load_file
+from understudy import safetensors
 from understudy.dcp import UnderstudyWriter
 from understudy.torch_save import save
 
@@ -109,6 +111,18 @@ try:
 except dcp.api.CheckpointException:
     pass
 assert torch.load(f"{folder}/one/rank-{rank}.pt")[f"own {rank}"][0] == rank
+safetensors.save(monitor, state, 5, f"{folder}/five", f"rank-{rank}.safetensors", layout="fixed", tier="shared")
+assert load_file(f"{folder}/five/rank-{rank}.safetensors")[f"own {rank}"][0] == rank
+
+# the disk of rank 0 is full: it keeps what was there, and goes on
+os.makedirs(f"{folder}/six", exist_ok=True)
+if rank == 0:
+    for step in (6, 7):
+        os.symlink("/dev/full", f"{folder}/six/rank-0.{step}.partial")
+save(monitor, {"much": torch.zeros(1_000_000)}, 6, f"{folder}/six", f"rank-{rank}.6")
+safetensors.save(monitor, {"little": torch.zeros(10)}, 7, f"{folder}/six", f"rank-{rank}.7")
+if rank == 0:
+    assert not [name for name in os.listdir(f"{folder}/six") if name.startswith("rank-0")]
 for name in ("two", "three"):
     loaded = {key: torch.zeros_like(value) for key, value in state.items()}
     dcp.load(loaded, checkpoint_id=f"{folder}/{name}")
@@ -132,6 +146,12 @@ def test_torch_save_and_distributed_checkpoints_are_announced_by_themselves(
         assert files(first) == {"__0_0.distcp": size(path, "__0_0.distcp"), ".metadata": size(path, ".metadata")}
         assert files(second) == {"__1_0.distcp": size(path, "__1_0.distcp")}
     assert {shard.rank for shard in shards(plane, 0, 4)} < {0}, "not complete: rank 1 did not write"
+    five = shards(plane, 0, 5)
+    assert [(one.file, one.checksum != "", one.layout, one.tier) for one in five] == [
+        (f"rank-{rank}.safetensors", True, "fixed", "shared") for rank in range(2)
+    ]
+    for step in (6, 7):
+        assert [shard.rank for shard in shards(plane, 0, step)] == [1], "not complete: rank 0 could not write"
 
 
 def files(shard: CheckpointShard) -> dict[str, int]:

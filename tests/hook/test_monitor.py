@@ -44,6 +44,7 @@ FRAMEWORKS = {
     "compute": {"torch"},
     "dcp": {"torch"},
     "torch_save": {"torch"},
+    "safetensors": {"safetensors", "torch"},
     "checksum": {"xxhash"},  # where it is installed
     "ddp": {"torch"},
     "live": {"torch"},

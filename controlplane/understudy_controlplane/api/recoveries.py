@@ -32,7 +32,8 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, Record
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, Queries, Record
 from understudy_controlplane.store.recoveries import RecoveryFilter
 
 
@@ -160,21 +161,24 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
     if isinstance(plan, AllocationSwapPlan):
         row |= {"launch": plan.launch, "hang": plan.hang}
     if isinstance(plan, PoolSwapPlan) or (isinstance(plan, AllocationSwapPlan) and plan.launch >= 0):
-        row |= _progress_lost(deps, plan)
+        row |= progress_lost(deps.queries, deps.stores.fleet, plan)
     return row
 
 
-def _progress_lost(deps: ReadDependencies, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:
+def progress_lost(queries: Queries, fleet: FleetStore, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:
     """The furthest step of the attempt that ended, where the next attempt began, and how many steps were repeated."""
     job = plan.job
-    job_row = deps.queries.job_row(job.job_id, job.submit_at)
-    reached = deps.queries.last_step(job_row, plan.restart_count) if job_row else None
+    job_row = queries.job_row(job.job_id, job.submit_at)
+    launch = plan.launch if isinstance(plan, AllocationSwapPlan) else None  # what follows has gone further
+    reached = queries.last_step(job_row, plan.restart_count, launch) if job_row else None
     if isinstance(plan, AllocationSwapPlan):
         following = Attempt(plan.restart_count, plan.launch + 1)
     else:
         following = Attempt(plan.restart_count + 1)
-    point = deps.stores.fleet.restore_point(job_row, following) if job_row else None
+    point = fleet.restore_point(job_row, following) if job_row else None
     restored = point.step if point and point.answer is not RestoreAnswer.UNKNOWN else None
+    if point is None and job_row:  # its ranks kept their state, and asked for no checkpoint
+        restored = queries.first_step(job_row, following)
     # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None
     known = [step for step in (reached, plan.last_step, proven) if step is not None]

@@ -17,6 +17,11 @@ class Checkpoints(Section):
         50.0, gt=0, description="At which an agent reads. With `verify_nodes_at_once` it limits what file servers see."
     )
     verify_nodes_at_once: int = Field(4, ge=1, description="Nodes of the whole fleet that read at the same time.")
+    verify_nan: bool = Field(
+        False,
+        description="Whether a checkpoint is bad that has NaN in a tensor of a safetensors file. No other format is "
+        "looked into. For a site where no model keeps NaN on purpose.",
+    )
     verify_within_hours: float = Field(24.0, gt=0, description="Older checkpoints are not read back.")
     gpu_hour_price: float | None = Field(
         None,

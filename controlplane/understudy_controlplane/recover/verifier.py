@@ -139,7 +139,8 @@ class Verifier:
                 self._last_number += 1
                 some = files[first : first + FILES_AT_ONCE]
                 rate = policy.verify_megabytes_per_second * 1e6
-                parts.append(_Part(node, ReadBack(self._last_number, one.user_id, one.path, some, whole, rate)))
+                task = ReadBack(self._last_number, one.user_id, one.path, some, whole, rate, policy.verify_nan)
+                parts.append(_Part(node, task))
         return _Work(one, parts, whole)
 
     def _note(self, work: _Work, part: _Part, result: ReadBackResult) -> None:

@@ -340,13 +340,25 @@ class Queries:
                 found.setdefault(job, []).append(AttemptProgress(*values))
         return found
 
-    def last_step(self, job_row: int, restart_count: int) -> int | None:
-        """The furthest of all launches."""
+    def last_step(self, job_row: int, restart_count: int, launch: int | None = None) -> int | None:
+        """The furthest of all launches; of those up to `launch`, where it is given."""
         table = tables.attempt
         of_attempt = (table.c.job == job_row) & (table.c.restart_count == restart_count)
         query = select(func.max(table.c.last_step)).where(of_attempt)
+        query = query if launch is None else query.where(table.c.launch <= launch)
         with reading(self._engine) as connection:
             return connection.execute(query).scalar()
+
+    def first_step(self, job_row: int, attempt: Attempt) -> int | None:
+        """With which the attempt's gang began; None: no rank of it has finished a step."""
+        table = tables.first_step
+        of_attempt = (
+            table.c.job == job_row,
+            table.c.restart_count == attempt.restart_count,
+            table.c.launch == attempt.launch,
+        )
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.min(table.c.step)).where(*of_attempt)).scalar()
 
     def job_row(self, job_id: int, submit_at: int) -> int | None:
         table = tables.job

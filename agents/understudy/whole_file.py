@@ -1,0 +1,47 @@
+"""A file of a checkpoint that is there whole, or not at all, and is announced when it is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from typing import SupportsInt
+
+from .checksum import SummedFile
+from .monitor import Monitor
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def whole_file(
+    monitor: Monitor, step: SupportsInt, path: str | os.PathLike[str], file: str, layout: str, tier: str
+) -> Iterator[SummedFile]:
+    """For writing. It is written beside its place, and moved there when it is on disk: a rank that is killed meanwhile
+    leaves the file of before. With `file` other than ".", `path` is a directory that all ranks share. `layout` and
+    `tier` are those of Checkpoints.begin.
+
+    Where the file system is full, or the user's quota, the checkpoint is given up with a warning, what was written of
+    it is removed, and the training goes on.
+    """
+    part = monitor.checkpoints.begin(step, path, layout, tier)
+    place = os.fspath(path) if file == "." else os.path.join(path, file)
+    partial = f"{place}.partial"
+    written = None
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(place)), exist_ok=True)
+        with SummedFile(partial) as written:
+            yield written
+            written.sync()
+        os.replace(partial, place)
+    except BaseException as error:
+        part.abort(repr(error))
+        failed = written.failed if written is not None else error  # what torch raises may name another cause
+        if isinstance(failed, OSError) and failed.errno in FULL and isinstance(error, Exception):
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+            return
+        raise
+    part.shard(file, written.checksum)
+    part.commit()
