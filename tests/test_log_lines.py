@@ -31,7 +31,7 @@ KEYS = {
     "changed": "settings that came into force, with the values before and now",
     "cluster": "Slurm's ClusterName",
     "count": "how many; the event says of what",
-    "detail": "what proved a step",
+    "detail": "what proved a step, or what was done",
     "error": "text of an exception or of a refusal",
     "fact": "a fact, as JSON",
     "gateway": "how Slurm is called",

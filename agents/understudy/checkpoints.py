@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsInt
@@ -23,6 +23,8 @@ from .never_raise import log
 if TYPE_CHECKING:
     from .monitor import Monitor
     from .restore import RestorePoint
+
+NOTHING: Mapping[str, str] = {}
 
 LAYOUTS = ("", "fixed", "reshardable")
 
@@ -59,14 +61,22 @@ class Checkpoints:
         """As Monitor.restore."""
         return self._monitor.restore(timeout_seconds)
 
-    def begin(self, step: SupportsInt, path: str | os.PathLike[str], layout: str = "", tier: str = "") -> Save:
+    def begin(
+        self,
+        step: SupportsInt,
+        path: str | os.PathLike[str],
+        layout: str = "",
+        tier: str = "",
+        copy_to: str | os.PathLike[str] = "",
+    ) -> Save:
         """This rank begins to write its part of a checkpoint. Training continues with `step` after a restore. `path` is
         a directory that all ranks share, or a checkpoint of one file. What is announced of it counts from commit() on,
         which may be called by another thread.
 
         `layout` is "reshardable" where a gang of any size can restore it, "fixed" where only one of as many ranks can.
         `tier` is "local" where no other node sees the path, "shared" where all do; by default the type of the file
-        system says which.
+        system says which. `copy_to`, the same on all ranks, is where the agents copy it from disks of its nodes once it
+        is complete: a directory on a shared file system, or a file where `path` is one.
         """
         if layout not in LAYOUTS:
             log.warning('understudy: layout is "fixed" or "reshardable", and not %.50r: it counts as not known', layout)
@@ -74,7 +84,8 @@ class Checkpoints:
         if tier not in TIERS:
             log.warning('understudy: tier is "local" or "shared", and not %.50r: the file system says which', tier)
             tier = ""
-        save = Save(self._monitor, self._note, step, path, layout, tier)
+        named = {"layout": layout, "tier": tier, "copy_to": os.path.abspath(copy_to) if copy_to else ""}
+        save = Save(self._monitor, self._note, step, path, named)
         self._blocking = save
         return save
 
@@ -149,10 +160,11 @@ class Save:
         note: Callable[[str], None],
         step: SupportsInt,
         path: str | os.PathLike[str],
-        layout: str = "",
-        tier: str = "",
+        named: Mapping[str, str] = NOTHING,
     ) -> None:
-        self.step, self.path, self.layout, self.tier = step, path, layout, tier
+        """`named` are further fields of what is announced; empty ones are left out."""
+        self.step, self.path = step, path
+        self._named = {name: value for name, value in named.items() if value}
         self.clock = SaveClock()
         self._monitor, self._note = monitor, note
         self._files: list[tuple[str, str]] = []
@@ -179,8 +191,7 @@ class Save:
             return
         self._over = True
         self._note(os.path.abspath(self.path))
-        named = {"layout": self.layout, "tier": self.tier}
-        more: dict[str, object] = {**self.clock.measured(), **{name: value for name, value in named.items() if value}}
+        more: dict[str, object] = {**self.clock.measured(), **self._named}
         self._monitor._announce_files(self.step, self.path, self._files or [("", "")], more)
 
     def abort(self, why: object = "") -> None:

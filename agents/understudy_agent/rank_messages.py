@@ -131,6 +131,7 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     blocked_seconds: Seconds | None = None
     write_seconds: Seconds | None = None
     tier: Tier = Tier.UNKNOWN
+    copy_to: Text = ""
 
 
 class DeletedNotice(msgspec.Struct, frozen=True, tag="checkpoint_deleted"):

@@ -568,6 +568,7 @@ def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
         blocked_seconds=notice.blocked_seconds,
         write_seconds=notice.write_seconds,
         tier=notice.tier,
+        copy_to=notice.copy_to,
     )
 
 

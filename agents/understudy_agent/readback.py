@@ -1,4 +1,4 @@
-"""Reads files of a checkpoint back and says whether they are what was written. Runs as the checkpoint's owner.
+"""Reads files of a checkpoint back, or copies them, and says whether they are what was written. Runs as its owner.
 
 The agent starts it as a process of its own (`readbacks.py`), with the task on its standard input and the result on its
 standard output. It imports nothing but the standard library, and `xxhash` where that is installed.
@@ -7,6 +7,7 @@ standard output. It imports nothing but the standard library, and `xxhash` where
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -35,6 +36,8 @@ MANIFEST_BYTES_MAX = 64 << 20
 HEADER_BYTES_MAX = 100_000_000  # safetensors' own limit
 WRITTEN_AFTER_SECONDS = 300.0
 """By which a file may be younger than its announcement: clocks of file servers differ."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 TASK_BYTES_MAX = 16 << 20
 MEMORY_BYTES_MAX = 512 << 20
@@ -161,6 +164,10 @@ def _read_all(task: dict[str, Any]) -> str:
     path, pace = Path(task["path"]), Pace(task["bytes_per_second"])
     if not path.parent.is_dir():
         raise Finding("unseen", f"{path.parent} is not there: the file system may not be mounted")
+    if task.get("copy_to"):
+        for one in task["files"]:
+            _copy_file(path / one["file"], Path(task["copy_to"]) / one["file"], one, pace)
+        return "copied"
     proven = True
     for one in task["files"]:
         file = {**one, "look_for_nan": bool(task.get("look_for_nan"))}
@@ -174,24 +181,101 @@ def _read_all(task: dict[str, Any]) -> str:
 
 def _read_file(place: str, announced: dict[str, Any], whole: bool, pace: Pace) -> bool:
     """Whether its content is proven, and not only readable. Raises Finding."""
+    descriptor = _open_announced(place, announced)
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (FileNotFoundError, NotADirectoryError):
-        raise Finding("lost", f"{place} is not there") from None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise Finding("bad", f"{place} is no file")
-        if found.st_size != announced["size_bytes"]:
-            raise Finding("bad", f"{place} has {found.st_size} bytes, {announced['size_bytes']} were announced")
         try:
-            return _read_content(descriptor, place, announced, found, whole, pace)
+            return _read_content(descriptor, place, announced, os.fstat(descriptor), whole, pace)
         except OSError as error:
             raise Finding("bad", f"{place} cannot be read: {error.strerror}") from None
         finally:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+def _copy_file(source: Path, target: Path, announced: dict[str, Any], pace: Pace) -> None:
+    """It is there whole, or as it was before. Goes on where an earlier process was ended. Raises Finding."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if announced["checksum"] and _is_there(target, announced, pace):
+        return
+    partial = target.with_name(f"{target.name}.copy")
+    reading = _open_announced(str(source), announced)
+    try:
+        writing = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) & 0o777)
+            can_go_on = _sum_named(announced["checksum"]) is not None
+            begun = os.fstat(writing).st_size if can_go_on else 0
+            value = _copy_content(reading, writing, announced, begun, pace)
+            if value != _value_of(announced) and begun:  # of another checkpoint
+                value = _copy_content(reading, writing, announced, 0, pace)
+            if value != _value_of(announced):
+                raise Finding("bad", f"{source} has the checksum {value}, {announced['checksum']} was announced")
+            os.fsync(writing)
+        finally:
+            os.close(writing)
+        partial.replace(target)
+    except OSError as error:
+        if error.errno in FULL:
+            partial.unlink(missing_ok=True)
+        raise
+    finally:
+        os.posix_fadvise(reading, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(reading)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _copy_content(reading: int, writing: int, announced: dict[str, Any], begun: int, pace: Pace) -> str:
+    """From `begun` on, before which it is there. The checksum of all of it; empty: there is none."""
+    size = announced["size_bytes"]
+    update, value = _sum_named(announced["checksum"]) or (lambda _: None, lambda: "")
+    at = min(begun, size)
+    os.ftruncate(writing, at)
+    _read_blocks(writing, announced["file"], at, pace, [update])
+    while at < size:
+        data = os.pread(reading, min(BLOCK_BYTES, size - at), at)
+        if not data:
+            raise Finding("bad", f"{announced['file']} ends at {at}: it is being written")
+        update(data)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(writing, data[written:], at + written)
+        at += len(data)
+        pace.note(len(data))
+    return value()
+
+
+def _value_of(announced: dict[str, Any]) -> str:
+    """Of its checksum; empty: there is none, or this Python cannot make it."""
+    return announced["checksum"].partition(":")[2] if _sum_named(announced["checksum"]) is not None else ""
+
+
+def _is_there(target: Path, announced: dict[str, Any], pace: Pace) -> bool:
+    """With the same content, from an earlier copy."""
+    try:
+        return _read_file(str(target), announced, True, pace)
+    except (OSError, Finding):
+        return False
+
+
+def _open_announced(place: str, announced: dict[str, Any]) -> int:
+    """A descriptor of a file of the announced size. Raises Finding."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Finding("lost", f"{place} is not there") from None
+    found = os.fstat(descriptor)
+    what = "" if stat.S_ISREG(found.st_mode) else "is no file"
+    if not what and found.st_size != announced["size_bytes"]:
+        what = f"has {found.st_size} bytes, {announced['size_bytes']} were announced"
+    if what:
+        os.close(descriptor)
+        raise Finding("bad", f"{place} {what}")
+    return descriptor
 
 
 def _read_content(

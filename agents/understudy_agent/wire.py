@@ -436,6 +436,7 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     blocked_seconds: Duration | None = None  # by which this rank's training was held up; None: not known
     write_seconds: Duration | None = None  # from its begin until it was written
     tier: Tier = Tier.UNKNOWN
+    copy_to: Text = ""  # where it is to be copied from the nodes that wrote it, as `path`; empty: nowhere
 
 
 class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
@@ -649,7 +650,8 @@ class ReadBackOutcome(WireEnum):
     SUSPECT = "suspect"  # written again after it was announced
     BAD = "bad"
     LOST = "lost"  # not there, while its folder is
-    UNSEEN = "unseen"  # cannot be read from this node as its owner
+    UNSEEN = "unseen"  # cannot be read from this node as its owner, or not be copied
+    COPIED = "copied"  # every byte, and it is what was written, as far as checksums say
     UNKNOWN = "unknown"
 
 
@@ -723,6 +725,7 @@ class ReadBack(msgspec.Struct, frozen=True):
     whole: bool  # every byte; else sizes, structure and samples
     bytes_per_second: float
     look_for_nan: bool = False  # in tensors of safetensors files, where every byte is read
+    copy_to: str = ""  # in place of `path` for a copy of the files; empty: nothing is copied
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -80,6 +80,7 @@ from understudy_controlplane.notify.webhook import Webhook
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.pruner import Pruner
+from understudy_controlplane.recover.copier import Copier
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
@@ -196,6 +197,7 @@ class Core:
     launchers: Launchers
     reports: ReportDependencies
     verifier: Verifier
+    copier: Copier
 
 
 def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
@@ -210,6 +212,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     loop = _loop(current, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
+    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, verifier, restore_points.forget)
     reports = ReportDependencies(
         cluster=cluster,
         telemetry=telemetry,
@@ -223,8 +226,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         looker=restore_points.looker,
         place=restore_points.place,
         note_run=restore_points.note_run,
-        read_back=verifier.task,
-        take_read_back=verifier.take,
+        read_back=copier.task,
+        take_read_back=copier.take,
         checkpoints_deleted=restore_points.forget,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
@@ -233,7 +236,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         refusals=Refusals(loop.pulse.meters),
         kernel_log=config.xid.rows.kernel_log,
     )
-    return Core(current, loop, telemetry, stores, launchers, reports, verifier)
+    return Core(current, loop, telemetry, stores, launchers, reports, verifier, copier)
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
@@ -262,6 +265,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         loop,
         Pruner(RetentionStore(engine), lambda: current.config.retention, clock),
         core.verifier,
+        core.copier,
         notifier,
         ReportWriter(reads),
         audit,
@@ -466,7 +470,7 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
     return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
 
 
-Part = Loop | Pruner | Verifier | Notifier | ReportWriter | AuditWriter | AuditSyslog
+Part = Loop | Pruner | Verifier | Copier | Notifier | ReportWriter | AuditWriter | AuditSyslog
 """What runs on a thread of its own."""
 
 

@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -57,6 +58,7 @@ class Saved:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "run" / "step-20"
         self.path.mkdir(parents=True)
+        self.target = folder / "shared" / "step-20"
         self.announced: list[dict[str, Any]] = []
         for number in range(3):
             self.add(f"__{number}_0.distcp", noise(number), summed=True)
@@ -74,7 +76,14 @@ class Saved:
         checksum = f"crc32:{zlib.crc32(content):08x}" if summed else ""
         self.announced.append({"file": name, "size_bytes": len(content), "checksum": checksum, "at": time.time()})
 
-    def read(self, whole: bool = True, **more: bool) -> dict[str, str]:
+    def copy(self) -> dict[str, str]:
+        return self.read(copy_to=str(self.target))
+
+    def copied(self) -> dict[str, bytes]:
+        """By name, what is there and not unfinished."""
+        return {one.name: one.read_bytes() for one in self.target.iterdir() if one.suffix != ".copy"}
+
+    def read(self, whole: bool = True, **more: bool | str) -> dict[str, str]:
         task = {"path": str(self.path), "files": self.announced, "whole": whole, "bytes_per_second": RATE}
         return read_back({**task, **more})
 
@@ -227,6 +236,52 @@ def test_nan_in_a_tensor_is_found_and_nothing_else_is_taken_for_it(kind: str, bl
             look(2.0, value)
 
 
+def test_what_was_written_is_copied_whole(saved: Saved) -> None:
+    (saved.path / "__0_0.distcp").chmod(0o640)
+    assert saved.copy() == {"outcome": "copied", "why": ""}
+    assert saved.copied() == {one["file"]: (saved.path / one["file"]).read_bytes() for one in saved.announced}
+    assert stat.S_IMODE((saved.target / "__0_0.distcp").stat().st_mode) == 0o640
+    before = (saved.target / "__0_0.distcp").stat().st_mtime_ns
+    assert saved.copy()["outcome"] == "copied"
+    assert (saved.target / "__0_0.distcp").stat().st_mtime_ns == before, "what is there is not copied again"
+
+
+@pytest.mark.parametrize("left", ["its beginning", "another one's", "more"])
+def test_a_copy_that_was_broken_off_goes_on(saved: Saved, left: str) -> None:
+    content = noise(0)
+    of_before = {"its beginning": content[: SIZE // 2], "another one's": noise(5)[: SIZE // 2], "more": content + b"x"}
+    saved.target.mkdir(parents=True)
+    (saved.target / "__0_0.distcp.copy").write_bytes(of_before[left])
+    (saved.target / "model.safetensors.copy").write_bytes(b"no checksum shows whether this is right")
+    assert saved.copy()["outcome"] == "copied"
+    assert saved.copied() == {one["file"]: (saved.path / one["file"]).read_bytes() for one in saved.announced}
+
+
+@pytest.mark.parametrize("damage", [flip("__1_0.distcp", 7), truncate("__1_0.distcp", 7)])
+def test_what_is_damaged_is_never_there_as_a_copy(saved: Saved, damage: Damage) -> None:
+    damage(saved.path)
+    assert saved.copy()["outcome"] == "bad"
+    assert "__1_0.distcp" not in saved.copied()
+    (saved.path / "__1_0.distcp").unlink()
+    assert saved.copy()["outcome"] == "lost"
+
+
+def test_a_copy_follows_no_link_out_of_its_folder(saved: Saved, tmp_path: Path) -> None:
+    saved.target.mkdir(parents=True)
+    (saved.target / "__0_0.distcp.copy").symlink_to(tmp_path / "elsewhere")
+    assert saved.copy()["outcome"] == "unseen"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_checkpoint_of_one_file_is_copied_to_a_file(saved: Saved) -> None:
+    content = noise(3)
+    (saved.path / "one.pt").write_bytes(content)
+    saved.path, saved.target = saved.path / "one.pt", saved.target / "other.pt"
+    saved.announced = [{"file": ".", "size_bytes": SIZE, "checksum": "", "at": time.time()}]
+    assert saved.copy()["outcome"] == "copied"
+    assert saved.target.read_bytes() == content
+
+
 def test_nan_makes_a_checkpoint_bad_where_the_site_looks_for_it(saved: Saved) -> None:
     saved.announced.clear()
     saved.add("model.safetensors", tensors(("F32", of_kind("F32", 1.0, nan))), summed=True)
@@ -310,14 +365,32 @@ def test_a_checkpoint_is_read_with_its_owners_rights_and_never_with_those_of_roo
     assert asyncio.run(outcome(folder, "own", 0)) is ReadBackOutcome.UNSEEN
 
 
-async def outcome(folder: Path, file: str, user_id: int) -> ReadBackOutcome:
+async def outcome(folder: Path, file: str, user_id: int, copy_to: str = "") -> ReadBackOutcome:
     content = [FileToRead(file, 5, f"crc32:{zlib.crc32(b'12345'):08x}", time.time())]
     readbacks = Readbacks()
-    readbacks.take(ReadBack(1, user_id, str(folder), content, True, RATE))
+    readbacks.take(ReadBack(1, user_id, str(folder), content, True, RATE, copy_to=copy_to))
     assert readbacks.reading is not None
     await asyncio.wait_for(readbacks.reading, 60)
     assert readbacks.result is not None
     return readbacks.result.outcome
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_a_checkpoint_is_copied_where_its_owner_may_write_and_nowhere_else(public: Path) -> None:
+    """The copy is the owner's, too."""
+    own, foreign = public / "own", public / "foreign"
+    for folder in (own, foreign):
+        folder.mkdir()
+    (own / "r0").write_bytes(b"12345")
+    for one in (own, own / "r0"):
+        os.chown(one, OWNER, OWNER)
+    assert asyncio.run(outcome(own, "r0", OWNER, str(own / "copies" / "20"))) is ReadBackOutcome.COPIED
+    copy = own / "copies" / "20" / "r0"
+    assert (copy.read_bytes(), copy.stat().st_uid, list(copy.parent.iterdir())) == (b"12345", OWNER, [copy])
+    assert asyncio.run(outcome(own, "r0", OWNER, str(foreign))) is ReadBackOutcome.UNSEEN
+    assert asyncio.run(outcome(own, "r0", 0, str(foreign))) is ReadBackOutcome.UNSEEN
+    assert list(foreign.iterdir()) == []
 
 
 def as_the_service(*command: str) -> str:

@@ -23,6 +23,16 @@ class Checkpoints(Section):
         "looked into. For a site where no model keeps NaN on purpose.",
     )
     verify_within_hours: float = Field(24.0, gt=0, description="Older checkpoints are not read back.")
+    copy_megabytes_per_second: float = Field(
+        200.0,
+        gt=0,
+        description="At which an agent copies checkpoints from its node's disks to where their training names "
+        "(`copy_to`), with the rights of the job's user alone. With `copy_nodes_at_once` it limits what file servers "
+        "see.",
+    )
+    copy_nodes_at_once: int = Field(
+        64, ge=0, description="Nodes of the whole fleet that copy at the same time. 0: none does."
+    )
     gpu_hour_price: float | None = Field(
         None,
         gt=0,

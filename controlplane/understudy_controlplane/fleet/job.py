@@ -208,6 +208,7 @@ class WrittenCheckpoint:
     user_id: int
     path: str
     at: float
+    copy_to: str = ""
 
 
 class RestoreAnswer(StrEnum):

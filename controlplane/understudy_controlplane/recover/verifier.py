@@ -92,6 +92,11 @@ class Verifier:
         part.taken = True
         return part.task
 
+    def is_under_way(self, node: str) -> bool:
+        """Its agent has a task."""
+        part = self._offered.get(node)
+        return part is not None and part.taken
+
     def take(self, node: str, result: ReadBackResult) -> None:
         """What an agent has found. May raise StoreError: then it comes again."""
         part = self._offered.get(node)

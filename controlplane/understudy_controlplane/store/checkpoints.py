@@ -163,6 +163,61 @@ class CheckpointStore:
                 for row in connection.execute(query)
             ]
 
+    def to_copy(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
+        """Of each managed job the newest complete one on disks of its nodes that names where it is to be copied, if
+        there is no copy of it.
+        """
+        table, job, copy = tables.checkpoint, tables.job, tables.checkpoint.alias()
+        same = [copy.c[name] == table.c[name] for name in OF_WRITE]
+        is_there = copy.c.condition.in_([one.value for one in Condition if not one.is_gone])
+        copied = exists().where(*same, copy.c.path == table.c.copy_to, is_complete(copy), is_there)
+        query = (
+            select(table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id, copied.label("copied"))
+            .join(job, job.c.id == table.c.job)
+            .where(table.c.at > since, table.c.at < until, table.c.packed, is_complete(), job.c.managed)
+            .where(table.c.tier == Tier.LOCAL.value, table.c.copy_to != "")
+            .where(table.c.condition.in_([Condition.AS_WRITTEN.value, Condition.VERIFIED.value]))
+            .order_by(table.c.at.desc(), table.c.id.desc())
+            .limit(at_most)
+        )
+        newest: dict[int, Row[Any]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query):
+                newest.setdefault(row.job, row)
+        return [
+            WrittenCheckpoint(
+                row.id,
+                row.job,
+                JobKey(row.cluster, row.job_id, row.submit_at),
+                row.user_id,
+                row.path,
+                row.at,
+                row.copy_to,
+            )
+            for row in newest.values()
+            if not row.copied
+        ]
+
+    def add_copy(self, checkpoint: int) -> bool:
+        """All its files are where it was to be copied, too: one of the same time. False: it is gone meanwhile."""
+        table, packed = tables.checkpoint, tables.checkpoint_map
+        with self._engine.begin() as connection:
+            row = connection.execute(select(table).where(table.c.id == checkpoint)).mappings().first()
+            shards = connection.execute(select(packed.c.shards).where(packed.c.checkpoint == checkpoint)).scalar()
+            if row is None or shards is None or Condition(row["condition"]).is_gone:
+                return False
+            copy = {name: row[name] for name in (*OF_WRITE, "world_size", "shards", "size_bytes", "layout", "at")}
+            copy |= {"path": row["copy_to"], "packed": True, "tier": Tier.SHARED.value}
+            same = [table.c[name] == copy[name] for name in (*OF_WRITE, "path", "world_size")]
+            old = connection.execute(select(table.c.id).where(*same)).scalar()
+            if old is not None:  # it was lost, and is there again
+                again = {"condition": Condition.AS_WRITTEN.value, "condition_why": ""}
+                connection.execute(update(table).where(table.c.id == old).values(again))
+                return True
+            number = connection.execute(insert(table).values(copy).returning(table.c.id)).scalar_one()
+            connection.execute(insert(packed).values(checkpoint=number, packed_through=0, shards=shards))
+            return True
+
     def shards(self, checkpoint: int) -> list[Shard]:
         """Of a row of the table `checkpoint`; none: it is gone."""
         with reading(self._engine) as connection:

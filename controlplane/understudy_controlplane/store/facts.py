@@ -79,7 +79,7 @@ JOB_FACT_TABLES: dict[type, Table] = {
     LaunchEvidence: tables.launch_evidence,
 }
 
-OF_SAVE = ("layout", "tier", "blocked_seconds", "write_seconds")
+OF_SAVE = ("layout", "tier", "copy_to", "blocked_seconds", "write_seconds")
 """Of a shard, what is kept of its checkpoint alone."""
 
 TIERS = tuple(one for one in Tier if one is not Tier.UNKNOWN)
@@ -430,8 +430,12 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
     text = _unstorable(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
     if text:
         return f"a fact about job {fact.job_id} that no database stores was set aside: {text}"
-    if isinstance(fact, CheckpointShard | CheckpointDeleted) and not job.may_save_at(fact.path):
-        shown = fact.path[:TEXT_SHOWN_MAX]
+    paths = [fact.path] if isinstance(fact, CheckpointShard | CheckpointDeleted) else []
+    if isinstance(fact, CheckpointShard) and fact.copy_to:
+        paths.append(fact.copy_to)
+    outside = [path for path in paths if not job.may_save_at(path)]
+    if outside:
+        shown = outside[0][:TEXT_SHOWN_MAX]
         return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
     return ""
 
@@ -551,6 +555,7 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         counted |= {name: _longest(one[name] for one in found) for name in ("blocked_seconds", "write_seconds")}
         counted["layout"] = _layout({one["layout"] for one in found})
         counted["tier"] = _tier({one["tier"] for one in found})
+        counted["copy_to"] = max(one["copy_to"] for one in found)
         insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, same | counted, _with_more_shards)
     for key, count in ranks.items():
         world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
@@ -619,6 +624,7 @@ def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
         "tier": case(
             *((or_(stored.tier == one.value, new.tier == one.value), one.value) for one in TIERS), else_=new.tier
         ),
+        "copy_to": case((new.copy_to == "", stored.copy_to), else_=new.copy_to),
         **{name: _greater(stored[name], new[name]) for name in ("blocked_seconds", "write_seconds")},
     }
 

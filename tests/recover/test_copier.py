@@ -1,0 +1,180 @@
+"""Checkpoints on disks of nodes are copied by the nodes that wrote them, and a copy counts when it is whole."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from tests import builders as b
+from tests.recover.test_verifier import StoodClock
+from understudy_agent.wire import (
+    CheckpointDeleted,
+    CheckpointShard,
+    Layout,
+    RankStarted,
+    ReadBack,
+    ReadBackOutcome,
+    ReadBackResult,
+    Tier,
+)
+from understudy_controlplane.config import Checkpoints
+from understudy_controlplane.fleet.job import Attempt, RankPlace
+from understudy_controlplane.recover.copier import OFFERED_SECONDS_MAX, Copier
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.recover.verifier import Verifier
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import DatabaseInMemory
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.packing import PackingStore
+
+JOB = b.job(nodes=("n1", "n2"))
+OWNER = JOB.slurm.user_id
+COPIED = ReadBackOutcome.COPIED
+
+
+class Site:
+    """A gang of two ranks on two nodes that saves on their disks."""
+
+    def __init__(self, policy: Checkpoints | None = None) -> None:
+        self.engine: Engine = DatabaseInMemory().engine
+        self.clock, self.policy = StoodClock(), policy or Checkpoints()
+        self.store, fleet = CheckpointStore(self.engine), FleetStore(self.engine)
+        (self.known,) = fleet.see_jobs([b.job(nodes=("n1", "n2"))], b.NOW)
+        self.points = RestorePoints(self.store, fleet, self.clock)
+        self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
+        self.start()
+
+    def start(self) -> None:
+        """The control plane, also again."""
+        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.verifier, self.points.forget)
+
+    def save(self, step: int, copy_to: str = "/shared", tier: Tier = Tier.LOCAL) -> None:
+        facts, place = FactStore(self.engine), f"{copy_to}/{step}" if copy_to else ""
+        for rank in range(2):
+            started = RankStarted(7, 0, rank, 2, b.NOW, 10, user_id=OWNER)
+            shard = CheckpointShard(
+                *(7, 0, rank, 2, step, f"/local/{step}", f"r{rank}", 5, "crc32:00000000", b.NOW + step),
+                user_id=OWNER,
+                layout=Layout.FIXED,
+                tier=tier,
+                copy_to=place,
+                write_seconds=2.0,
+            )
+            assert facts.record(f"n{rank + 1}", [started, shard], b.NOW, lambda _: self.known) == []
+        PackingStore(self.engine).pack(self.clock.now())
+        self.copier.look()
+
+    def task(self, node: str) -> ReadBack | None:
+        return self.copier.task(node)
+
+    def answer(self, node: str, outcome: ReadBackOutcome = COPIED, why: str = "") -> None:
+        task = self.task(node)
+        assert task is not None
+        self.copier.take(node, ReadBackResult(task.number, outcome, why))
+        self.copier.look()
+
+    def paths(self) -> list[tuple[str, Tier]]:
+        return [(one.path, one.tier) for one in self.store.complete_checkpoints(JOB.key)]
+
+
+LOCAL = ("/local/40", Tier.LOCAL)
+SHARED = ("/shared/40", Tier.SHARED)
+
+
+def test_each_node_copies_what_it_wrote_and_the_copy_is_there_when_all_have() -> None:
+    site = Site()
+    site.save(40)
+    task = site.task("n1")
+    assert task is not None
+    assert (task.path, task.copy_to, task.user_id, [one.file for one in task.files]) == (
+        "/local/40",
+        "/shared/40",
+        OWNER,
+        ["r0"],
+    )
+    site.answer("n1")
+    assert site.paths() == [LOCAL]
+    site.answer("n2")
+    assert site.paths() == [LOCAL, SHARED]
+    assert [site.task(node) for node in ("n1", "n2", "n3")] == [None] * 3
+    of_both = [(one.at, one.write_seconds) for one in site.store.measured(JOB.key)]
+    assert of_both == [(b.NOW + 40, None), (b.NOW + 40, 2.0)], "a copy is no save of the training"
+    assert site.points.give(site.known, Attempt(1), 2).path == "/shared/40"
+    assert site.points.place(site.known, Attempt(1), 1, "n2") == RankPlace("", "/local/40", "r1")
+
+
+def test_the_newest_is_copied_and_what_is_older_is_left_out() -> None:
+    site = Site()
+    site.save(40)
+    site.save(60)
+    site.answer("n1")
+    site.save(80)
+    site.answer("n2")
+    assert SHARED in site.paths(), "what was begun comes to its end"
+    task = site.task("n1")
+    assert task is not None
+    assert task.copy_to == "/shared/80"
+
+
+def test_after_a_restart_of_the_control_plane_it_is_copied_again() -> None:
+    """The agents go on where they were."""
+    site = Site()
+    site.save(40)
+    site.answer("n1")
+    site.start()
+    site.copier.look()
+    site.answer("n1")
+    site.answer("n2")
+    assert SHARED in site.paths()
+
+
+def test_what_cannot_be_copied_is_given_up_and_the_next_one_is_not() -> None:
+    site = Site()
+    site.save(40)
+    site.answer("n1", ReadBackOutcome.UNSEEN, "No space left on device: /shared/40/r0")
+    assert [site.task(node) for node in ("n1", "n2")] == [None, None]
+    site.save(60)
+    site.answer("n1", ReadBackOutcome.READ)  # an agent that copies nothing yet
+    site.save(80)
+    assert site.task("n2") is not None
+    site.clock.at += OFFERED_SECONDS_MAX + 1
+    site.copier.look()
+    assert site.task("n1") is None, "n1 is gone"
+    assert len(site.paths()) == 3
+
+
+def test_only_what_its_training_asks_for_is_copied_and_only_as_far_as_the_site_allows() -> None:
+    for site in (Site(Checkpoints(copy_nodes_at_once=0)), Site(), Site()):
+        kind = site.policy.copy_nodes_at_once
+        site.save(40, copy_to="/shared" if not kind else "")
+        site.save(60, tier=Tier.LOCAL if not kind else Tier.SHARED)
+        assert [site.task(node) for node in ("n1", "n2")] == [None, None]
+    one = Site(Checkpoints(copy_nodes_at_once=1))
+    one.save(40)
+    assert [one.task(node) is None for node in ("n1", "n2")] == [False, True]
+    one.answer("n1")
+    assert one.task("n2") is not None
+
+
+def test_what_the_training_deletes_meanwhile_has_no_copy() -> None:
+    site = Site()
+    site.save(40)
+    site.answer("n1")
+    gone = CheckpointDeleted(7, 0, 0, 2, 40, "/local/40", b.NOW + 50, user_id=OWNER)
+    assert FactStore(site.engine).record("n1", [gone], b.NOW, lambda _: site.known) == []
+    site.answer("n2")
+    assert [path for path, _ in site.paths()] == ["/local/40"]
+
+
+def test_an_agent_finishes_what_it_reads_back_before_it_copies() -> None:
+    site = Site(Checkpoints(verify=True))
+    site.save(20, copy_to="")
+    site.verifier.look()
+    reading = site.task("n1")
+    assert reading is not None
+    site.save(40)
+    assert site.task("n1") == reading
+    site.answer("n1", ReadBackOutcome.SAMPLED)
+    after = site.task("n1")
+    assert after is not None
+    assert after.copy_to == "/shared/40"
