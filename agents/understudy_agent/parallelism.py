@@ -25,8 +25,8 @@ SAME_BLOCK, ALL_RAILS, SAME_RACK, SAME_POD, ELSEWHERE = 0.5, 1.0, 2.0, 3.0, 4.0
 """Distance of two nodes: of one NVLink block; on the same leaf switch with every port; in one rack; in one pod; any
 others. Nodes that share the leaf switches of some rails are between ALL_RAILS and SAME_RACK."""
 
-SIZES = {"tp": "tensor", "cp": "context", "ep": "expert", "pp": "pipeline"}
-_WORD = re.compile(r"(tp|cp|ep|pp)=([1-9]\d{0,5})")
+SIZES = {"tp": "tensor", "cp": "context", "ep": "expert", "pp": "pipeline", "block": "block"}
+_WORD = re.compile(r"(tp|cp|ep|pp|block)=([1-9]\d{0,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,18 @@ class Parallelism:
     context: int = 1
     expert: int = 1
     pipeline: int = 1
+    block: int = 1
+    """Consecutive nodes that have to be in one NVLink block."""
 
     def divides(self, world: int) -> bool:
         return world % (self.tensor * self.context * self.pipeline) == 0
 
     def nodes_of_group(self, ranks_per_node: int) -> int:
         """Consecutive nodes of the smallest group that needs several: tensor, then context, then expert. 1: none,
-        or groups that begin in the middle of a node.
+        or groups that begin in the middle of a node. What has to be in one block comes before them.
         """
+        if self.block > 1:
+            return self.block
         size = 1
         for factor in (self.tensor, self.context, self.expert):
             size *= factor
@@ -60,6 +64,13 @@ def parallelism_of(words: Sequence[str]) -> Parallelism | None:
     """In the words of a Slurm comment, or of a launcher: "understudy tp=8 pp=4". None: none of them is a size."""
     sizes = {SIZES[match[1]]: int(match[2]) for word in words if (match := _WORD.fullmatch(word))}
     return Parallelism(**sizes) if sizes else None
+
+
+def words_of_sizes(comment: Sequence[str], reported: str) -> str:
+    """Sizes of the groups in a Slurm comment, else those that a launcher found. The block stands in the comment."""
+    named = [word for word in comment if _WORD.fullmatch(word)]
+    groups = any(not word.startswith("block=") for word in named)
+    return " ".join(named if groups else [*named, *reported.split()])
 
 
 def traffic(ranks: range, world: int, sizes: Parallelism) -> dict[int, float]:

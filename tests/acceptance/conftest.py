@@ -32,6 +32,7 @@ def make_site() -> Iterator[MakeSite]:
             settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
             munge: bool = False,
             leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
+            blocks: Mapping[str, tuple[str, ...]] | None = None,
             slurm_conf_lines: Sequence[str] = (),
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
@@ -47,6 +48,7 @@ def make_site() -> Iterator[MakeSite]:
                 settings=settings,
                 munge=munge,
                 leaf_switches=leaf_switches,
+                blocks=blocks,
             )
             return stack.enter_context(site)
 

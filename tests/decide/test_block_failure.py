@@ -116,3 +116,27 @@ def test_nodes_that_gangs_leave_count_as_one_until_they_are_back() -> None:
     out = b.node("n1", NodeState.QUARANTINED)
     taken = fleet(out, incidents=incidents, quarantined_at={"n1": (b.NOW - 20,)})
     assert incident_news(taken, [], incidents).over == ()
+
+
+def left(name: str) -> tuple[NodeView, OpenIncident]:
+    """Its gang has left it for the same error, some seconds ago."""
+    node = replace(nvlink_error(name), record=b.record(name, NodeState.QUARANTINED))
+    return node, OpenIncident(7, Subject.of_node(name), "xid.145", "hardware_fault", "…", b.NOW - 20)
+
+
+def test_the_last_nodes_of_a_block_are_not_judged_by_themselves_after_its_gangs_have_left_the_others() -> None:
+    """Whether the block's incident was open before, or its gang's nodes were found first."""
+    away = dict(left(name) for name in BLOCK[:16])
+    incidents = {one.subject: one for one in away.values()}
+    others = [nvlink_error(name) for name in BLOCK[16:]]
+    for known in (opened(), {}):
+        findings, decisions = judged(fleet(*away, *others, incidents=incidents | known))
+        assert [one.domain for one in findings if one.domain] == ["nvlink_block b0"]
+        assert not {one.subject for one in decisions if one.to_state is not None} & set(BLOCK[16:])
+
+
+def test_a_node_that_fails_long_after_others_of_its_block_is_a_node_of_its_own() -> None:
+    away = dict(left(name) for name in BLOCK[:3])
+    incidents = {one.subject: replace(one, opened_at=b.NOW - 4000) for one in away.values()}
+    findings = detect(fleet(*away, nvlink_error("n10"), incidents=incidents), CONFIG)
+    assert not [one for one in findings if one.domain]

@@ -37,6 +37,12 @@ def test_a_group_moves_as_a_whole_where_spares_of_one_rack_can_seat_it() -> None
     assert ordered("a1 b9 a3 a4 b1 b2", "b8", two) == "b8 b9 a3 a4 b1 b2"
 
 
+def test_a_unit_of_nodes_that_has_to_be_in_one_block_moves_as_a_whole() -> None:
+    """Also where no group of ranks needs several nodes."""
+    blocks = {name: [f"nvlink_block {name[0]}"] for name in ["a1", "a3", "a4", "b1", "b2", "b8", "b9"]}
+    assert ordered("a1 b9 a3 a4 b1 b2", "b8", blocks, Parallelism(block=2)) == "b8 b9 a3 a4 b1 b2"
+
+
 def test_one_node_of_another_rack_stays_where_it_is_when_nothing_makes_its_group_whole() -> None:
     two = racks(a="a1 a3 a4", b="b1 b2 b9")
     assert ordered("a1 b9 a3 a4 b1 b2", "", two) == "a1 b9 a3 a4 b1 b2"

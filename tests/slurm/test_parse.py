@@ -225,8 +225,8 @@ def test_a_node_of_a_tree_may_be_below_several_leaves_and_these_below_several_sp
 
 def test_blocks_are_read_with_those_that_slurm_aggregates() -> None:
     units = parse_topology(recorded("topology-block", "24.11"))
-    assert units[0] == TopologyUnit(UnitKind.BLOCK, "b1", ("n1", "n2"))
-    assert units[3] == TopologyUnit(UnitKind.AGGREGATED, "b[1-2]", ("n1", "n2", "n3", "n4"))
+    assert units[0] == TopologyUnit(UnitKind.BLOCK, "b1", ("n1", "n2"), size=2)
+    assert units[3] == TopologyUnit(UnitKind.AGGREGATED, "b[1-2]", ("n1", "n2", "n3", "n4"), size=4)
 
 
 def test_of_several_topologies_the_names_beside_the_default_are_read() -> None:

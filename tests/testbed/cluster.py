@@ -70,6 +70,7 @@ class SlurmCluster:
         slurm: Installation = NATIVE,
         racks: Mapping[str, int] | None = None,
         leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
+        blocks: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Each node is a machine: it has a network namespace with an address and a host name of its own, so that its
         cable can be pulled. Where this machine allows no namespaces, all nodes share this host's network.
@@ -87,6 +88,8 @@ class SlurmCluster:
             extra_lines=(*slurm.settings, *extra_lines),
             racks=dict(racks or {}),
             leaf_switches=dict(leaf_switches or {}),
+            blocks=dict(blocks or {}),
+            has_topology_yaml=slurm.slurm >= "25.05",
             addresses=addresses,
         )
         self._supervisor: Supervisor | None = None

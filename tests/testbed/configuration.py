@@ -6,6 +6,7 @@ Belongs here: the text of slurm.conf and gres.conf, and the choice of ports. Mus
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import socket
 from collections.abc import Mapping
@@ -38,6 +39,10 @@ class Layout:
     """Leaf switches of a tree, and how many nodes are below each, in order; none: slurm.conf has no topology."""
     leaf_switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Instead of racks, for Slurm alone: leaf switches and their nodes, which may be below several (rails)."""
+    blocks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Instead of a tree: blocks of topology/block and their nodes, each of the same number."""
+    has_topology_yaml: bool = False
+    """Slurm 25.05 and later read topology.yaml instead of topology.conf."""
     addresses: Addresses | None = None
     """Of the controller and the nodes; None: all are this host's own."""
 
@@ -126,6 +131,7 @@ def slurm_conf(layout: Layout) -> str:
         "SelectTypeParameters=CR_Core",
         *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu"]),
         *(["TopologyPlugin=topology/tree"] if layout.racks or layout.leaf_switches else []),
+        *(["TopologyPlugin=topology/block"] if layout.blocks and not layout.has_topology_yaml else []),
         *layout.extra_lines,
         *(_node_line(layout, place) for place in range(len(layout.node_names))),
         "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP",
@@ -148,6 +154,24 @@ def topology_conf(layout: Layout) -> str:
     return "".join([*lines, f"SwitchName=spine Switches={','.join(leaves)}\n"])
 
 
+def block_size(layout: Layout) -> int:
+    """Slurm plans with blocks of this size: their smallest, and twice that."""
+    return min(len(nodes) for nodes in layout.blocks.values())
+
+
+def block_conf(layout: Layout) -> str:
+    size = block_size(layout)
+    lines = [f"BlockName={block} Nodes={','.join(nodes)}\n" for block, nodes in layout.blocks.items()]
+    return "".join([*lines, f"BlockSizes={size},{2 * size}\n"])
+
+
+def topology_yaml(layout: Layout) -> str:
+    size = block_size(layout)
+    blocks = [{"block": block, "nodes": ",".join(nodes)} for block, nodes in layout.blocks.items()]
+    described = {"block_sizes": [size, 2 * size], "blocks": blocks}
+    return json.dumps([{"topology": "nvlink", "cluster_default": True, "block": described}])  # JSON is YAML
+
+
 def node_names(count: int) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(1, count + 1))
 
@@ -163,6 +187,10 @@ def write(layout: Layout) -> None:
     layout.slurm_conf.write_text(slurm_conf(layout), encoding="utf-8")
     if layout.racks or layout.leaf_switches:
         (layout.directory / "topology.conf").write_text(topology_conf(layout), encoding="utf-8")
+    if layout.blocks and layout.has_topology_yaml:
+        (layout.directory / "topology.yaml").write_text(topology_yaml(layout), encoding="utf-8")
+    elif layout.blocks:
+        (layout.directory / "topology.conf").write_text(block_conf(layout), encoding="utf-8")
     if layout.addresses:
         layout.hosts_file.write_text(hosts_file(layout.addresses, layout.node_names), encoding="utf-8")
     (layout.directory / "gres.conf").write_text(gres_conf(layout), encoding="utf-8")

@@ -135,6 +135,7 @@ class Site:
         settings: Mapping[str, Mapping[str, str | float | bool]] | None = None,
         munge: bool = False,
         leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
+        blocks: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
         configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
@@ -155,6 +156,7 @@ class Site:
             slurm=slurm,
             extra_lines=[REBOOT_PROGRAM, *hook_lines(self._hooks), *slurm_conf_lines],
             leaf_switches=leaf_switches,
+            blocks=blocks,
         )
         self._slurm_settings = dict(slurm_settings or {})
         if self._slurm_settings.get("gateway") == "pyslurm":

@@ -100,8 +100,9 @@ class Jobs(Section):
         min_length=1,
         description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). Other "
         "jobs are never touched. A further word, `checkpoints=/scratch/me/run`, names a folder: the job is restored "
-        "from no other. `tp=8 pp=4 cp=2 ep=4` are the sizes of its parallelism ([topology](topology.md)), and "
-        "`mfu=0.4` is the MFU that it should reach ([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)).",
+        "from no other. `tp=8 pp=4 cp=2 ep=4` are the sizes of its parallelism, and `block=16` how many of its nodes "
+        "have to be in one NVLink block ([topology](topology.md)). `mfu=0.4` is the MFU that it should reach "
+        "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)).",
     )
     swaps_per_hour_max: int = Field(
         6,

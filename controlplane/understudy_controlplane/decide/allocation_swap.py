@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence, Set
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.placement import NO_PLACEMENT, Placement, layout_of, place
+from understudy_controlplane.decide.whole_blocks import Leaving, has_units, rule_of
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job
@@ -61,6 +62,9 @@ def why_not(  # noqa: PLR0911 - a list: a return for each reason
     healthy = healthy_spares(snapshot, gang, bad)
     if len(gang.seats) - len(leaving) + min(len(healthy), len(leaving)) < min(gang.state.nodes_min, len(gang.seats)):
         return f"{len(leaving)} of its nodes must be replaced and its allocation has {len(healthy)} healthy spares"
+    rule = rule_of(snapshot, job, gang.seats, requeued=False) if leaving else None
+    if rule and rule.required and not has_units(snapshot, rule, Leaving(job, gang.seats, leaving, healthy)):
+        return f"{rule.why}, and no block of its allocation has enough healthy spares for that"
     return ""
 
 

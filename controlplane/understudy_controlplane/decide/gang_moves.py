@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
+from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
 from understudy_controlplane.decide.placement import NO_PLACEMENT
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import share_had, turn
+from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
@@ -115,9 +117,19 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     if held is not None:
         return held
     old = (*hangs.at_fault(current.snapshot, job), *named)
-    placement = current.place(job, old[0], old) if old else NO_PLACEMENT
+    placement = new_seats_after_hang(current, job, old) if old else NO_PLACEMENT
+    if len(placement.taken) < len(hangs.at_fault(current.snapshot, job)) and not _inside(current, job):
+        words = f"no spare for job {job.key.job_id} with which Slurm would start it in the blocks that it needs"
+        return Move(None, Because.NO_SPARE, words)
     plan, words = hangs.restart(current.snapshot, job, findings, placement.taken, current.condemned, current.config)
     return Move(plan, Because.RULE, words, placement.evidence if isinstance(plan, PoolSwapPlan) else {})
+
+
+def _inside(current: Round, job: Job) -> bool:
+    """Its launcher can restart it."""
+    return job.key in current.snapshot.gangs and not allocation_swap.why_not(
+        current.snapshot, job, (), current.condemned
+    )
 
 
 def _left_alone(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
@@ -242,6 +254,11 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
         words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
         return Move(None, Because.NO_SPARE, words)
+    left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
+    found = new_seats(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
+    if isinstance(found, NoRoom):
+        words = f"no spare for job {job.key.job_id}: {found.words}; it stays until then{_before(current, job)}"
+        return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id
         for name in [
@@ -255,11 +272,17 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         # A dead node has to be declared down before the gang can be requeued, and that would end these as well.
         words = f"job {others[0]}, which is not managed, has the dead node too: left to Slurm's own timeout"
         return Move(None, Because.RULE, words)
-    left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
-    placement = current.place(job, findings[0].node, left, [one.name for one in preempted.nodes])
-    victims = preempted.jobs
+    placement, given_up, victims = found.placement, found.given_up, preempted.jobs
     plan = plans.swap_plan(
-        snapshot, job, findings, seats, placement.taken, gone=gone, undrained=current.undrained, preempted=victims
+        snapshot,
+        job,
+        findings,
+        seats,
+        placement.taken,
+        gone=gone,
+        undrained=current.undrained,
+        preempted=victims,
+        given_up=given_up,
     )
     words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}{_ended(snapshot, victims)}"
     shown: list[Json] = [one.key.job_id for one in victims]

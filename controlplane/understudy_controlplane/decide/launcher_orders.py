@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from understudy_agent.parallelism import parallelism_of
 from understudy_agent.wire import LauncherOrders, RankLayout, Restart
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.placement import layout_of
 from understudy_controlplane.decide.spares import standing_of
 from understudy_controlplane.fleet.distance import KINDS
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.job import JobKey, group_sizes
 from understudy_controlplane.fleet.node import REASON_PREFIX, NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -50,8 +49,7 @@ def _layout(snapshot: Snapshot, key: JobKey, gang: Gang, config: Config) -> Rank
     job = snapshot.jobs.get(key)
     if job is None or not snapshot.topology.distances.any_known:
         return None
-    named = [one for one in job.slurm.comment.split() if parallelism_of([one])]
-    sizes = " ".join(named) or gang.state.group_sizes
+    sizes = group_sizes(job.slurm.comment, gang.state.group_sizes)
     if not sizes:
         return None
     found = layout_of(snapshot, job)

@@ -22,7 +22,7 @@ from understudy_agent.parallelism import (
     traffic_of_node,
 )
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.job import Job, parallelism
+from understudy_controlplane.fleet.job import Job, group_sizes
 from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import Topology
@@ -80,11 +80,14 @@ class Choice:
 class Placement:
     taken: tuple[str, ...]  # in the order of the nodes that are left
     choices: tuple[Choice, ...] = ()  # empty where no topology is known: all places cost the same
+    whole: str = ""  # how the gang keeps to whole NVLink blocks, in words
 
     @property
     def words(self) -> str:
         """Behind the names of the nodes that are taken; empty: it made no difference."""
-        return "".join(f"; {one.words}" for one in self.choices if one.words)
+        return "".join(f"; {one.words}" for one in self.choices if one.words) + (
+            f"; {self.whole}" if self.whole else ""
+        )
 
     @property
     def by_node_left(self) -> dict[str, str]:
@@ -108,8 +111,8 @@ def layout_of(snapshot: Snapshot, job: Job) -> Layout:
     if not each and first is not None and first.slurm is not None:
         each = gpus_of_gres(first.slurm.gres)
     world = len(table.nodes) if table is not None and by_rank == seats else len(seats) * max(1, each)
-    reported = parallelism_of(gang.state.group_sizes.split()) if gang is not None else None
-    return Layout(seats, world, parallelism(job.slurm.comment) or reported or DATA_PARALLEL)
+    sizes = group_sizes(job.slurm.comment, gang.state.group_sizes if gang is not None else "")
+    return Layout(seats, world, parallelism_of(sizes.split()) or DATA_PARALLEL)
 
 
 def place(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from understudy_controlplane.config import Config, NoSpare
 from understudy_controlplane.decide import spares
-from understudy_controlplane.decide.placement import Placement, layout_of, place
+from understudy_controlplane.decide.placement import Preference
 from understudy_controlplane.decide.preemption import Preemptible, preemptible
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Decision
@@ -93,16 +93,11 @@ class Round:
         leaving = [one for one in self.snapshot.jobs.values() if self.condemned & set(one.slurm.nodes)]
         return preemptible(self.snapshot, self.config, job, failed, taken, [*moving, *leaving])
 
-    def place(self, job: Job, failed: str, left: Sequence[str], preempted: Sequence[str] = ()) -> Placement:
-        """Of those nodes, one for each that the job leaves. Spares of the pool come before idle nodes, these before
-        those whose jobs are preempted, and nodes of good standing before others, whatever they cost.
+    @property
+    def preference(self) -> Preference:
+        """Spares of the pool come before idle nodes, these before those whose jobs are preempted, and nodes of good
+        standing before others, whatever they cost.
         """
         standing = spares.standing_of(self.snapshot, self.config)
-        idle = set(self.idle)
-        return place(
-            self.snapshot.topology,
-            layout_of(self.snapshot, job),
-            left,
-            [*self.fitting(job, failed), *preempted],
-            lambda name: (name in preempted, name in idle, *standing(name)),
-        )
+        rank = dict.fromkeys(self.free, 0) | dict.fromkeys(self.idle, 1)
+        return lambda name: (rank.get(name, 2), *standing(name))

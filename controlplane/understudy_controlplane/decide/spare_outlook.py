@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from understudy_controlplane.config import Config
@@ -10,6 +10,7 @@ from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.gang_moves import gang_moves, move_key
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import turn
+from understudy_controlplane.decide.whole_blocks import Leaving, no_room_at, rule_of, startable
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -50,8 +51,11 @@ def outlook(snapshot: Snapshot, job: Job, lost: str, config: Config) -> SpareOut
     reserved = set(current.reserved_from(job, lost))
     holders = ", ".join(spares.kept_for_others(job, config.spares))
     pool = [name for name in sorted(snapshot.nodes, key=spares.natural) if snapshot.nodes[name].is_spare]
+    apart = _apart(current, job, lost, fitting)
     candidates = tuple(
-        Candidate(name, True, False, f"it is reserved for {holders}")
+        Candidate(name, snapshot.nodes[name].is_spare, False, apart[name])
+        if name in apart
+        else Candidate(name, True, False, f"it is reserved for {holders}")
         if name in reserved
         else _candidate(snapshot, name, job, lost, config, fits=name in fitting)
         for name in dict.fromkeys([*pool, *current.free, *current.idle])
@@ -65,6 +69,20 @@ def outlook(snapshot: Snapshot, job: Job, lost: str, config: Config) -> SpareOut
         tuple(_before(snapshot, job, config)),
         candidates,
     )
+
+
+def _apart(current: Round, job: Job, lost: str, fitting: Collection[str]) -> dict[str, str]:
+    """Nodes that would fit, and are in no block in which the gang could have them."""
+    snapshot = current.snapshot
+    leaving = Leaving(
+        job, job.slurm.nodes, [lost], [name for name in (*current.free, *current.idle) if name in fitting]
+    )
+    startable_on = set(startable(snapshot, leaving))
+    found = {name: "Slurm starts it in no more blocks than it needs" for name in fitting if name not in startable_on}
+    rule = rule_of(snapshot, job, job.slurm.nodes)
+    if rule is not None:
+        found |= dict.fromkeys(no_room_at(snapshot, rule, leaving), rule.why)
+    return found
 
 
 def _before(snapshot: Snapshot, job: Job, config: Config) -> Iterator[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, bears_witness
-from understudy_controlplane.detect.domain_silence import needs_to_leave
+from understudy_controlplane.detect.domain_silence import WITHIN_SECONDS, needs_to_leave
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC
@@ -46,11 +46,24 @@ def _of_the_fabric(finding: Finding) -> bool:
 
 
 def _has_failed(snapshot: Snapshot, block: Domain, since: dict[str, float]) -> bool:
-    witnesses = [name for name in block.nodes if name in snapshot.nodes and bears_witness(snapshot.nodes[name])]
-    showing = sum(name in since for name in witnesses)
+    """Nodes that gangs have left for it meanwhile still count: few others may be in service then."""
+    witnesses = {name for name in block.nodes if name in snapshot.nodes and bears_witness(snapshot.nodes[name])}
     incident = snapshot.incidents.get(Subject.of_domain(block.label))
     goes_on = incident is not None and incident.rule == BLOCK_FABRIC  # as while its nodes are rebooted one by one
-    return showing >= (NODES_MIN if goes_on else max(NODES_MIN, SHARE_MIN * len(witnesses)))
+    began = incident.opened_at if incident is not None and goes_on else snapshot.now
+    taken = {name for name in block.nodes if name not in witnesses and _taken_out(snapshot, name, began)}
+    showing = len(witnesses & since.keys())
+    if not showing:
+        return False
+    return showing + len(taken) >= (NODES_MIN if goes_on else max(NODES_MIN, SHARE_MIN * len(witnesses | taken)))
+
+
+def _taken_out(snapshot: Snapshot, name: str, began: float) -> bool:
+    """Of service for its NVLinks, together with the others."""
+    incident = snapshot.incident_of(name)
+    if incident is None or name not in snapshot.at_fault:
+        return False
+    return incident.rule in SIGNS | NVLINK_XIDS and incident.opened_at >= began - WITHIN_SECONDS
 
 
 def _condemns(snapshot: Snapshot, finding: Finding) -> bool:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from understudy_agent.parallelism import Parallelism, parallelism_of
+from understudy_agent.parallelism import words_of_sizes
 from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.slurm import SlurmJob
 
@@ -291,9 +291,9 @@ def checkpoint_folders(comment: str) -> tuple[str, ...]:
     return tuple(posixpath.normpath(folder) for folder in named if folder)
 
 
-def parallelism(comment: str) -> Parallelism | None:
-    """Sizes that a Slurm comment names: "understudy tp=8 pp=4"."""
-    return parallelism_of(_words(comment))
+def group_sizes(comment: str, reported: str) -> str:
+    """Sizes that a Slurm comment names: "understudy tp=8 pp=4"; else those that a launcher reports."""
+    return words_of_sizes(_words(comment), reported)
 
 
 def expected_mfu(comment: str) -> float | None:

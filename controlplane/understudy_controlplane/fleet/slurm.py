@@ -222,6 +222,7 @@ class SlurmJob:
     account: str = ""  # to which Slurm charges it; empty: to none
     qos: str = ""
     preempt_at: int | None = None  # since when Slurm may preempt it; None: never
+    segment: int = 0  # nodes that have to be in one block (--segment); 0: none asked for, or Slurm does not show it
 
     @property
     def address(self) -> JobAddress:
@@ -302,6 +303,7 @@ class TopologyUnit:
     name: str
     nodes: tuple[str, ...]  # also those below its switches
     level: int = 0  # of a switch: 0 is a leaf switch
+    size: int = 0  # of blocks: nodes that Slurm plans with
 
 
 POOL_USER = "root"

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from understudy_controlplane.fleet.distance import Distances
 from understudy_controlplane.fleet.slurm import TopologyUnit, UnitKind
+from understudy_controlplane.fleet.slurm_blocks import SlurmBlocks
 
 NAMES_SHOWN_MAX = 8
 
@@ -66,6 +67,7 @@ class Topology:
     domains: tuple[Domain, ...] = ()
     conflicts: tuple[str, ...] = ()  # domains of which two sources name different nodes
     unread: tuple[str, ...] = ()  # sources that could not be read now, and why
+    slurm_blocks: SlurmBlocks | None = None  # to which Slurm keeps each job; None: it keeps to none, or it is not known
 
     @cached_property
     def by_label(self) -> Mapping[str, Domain]:
@@ -96,7 +98,7 @@ class Topology:
 NO_TOPOLOGY = Topology()
 
 
-def merged(domains: Iterable[Domain], unread: Iterable[str] = ()) -> Topology:
+def merged(domains: Iterable[Domain], unread: Iterable[str] = (), slurm_blocks: SlurmBlocks | None = None) -> Topology:
     """One topology of what all sources name. Of a domain that several name, the last source counts."""
     found: dict[str, Domain] = {}
     conflicts: list[str] = []
@@ -107,7 +109,7 @@ def merged(domains: Iterable[Domain], unread: Iterable[str] = ()) -> Topology:
         found[domain.label] = domain
     kinds = list(DomainKind)
     ordered = sorted(found.values(), key=lambda one: (kinds.index(one.kind), one.name))
-    return Topology(tuple(_with_nodes_of_switches(ordered)), tuple(conflicts), tuple(unread))
+    return Topology(tuple(_with_nodes_of_switches(ordered)), tuple(conflicts), tuple(unread), slurm_blocks)
 
 
 def _with_nodes_of_switches(domains: Sequence[Domain]) -> Iterator[Domain]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 
 from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.slurm_blocks import SlurmBlocks, slurm_blocks
 from understudy_controlplane.fleet.topology import (
     NO_TOPOLOGY,
     Domain,
@@ -33,6 +34,7 @@ class TopologyReader:
         self._slurm = slurm
         self._config: Config | None = None
         self._known: dict[str, list[Domain]] = {}
+        self._slurm_blocks: SlurmBlocks | None = None
         self._unread: dict[str, str] = {}
         self._topology = NO_TOPOLOGY
         self._read_at: float | None = None
@@ -48,14 +50,15 @@ class TopologyReader:
         self._read_file("infiniband", config.topology.infiniband, lambda path: fabric_domains(path, nodes))
         known = (one for domains in self._known.values() for one in domains)
         domains = [*settings_domains(config.guards.domains), *known]
-        topology = merged(domains, self._unread.values())
+        topology = merged(domains, self._unread.values(), self._slurm_blocks)
         if topology != self._topology:
             self._topology = topology
         return self._topology
 
     def _read_slurm(self) -> None:
         try:
-            self._known["slurm"] = slurm_domains(self._slurm.topology())
+            units = self._slurm.topology()
+            self._known["slurm"], self._slurm_blocks = slurm_domains(units), slurm_blocks(units)
         except SlurmError as error:
             self._failed("slurm", f"Slurm's topology cannot be read: {error}")
         else:

@@ -175,7 +175,9 @@ def parse_topology(text: str) -> tuple[TopologyUnit, ...]:
             continue
         if not name or not (level := pairs.get("Level", "0")).isdecimal():
             raise SlurmError(f"scontrol printed no name or no level of a switch or block in {record[:120]!r}")
-        found.append(TopologyUnit(kind, name, hosts(pairs.get("Nodes", "")), int(level)))
+        size = pairs.get("BlockSize", "")
+        nodes = hosts(pairs.get("Nodes", ""))
+        found.append(TopologyUnit(kind, name, nodes, int(level), int(size) if size.isdecimal() else 0))
     return tuple(found)
 
 
@@ -354,6 +356,7 @@ def _job(record: str) -> SlurmJob | None:
         end_at=None if state in PENDING_STATES else epoch_seconds(_value(own_part, "EndTime") or ""),
         qos=_value(own_part, "QOS") or "",
         preempt_at=epoch_seconds(_value(own_part, "PreemptEligibleTime") or ""),
+        segment=int(_value(own_part, "SegmentSize") or 0),
     )
 
 

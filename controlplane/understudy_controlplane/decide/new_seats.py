@@ -1,0 +1,50 @@
+"""Which nodes a gang gets in the place of those that it leaves: the cheapest with which Slurm starts it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from understudy_controlplane.decide.placement import NO_PLACEMENT, Placement, layout_of, place
+from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole, rule_of, startable, whole
+from understudy_controlplane.fleet.job import Job
+
+
+def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
+    """One for each node that is left, and for those that the gang gives up for whole NVLink blocks, or because their
+    block has lost its fabric. There are as many candidates as nodes are left.
+    """
+    snapshot, job, left = current.snapshot, leaving.job, leaving.left
+    leaving = replace(leaving, candidates=startable(snapshot, leaving))
+    rule = rule_of(snapshot, job, leaving.seats)
+    found = whole(snapshot, rule, leaving, current.preference) if rule is not None else None
+    if isinstance(found, Whole) or (found is not None and found.required):
+        return found
+    free = leaving.candidates
+    if len(free) < len(left):
+        words = f"Slurm starts it in no more blocks than it needs, where {len(free)} of {len(left)} nodes are free"
+        return NoRoom(words, required=True)
+    words = found.words if found is not None else ""
+    broken = [name for name in leaving.kept if name in snapshot.without_fabric]
+    given_up = broken if len(free) >= len(left) + len(broken) else []
+    if given_up:
+        words = f"it gives up {', '.join(given_up)} as well, whose block has lost its NVLink fabric"
+    placement = place(snapshot.topology, layout_of(snapshot, job), [*left, *given_up], free, current.preference)
+    return Whole(replace(placement, whole=words), tuple(given_up))
+
+
+def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Placement:
+    """For as many of these nodes as there are spares. No other gives up its seat: a hang condemns no node."""
+    snapshot = current.snapshot
+    leaving = Leaving(job, job.slurm.nodes, left, current.fitting(job, left[0]))
+    leaving = replace(leaving, candidates=startable(snapshot, leaving))
+    rule, free = rule_of(snapshot, job, leaving.seats), leaving.candidates
+    if rule is not None:
+        for count in range(min(len(left), len(free)), 0, -1):
+            found = whole(snapshot, rule, replace(leaving, left=left[:count]), current.preference)
+            if isinstance(found, Whole) and not found.given_up:
+                return found.placement
+        if rule.required:
+            return NO_PLACEMENT
+    return place(snapshot.topology, layout_of(snapshot, job), left, free, current.preference)
