@@ -19,6 +19,7 @@ from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.decide.whole_blocks import Leaving, Rule, Whole, rule_of, whole
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, OpenIncident
 from understudy_controlplane.fleet.job import Job
@@ -207,3 +208,15 @@ def test_nodes_that_are_given_up_count_against_no_budget_of_failures() -> None:
     seen = fleet(blocks(3, 4, slurm=(4,)), gang("n1 n2 n3"), "n9 n10 n11", "n2")
     assert {one.subject for one in judged(seen) if one.to_state is not None} == {"n2"}
     assert guards.failures(seen, ["n2"]) == {"n2"}
+
+
+def test_a_gang_that_hangs_in_a_block_without_fabric_starts_again_in_another_one() -> None:
+    """On the nodes of that block it would hang again. With too few spares it is restarted where it is."""
+    subject = Subject.of_domain("nvlink_block b1")
+    incident = OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "4 nodes …", b.NOW - 30)
+    job = gang("n1 n2 n5")
+    hang = Finding(Signal.GANG_HUNG, "hang.gang", "n1", b.NOW - 60, "the gang hangs", job=job.key)
+    for spares, new, given_up in (("n6 n9", {"n5", "n6", "n9"}, ("n1", "n2")), ("n9", {"n2", "n5", "n9"}, ("n1",))):
+        seen = fleet(blocks(3, 4), job, spares, "", incidents={subject: incident})
+        (plan,) = [one.plan for one in decide(seen, [hang], CONFIG) if isinstance(one.plan, PoolSwapPlan)]
+        assert (set(plan.seats), plan.leaving, plan.nodes) == (new, given_up, ())

@@ -18,7 +18,7 @@ from tests.simulate.mutants import MUTANTS
 from understudy_controlplane.cli.simulate import simulate as command
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.simulate.coverage import HOW, Coverage
-from understudy_controlplane.simulate.run import run_seeds, shrink, simulate
+from understudy_controlplane.simulate.run import Outcome, run_seeds, shrink, simulate
 from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, Settings, draw
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
@@ -64,6 +64,40 @@ def test_a_cooling_loop_of_two_racks_is_one_failure() -> None:
     """32 of 128 nodes in eight racks, for good. `make long` tries other domains, with 1,024 nodes in 64 racks."""
     fault = Fault("cdu", 2, 0.0)
     assert wrong(fault, simulated(fault, 128)) == []
+
+
+def in_blocks(*events: Event) -> Outcome:
+    """Four blocks of eight nodes. The first gang is on n1 to n4; n5 to n8 are spares."""
+    settings = Settings(spares=16, no_spare=NoSpare.WAIT)
+    return simulate(Scenario(0, events, settings, nodes=32, block_nodes=8), trace=True)
+
+
+def test_a_gang_moves_to_another_block_as_a_whole_once_its_own_has_no_spare_left() -> None:
+    held = [Event(40.0, Kind.HOLDS, f"n{i}") for i in range(5, 9)]
+    outcome = in_blocks(*held, Event(60.0, Kind.NODE_DIES, "n1"))
+    assert outcome.violation is None
+    gangs = outcome.world.cluster.gangs
+    assert all(gang.computes for gang in gangs)
+    assert [len({block(name) for name in gang.seats}) for gang in gangs] == [1] * len(gangs)
+    assert block(gangs[0].seats[0]) != 1
+    assert any("which failed in nothing" in words for _, words in outcome.world.story)
+
+
+def block(name: str) -> int:
+    return (int(name[1:]) - 1) // 8 + 1
+
+
+def test_a_block_that_loses_its_fabric_is_one_failure_and_its_gang_goes_on_in_another_one() -> None:
+    """The gang hangs. On the same nodes it would hang again."""
+    down = tuple(Event(60.0, Kind.NVLINK_DOWN, f"n{i}", 300.0) for i in range(2, 9))
+    outcome = in_blocks(*down, Event(60.0, Kind.XID, "n1", number=145))
+    assert outcome.violation is None
+    gangs = outcome.world.cluster.gangs
+    assert all(gang.computes for gang in gangs)
+    assert {block(name) for name in gangs[0].seats}.isdisjoint({1})
+    story = [words for _, words in outcome.world.story]
+    assert sum(words.startswith("ticket for nvlink_block b1") for words in story) == 1
+    assert not any("circuit breaker" in words for words in story)
 
 
 WITHOUT_SPARES = Settings(spares=0, no_spare=NoSpare.WAIT)

@@ -74,6 +74,7 @@ def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list
         name
         for name in gang.spares
         if name not in bad
+        and name not in snapshot.without_fabric
         and (node := snapshot.nodes.get(name)) is not None
         and node.state is NodeState.IN_SERVICE
         and node.heard_at is not None

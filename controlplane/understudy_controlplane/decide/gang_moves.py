@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
 from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
-from understudy_controlplane.decide.placement import NO_PLACEMENT
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import share_had, turn
@@ -117,12 +116,12 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     if held is not None:
         return held
     old = (*hangs.at_fault(current.snapshot, job), *named)
-    placement = new_seats_after_hang(current, job, old) if old else NO_PLACEMENT
-    if len(placement.taken) < len(hangs.at_fault(current.snapshot, job)) and not _inside(current, job):
+    found = new_seats_after_hang(current, job, old)
+    if len(found.placement.taken) < len(hangs.at_fault(current.snapshot, job)) and not _inside(current, job):
         words = f"no spare for job {job.key.job_id} with which Slurm would start it in the blocks that it needs"
         return Move(None, Because.NO_SPARE, words)
-    plan, words = hangs.restart(current.snapshot, job, findings, placement.taken, current.condemned, current.config)
-    return Move(plan, Because.RULE, words, placement.evidence if isinstance(plan, PoolSwapPlan) else {})
+    plan, words = hangs.restart(current.snapshot, job, findings, found, current.condemned, current.config)
+    return Move(plan, Because.RULE, words, found.placement.evidence if isinstance(plan, PoolSwapPlan) else {})
 
 
 def _inside(current: Round, job: Job) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans
+from understudy_controlplane.decide.whole_blocks import Whole
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT
@@ -54,13 +55,13 @@ def restart(
     snapshot: Snapshot,
     job: Job,
     findings: Sequence[Finding],
-    fitting: Sequence[str],
+    found: Whole,
     bad: Collection[str],
     config: Config,
 ) -> tuple[Plan, str]:
     """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
-    none. Nodes that were to be drained at the job's end are drained by now: the gang gets `fitting` nodes for them
-    first.
+    none. Nodes that were to be drained at the job's end are drained by now: of the nodes that are `found` it gets the
+    first for them.
     """
     number, why = job.key.job_id, findings[0].summary
     named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
@@ -70,8 +71,9 @@ def restart(
         inside = plans.allocation_plan(snapshot, job, gang, findings, config, hang=why, places=places)
         return inside, f"the launcher of job {number} restarts it"
     gone = at_fault(snapshot, job)
-    chosen = fitting[: len(gone) + len(named)]
-    plan = plans.swap_plan(snapshot, job, named or findings, job.slurm.nodes, chosen, hang=why, gone=gone)
-    old = (*gone, *(finding.node for finding in named))
+    chosen, given_up = found.placement.taken, found.given_up
+    seats = job.slurm.nodes
+    plan = plans.swap_plan(snapshot, job, named or findings, seats, chosen, hang=why, gone=gone, given_up=given_up)
+    old = (*gone, *(finding.node for finding in named), *given_up)
     words = ", ".join(f"{new} in the place of {before}" for before, new in zip(old, chosen, strict=False))
     return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from understudy_controlplane.decide.placement import NO_PLACEMENT, Placement, layout_of, place
+from understudy_controlplane.decide.placement import NO_PLACEMENT, layout_of, place
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole, rule_of, startable, whole
 from understudy_controlplane.fleet.job import Job
+
+NONE_LEFT = Whole(NO_PLACEMENT, ())
 
 
 def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
@@ -34,17 +36,26 @@ def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
     return Whole(replace(placement, whole=words), tuple(given_up))
 
 
-def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Placement:
-    """For as many of these nodes as there are spares. No other gives up its seat: a hang condemns no node."""
-    snapshot = current.snapshot
-    leaving = Leaving(job, job.slurm.nodes, left, current.fitting(job, left[0]))
+def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Whole:
+    """For as many of these nodes as there are spares. No other node is given up, because a hang condemns none, except
+    those of a block that has lost its fabric: the gang would hang there again.
+    """
+    snapshot, seats = current.snapshot, job.slurm.nodes
+    broken = {name for name in seats if name in snapshot.without_fabric and name not in left}
+    if not left and not broken:
+        return NONE_LEFT
+    leaving = Leaving(job, seats, left, current.fitting(job, (*left, *broken)[0]))
     leaving = replace(leaving, candidates=startable(snapshot, leaving))
-    rule, free = rule_of(snapshot, job, leaving.seats), leaving.candidates
-    if rule is not None:
-        for count in range(min(len(left), len(free)), 0, -1):
-            found = whole(snapshot, rule, replace(leaving, left=left[:count]), current.preference)
-            if isinstance(found, Whole) and not found.given_up:
-                return found.placement
-        if rule.required:
-            return NO_PLACEMENT
-    return place(snapshot.topology, layout_of(snapshot, job), left, free, current.preference)
+    free, rule = leaving.candidates, rule_of(snapshot, job, seats)
+    if broken and len(free) >= len(left) + len(broken):
+        found = new_seats(current, leaving)
+        if isinstance(found, Whole) and broken <= set(found.given_up):
+            return found
+    for count in range(min(len(left), len(free)) if rule is not None else 0, 0, -1):
+        assert rule is not None
+        found = whole(snapshot, rule, replace(leaving, left=left[:count]), current.preference)
+        if isinstance(found, Whole) and not found.given_up:
+            return found
+    if rule is not None and rule.required:
+        return NONE_LEFT
+    return Whole(place(snapshot.topology, layout_of(snapshot, job), left, free, current.preference), ())

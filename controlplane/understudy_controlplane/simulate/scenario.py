@@ -151,6 +151,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: Settings = Settings()
     nodes: int = NODES
     leaf_switches: int = 2
+    block_nodes: int = 0  # of each block of topology/block; 0: Slurm has leaf switches
     domains: dict[str, list[str]] = {}  # further ones, that the site has configured: "cdu c1" and its nodes
 
 

@@ -121,6 +121,7 @@ class VirtualSlurm:
         self.changes = 0
         """Counts what has happened: Slurm shows the same while it stays the same and no time passes."""
         self.leaf_switches = 2
+        self.block_nodes = 0  # of each block of topology/block; 0: there is a tree
         self._started_at = now - 1000
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
@@ -356,10 +357,25 @@ class VirtualSlurm:
 
     def topology(self) -> tuple[TopologyUnit, ...]:
         names = tuple(self._nodes)
+        if self.block_nodes:
+            return tuple(self._blocks(names))
         size = max(1, len(names) // self.leaf_switches)
         starts = range(0, size * self.leaf_switches, size)
         leaves = [TopologyUnit(UnitKind.SWITCH, f"rack{at // size + 1}", names[at : at + size]) for at in starts]
         return (*leaves, TopologyUnit(UnitKind.SWITCH, "spine", names, level=1))
+
+    def _blocks(self, names: Sequence[str]) -> Iterator[TopologyUnit]:
+        size = self.block_nodes
+        for number, at in enumerate(range(0, len(names), size), 1):
+            yield TopologyUnit(UnitKind.BLOCK, f"b{number}", tuple(names[at : at + size]), size=size)
+
+    def _in_few_blocks(self, free: Sequence[str], count: int) -> list[str]:
+        """As topology/block: of the blocks with the most free nodes, no more than the job needs."""
+        if not self.block_nodes:
+            return [*free]
+        blocks = sorted((set(one.nodes).intersection(free) for one in self.topology()), key=len, reverse=True)
+        seats = set[str]().union(*blocks[: -(-count // self.block_nodes)])
+        return [name for name in free if name in seats]
 
     def preemption(self) -> PreemptionRules:
         if self.preempt_mode == "OFF":
@@ -547,10 +563,12 @@ class VirtualSlurm:
             asked = [self._reservations.get(name) for name in job.reservation.split(",")]
             usable = [one for one in asked if one is not None and job.user in one.users]
             # In the first of them that has room.
-            seats = ([name for name in free if name in one.nodes] for one in usable)
+            seats = (
+                self._in_few_blocks([name for name in free if name in one.nodes], job.node_count) for one in usable
+            )
             return next((found for found in seats if len(found) >= job.node_count), [])
         reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
-        return [name for name in free if name not in reserved]
+        return self._in_few_blocks([name for name in free if name not in reserved], job.node_count)
 
     def _start(self, job: _Job, seats: list[str]) -> None:
         self.changes += 1

@@ -144,6 +144,7 @@ class World:
         names = node_names(scenario.nodes)
         self.slurm = VirtualSlurm(names, BEGIN, gpus=GPUS)
         self.slurm.leaf_switches = scenario.leaf_switches
+        self.slurm.block_nodes = scenario.block_nodes
         if scenario.settings.no_spare is NoSpare.PREEMPT:
             self.slurm.tiers[LOW] = 0
             self.slurm.preempt_mode, self.slurm.exempt_seconds = "REQUEUE", scenario.settings.exempt_seconds
