@@ -109,6 +109,40 @@ def test_a_node_is_rebooted_tested_and_comes_back_as_a_spare_on_probation(tmp_pa
     assert states_passed(rehearsal, "n5")[-1] == 230
 
 
+def boots(rehearsal: Rehearsal, name: str) -> None:
+    """By itself, before it is dead. Slurm keeps it DOWN."""
+    rehearsal.kill_node(name)
+    rehearsal.run(3)
+    rehearsal.fake.boot_node(name)
+    rehearsal.silent.discard(name)
+    assert node_of(rehearsal, name).down
+
+
+def test_a_node_that_slurm_keeps_down_after_it_has_booted_comes_back_by_its_validation(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    boots(rehearsal, "n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert states_passed(rehearsal, "n5")[-2:] == [203, 220]
+    rehearsal.run(5)
+    assert node_of(rehearsal, "n5").usable
+    assert rehearsal.tickets == []
+    boots(rehearsal, "n5")
+    rehearsal.run(4000)
+    assert rehearsal.state_of("n5") is NodeState.FOREIGN_DRAIN
+    (ticket,) = rehearsal.tickets
+    assert "Node unexpectedly rebooted" in str(ticket), "the second time within a day is a person's"
+
+
+def test_a_node_that_fails_its_validation_after_an_outage_is_quarantined(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.job_ends_as["n5"] = "FAILED"
+    boots(rehearsal, "n5")
+    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
+    passed = states_passed(rehearsal, "n5")
+    assert passed[passed.index(203) + 1] == 221
+    assert node_of(rehearsal, "n5").draining
+
+
 def test_a_node_that_fails_its_test_twice_goes_to_a_person_with_the_evidence(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.gpus["n5"] = [b.gpu(0, serial="4711"), b.gpu(1, status=GpuStatus.LOST, serial="4712")]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from understudy_controlplane.config import Config, NoSpare, SignalEffect
 from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.detect.hang import all_report
@@ -15,7 +16,7 @@ from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, FAILED_AS_ONE
-from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState
+from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.site_signal import signal_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -77,14 +78,15 @@ def left_by_slurm(current: Round) -> Iterator[Finding]:
     if _is_silenced(snapshot):
         return
     long_ago = snapshot.now - current.config.guards.page_after_seconds
+    tried = attempts_by_node(snapshot)
     due = {
         node.name: node.slurm.reason
         for node in snapshot.nodes.values()
-        if node.state is NodeState.FOREIGN_DRAIN
-        and node.slurm is not None
-        and node.slurm.left_by_slurm
-        and node.record.since <= long_ago
-        and not _is_paged(snapshot, node.name, node.record.since)
+        if node.slurm is not None
+        and (since := _left_since(node)) is not None
+        and since <= long_ago
+        and not _is_paged(snapshot, node.name, since)
+        and not is_back_from_outage(snapshot, node, tried.get(node.name, ()), current.config)
     }
     if due:
         reasons = sorted(set(due.values()))
@@ -94,6 +96,15 @@ def left_by_slurm(current: Round) -> Iterator[Finding]:
         )
         evidence = Evidence({"nodes": [*due], "reasons": [*reasons]})
         yield Finding(Signal.LEFT_BY_SLURM, "slurm.left", "", snapshot.now, words, evidence, nodes=tuple(due))
+
+
+def _left_since(node: NodeView) -> float | None:
+    """None: Slurm itself has not taken it out of service, or it does not answer."""
+    if node.slurm is None:
+        return None
+    if node.state is NodeState.FOREIGN_DRAIN:
+        return node.record.since if node.slurm.left_by_slurm else None
+    return node.out_since if node.slurm.out_after_outage and node.state in AWAY else None
 
 
 def unheard(current: Round) -> Iterator[Finding]:

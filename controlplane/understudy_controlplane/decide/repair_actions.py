@@ -148,7 +148,7 @@ def _plan(  # noqa: PLR0911 - a list: a return for each action
 
 
 def _validate(snapshot: Snapshot, node: NodeView, finding: Finding, label: str, config: Config) -> Plan:
-    rung = Rung.RESTART_APP if finding.signal is Signal.VALIDATION_DUE else None
+    rung = Rung.RESTART_APP if finding.signal in (Signal.VALIDATION_DUE, Signal.BACK_FROM_OUTAGE) else None
     burn_in = isinstance(finding.detail, RequestDetail) and finding.detail.verb is Verb.BURN_IN
     hours = config.validation.burn_in_hours if burn_in else 0.0
     if hours > 0:

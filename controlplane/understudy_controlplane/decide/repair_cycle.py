@@ -48,6 +48,10 @@ TEST_WAITS_SECONDS = 7 * 24 * HOUR_SECONDS
 TESTED_AGAIN_SECONDS = HOUR_SECONDS
 """A suspect that has passed its validation, or could not be validated, is left alone for at least this time."""
 
+AWAY_AGAIN_SECONDS = 24 * HOUR_SECONDS
+AWAY = frozenset({NodeState.FOREIGN_DRAIN, NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION})
+"""States of nodes that Slurm itself has taken DOWN."""
+
 ASKED = {
     Verb.HOLD: Signal.HOLD_ASKED,
     Verb.RETIRE: Signal.RETIRE_ASKED,
@@ -99,7 +103,25 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
         ):
             words = "it is suspect, and idle now"
             yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
+        if is_back_from_outage(snapshot, node, tried.get(name, ()), config) and not threatened:
+            assert node.slurm is not None
+            words = f"it works again, and Slurm keeps it DOWN ({node.slurm.reason})"
+            yield _finding(snapshot, node, Signal.BACK_FROM_OUTAGE, "validation.outage", words, known_of(node))
     yield from checks_due(snapshot, config)
+
+
+def is_back_from_outage(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> bool:
+    """Whether its validation may bring it back. One that was away twice within a day is left to a person."""
+    changed_at = max(node.record.since, snapshot.drains_lifted.get(node.name, 0.0))
+    shown = node.slurm is not None and node.slurm.out_after_outage and (snapshot.slurm_read_at or 0.0) > changed_at
+    if not shown or node.state not in AWAY:
+        return False
+    possible = config.repair.enabled and config.validation.enabled and not _silent(snapshot, node, config)
+    free = not snapshot.holders_of(node.name) and node.name not in snapshot.under_maintenance
+    claimed = any(node.name in one.plan.claimed for one in snapshot.recoveries)
+    again = any(one.rung is Rung.RESTART_APP and one.at > snapshot.ago(AWAY_AGAIN_SECONDS) for one in tried)
+    answers = node.heard_at is not None and node.slurmd_silent_since is None
+    return possible and answers and free and not claimed and not again
 
 
 def _silent(snapshot: Snapshot, node: NodeView, config: Config) -> bool:

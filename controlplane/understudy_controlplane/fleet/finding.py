@@ -56,6 +56,7 @@ class Signal(StrEnum):
     MANUAL_REPAIR_DUE = "manual_repair_due"  # no rung of the repair ladder is left but manual repair
     VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator released it
     PROBE_DUE = "probe_due"  # an idle suspect: validation decides about it
+    BACK_FROM_OUTAGE = "back_from_outage"  # it works, and Slurm keeps it DOWN because it was silent or booted
     SPARE_CHECK_DUE = "spare_check_due"  # an idle spare, in its turn
     VALIDATED = "validated"  # the test was passed
     SPARE_VALIDATED = "spare_validated"  # the same of an idle spare, against which nothing was known

@@ -65,6 +65,7 @@ class ValidationOrigin(StrEnum):
 
     QUARANTINED = "quarantined"
     REPAIRED = "repaired"
+    OUTAGE = "outage"  # Slurm kept it DOWN after it had booted, or had not answered
     RELEASED = "released"  # by an operator, from a person's repair or from a hold
     IN_SERVICE = "in_service"  # an operator asked for the validation, as in the next two
     SUSPECT_REQUESTED = "suspect_requested"

@@ -68,6 +68,9 @@ OWN_REASONS = (
 REBOOTED = "Node unexpectedly rebooted"
 """Slurm keeps such a node DOWN, unless ReturnToService is 2."""
 
+NOT_RESPONDING = "Not responding"
+"""Slurm keeps such a node DOWN where ReturnToService is 0, also once it answers again."""
+
 OWN_USERS = ("slurm", "root")
 """The user of such reasons: SlurmUser."""
 
@@ -114,7 +117,7 @@ class SlurmNode:
     @property
     def lost(self) -> bool:
         """Slurm itself reports that the node does not answer."""
-        return not self.responding or (self.down and self.reason.startswith("Not responding"))
+        return not self.responding or (self.down and self.reason.startswith(NOT_RESPONDING))
 
     @property
     def out_by_slurm(self) -> bool:
@@ -127,6 +130,12 @@ class SlurmNode:
         """Slurm itself took the node out of service, and waits for a person to resume it."""
         rebooted = self.down and self.reason_user in OWN_USERS and self.reason.startswith(REBOOTED)
         return self.out_by_slurm or rebooted
+
+    @property
+    def out_after_outage(self) -> bool:
+        """It answers, and Slurm keeps it DOWN: it was silent, or booted while Slurm did not expect it."""
+        down = self.down and self.responding and not self.draining and not self.on_leave
+        return down and self.reason_user in OWN_USERS and self.reason.startswith((REBOOTED, NOT_RESPONDING))
 
     def taken_down(self, own_prefix: str) -> bool:
         """An administrator or Slurm set it DOWN for another reason than Understudy's."""

@@ -120,7 +120,8 @@ def _return_to_service(settings: Settings, _version: Version) -> Verdict:
     if value == 0:
         return (
             Severity.GOOD,
-            "a node that was DOWN waits for an administrator to resume it, as all do after a power outage",
+            "a node that was DOWN waits for an administrator, or for its validation where repair is on, as all do "
+            "after a power outage",
         )
     if value == 1:
         return Severity.COST, "a node that was DOWN for its silence takes jobs again as soon as its slurmd is back"
