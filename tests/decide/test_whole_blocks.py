@@ -103,6 +103,13 @@ def test_with_segments_each_of_them_is_in_one_block() -> None:
     assert "the job asks for --segment=2" in reason
 
 
+def test_units_that_were_scattered_are_whole_after_the_next_move() -> None:
+    """n5 and n9 are what an earlier launcher had left of a unit. n1 fails, and its block has a spare."""
+    seen = fleet(blocks(3, 4), gang("n1 n2 n5 n9", "understudy block=2"), "n3 n6", "n1")
+    plan, _ = moved(seen)
+    assert (plan.leaving, set(plan.seats)) == (("n9",), {"n2", "n3", "n5", "n6"})
+
+
 def test_the_comment_names_units_where_slurm_knows_no_blocks() -> None:
     seen = fleet(blocks(3, 4), gang("n1 n2 n5 n6", "understudy block=2"), "n7 n11 n12", "n1 n5")
     plan, _ = moved(seen)

@@ -1,6 +1,7 @@
 """Racks, cooling loops and power feeds that fail in large fleets: `python -m tests.simulate.domains [NODES]`.
 
-Each is one failure: one ticket about the domain, no circuit breaker, every gang at work again in the end.
+Each is one failure: one ticket about the domain, no circuit breaker, every gang at work again in the end, and every
+node that has booted back in service.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.simulate.run import Outcome, simulate
 from understudy_controlplane.simulate.scenario import Event, Kind, Scenario
 
@@ -54,7 +56,17 @@ def wrong(fault: Fault, outcome: Outcome) -> list[str]:
         *([f"tickets about domains: {about}"] if about != [f"ticket for {label}"] else []),
         *(["the circuit breaker opened"] if any("circuit breaker" in words for words in story) else []),
         *(f"gang {gang.number} does not work" for gang in outcome.world.cluster.gangs if not gang.computes),
+        *([f"still out of service: {left}"] if fault.seconds and (left := _out_of_service(outcome)) else []),
     ]
+
+
+def _out_of_service(outcome: Outcome) -> list[str]:
+    core = outcome.world.core
+    assert core is not None
+    snapshot = core.loop.pulse.snapshot
+    assert snapshot is not None
+    back = (NodeState.IN_SERVICE, NodeState.PROBATION)
+    return [name for name, node in snapshot.nodes.items() if node.state not in back]
 
 
 def main() -> int:
