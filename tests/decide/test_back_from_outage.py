@@ -63,9 +63,7 @@ def test_what_an_administrator_took_and_what_does_not_answer_is_left_alone(chang
 
 
 def test_the_second_time_within_a_day_a_person_has_to_look() -> None:
-    before = RepairAttempt(
-        1, "n5", RecoveryKind.VALIDATE, Rung.RESTART_APP, b.NOW - 9000, RecoveryStatus.SUCCEEDED, b.NOW - 8900
-    )
+    before = RepairAttempt(1, "n5", RecoveryKind.VALIDATE, Rung.RESTART_APP, b.NOW - 9000, RecoveryStatus.SUCCEEDED)
     seen = b.snapshot(down("n5"), attempts=(before,))
     assert [one.row for one in judged(seen) if one.plan] == [93]
 
