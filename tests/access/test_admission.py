@@ -48,7 +48,11 @@ OF_USERS = {
     "/v1/requests/1",
 }
 """Users of the cluster may ask there for what concerns their own jobs."""
-OF_OWNERS = {f"/v1/jobs/7/{verb}" for verb in ("pause", "resume", "save", "trust-checkpoints")}
+OF_OWNERS = {
+    "/v1/incidents/1/evidence",
+    *(f"/v1/jobs/7/{verb}" for verb in ("pause", "resume", "save", "trust-checkpoints", "evidence")),
+}
+"""Users may act there on their own jobs, or read what only owners and operators read."""
 REPORT = {"/v1/reports", "/v1/launchers", "/v1/restore-point"}
 
 
@@ -112,9 +116,11 @@ def needed(method: str, path: str) -> Permission:
     }
     if (method, path) in others:
         return others[method, path]
+    if path in OF_OWNERS:
+        return Permission.OPERATE_OWN_JOBS
     if method == "GET" or path == "/v1/session":
         return Permission.READ_OWN_JOBS if path in OF_USERS else Permission.READ
-    return Permission.OPERATE_OWN_JOBS if path in OF_OWNERS else Permission.OPERATE
+    return Permission.OPERATE
 
 
 def test_every_route_asks_for_a_token_but_the_health_check_and_those_that_give_one(plane: ControlPlane) -> None:

@@ -23,6 +23,7 @@ READS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     understudy_client.Status: openapi.ANSWERED["/v1/status"],
     understudy_client.Drill: openapi.ANSWERED["/v1/drills"],
     understudy_client.CheckpointExplanation: openapi.ANSWERED["/v1/explain/checkpoints/{job_id}"],
+    understudy_client.EvidenceList: openapi.ANSWERED["/v1/jobs/{job_id}/evidence"],
     understudy_client.Explanation: openapi.ANSWERED["/v1/explain/jobs/{job_id}"],
     understudy_client.FleetReport: openapi.ANSWERED["/v1/report"],
     understudy_client.Maintenances: openapi.ANSWERED["/v1/maintenance"],
