@@ -422,9 +422,9 @@ class Monitor:
         """Of the step under way, or of the last one."""
         return None if self._number is None else step_number(self._number)
 
-    def note_compute(self, step: int, seconds: float) -> None:
-        """How long the test of the GPU took after this step (`compute`)."""
-        self._outbox.training.compute = (step, seconds)
+    def note_compute(self, step: int, seconds: float, all_reduce: float | None = None) -> None:
+        """How long the tests of the GPU took after this step (`compute`)."""
+        self._outbox.training.compute = (step, seconds, all_reduce)
 
     def note_entered(self, name: str) -> None:
         """Records a collective that does not block this thread; call note_left() when it is done."""

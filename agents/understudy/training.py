@@ -16,9 +16,11 @@ class TrainingNumbers:
 
     def __init__(self) -> None:
         self.flops_per_token: float | None = None
-        self.compute: tuple[int, float] | None = None
-        """The step after which the GPU was tested last, and how long that took. Of the training's thread."""
-        self._compute_sent: tuple[int, float] | None = None
+        self.compute: tuple[int, float, float | None] | None = None
+        """The step after which the GPU was tested last, and how long that and an all-reduce took. Of the training's
+        thread.
+        """
+        self._compute_sent: tuple[int, float, float | None] | None = None
         self._newest: dict[str, Any] = {}
         self._tokens = 0.0
         self._since: float | None = None
@@ -48,7 +50,9 @@ class TrainingNumbers:
             return None
         if compute is not None:
             self._compute_sent = compute
-            self._newest["compute_step"], self._newest["compute_seconds"] = compute
+            self._newest["compute_step"], self._newest["compute_seconds"], all_reduce = compute
+            if all_reduce is not None:
+                self._newest["all_reduce_seconds"] = all_reduce
         if self._since is not None and self._until - self._since >= SECONDS_MIN:
             self._newest["tokens_per_second"] = self._tokens / (self._until - self._since)
             self._tokens, self._since = 0.0, self._until

@@ -32,6 +32,7 @@ from understudy_agent.sample.host import read_host, read_mounts, with_history
 from understudy_agent.sample.infiniband import PortHistory, read_ports
 from understudy_agent.sample.kernel_log import KernelLog, open_source
 from understudy_agent.sample.nvml_events import NvmlEvents
+from understudy_agent.sample.optics import Optics
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
@@ -102,8 +103,8 @@ class Agent:
         )
         self._nvml_events = NvmlEvents(self._boot_id)
         host = config.host
-        storms = PauseStorms()
-        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys, storms), PORTS_SECONDS)
+        storms, optics = PauseStorms(), Optics()
+        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys, storms, optics), PORTS_SECONDS)
         self._host_sampler = Sampler(
             "memory, clock and disks",
             lambda: (read_host(host.sys, host.proc, self._disks), read_mounts(self._disks)),

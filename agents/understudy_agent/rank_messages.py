@@ -205,6 +205,7 @@ class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
     flops_per_token: Amount | None = None
     compute_step: Step | None = None
     compute_seconds: Amount | None = None
+    all_reduce_seconds: Amount | None = None
 
 
 class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):

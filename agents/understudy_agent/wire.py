@@ -155,6 +155,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     board_part_number: str = ""  # what a spare part is ordered by
     memory_banks_low: int | None = None  # banks with few rows left that could replace faulty ones
     memory_banks_spent: int | None = None  # ... and with none
+    retired_pages: int | None = None  # of its memory, which GPUs before Ampere have instead of remapped rows
+    retired_pages_pending: bool | None = None  # some wait for a reset
 
 
 class Port(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -179,6 +181,8 @@ class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     pause_storms_recent: int | None = None
     module_celsius: float | None = None  # of the cable or optical module
     module_celsius_max: float | None = None  # that the module itself accepts
+    module_received_milliwatts: float | None = None  # light, of its weakest lane
+    module_received_low: bool | None = None  # that is less than the module itself accepts
 
     @property
     def label(self) -> str:
@@ -241,6 +245,9 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     flops_per_token: Amount | None = None  # that the model needs
     compute_step: Step | None = None  # after which its GPU was tested last
     compute_seconds: Amount | None = None  # that the same multiplication took there as on all ranks
+    all_reduce_seconds: Amount | None = (
+        None  # that the same all-reduce took in its group, such as the ranks of its node
+    )
 
 
 class OrderState(WireEnum):

@@ -5,6 +5,7 @@ events.
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.testbed.fake_fabric import FakeFabric
 from understudy_agent.config import HostConfig
+from understudy_agent.sample import optics
 from understudy_agent.sample.ethtool import PauseStorms, statistics
 from understudy_agent.sample.gpu_history import GpuHistory
 from understudy_agent.sample.hardware_history import HardwareHistory
@@ -243,6 +245,47 @@ class TestPorts:
             (port,) = read_ports(fabric.sys, storms)
             assert (port.link_downed, port.pause_storms) == (4, 3)
         assert asked == ["eth7"], "once a minute"
+
+    def test_an_optical_module_shows_its_weakest_lane_and_its_own_alarm(self, fabric: FakeFabric) -> None:
+        (fabric.sys / "class/infiniband/mlx5_0/device/net/eth7").mkdir(parents=True)
+        fabric.change(0, {"link_layer": "Ethernet"})
+        memory, asked = bytearray(256), []
+        struct.pack_into(">4H", memory, 34, 7943, 7500, 210, 8012)
+        memory[10] = 0x40  # low alarm of the third lane
+
+        def read(interface: str) -> tuple[int, bytes]:
+            asked.append(interface)
+            return optics.QSFP, bytes(memory)
+
+        light = optics.Optics(read)
+        for _ in range(2):
+            (port,) = read_ports(fabric.sys, optics=light)
+            assert (port.module_received_milliwatts, port.module_received_low) == (0.021, True)
+        assert asked == ["eth7"], "once in five minutes"
+
+    @pytest.mark.parametrize(
+        ("kind", "changes", "light"),
+        [
+            (optics.QSFP, {34: 20, 36: 20, 38: 20, 40: 20}, optics.Light(0.512, low=False)),
+            (optics.QSFP, {}, optics.UNKNOWN),  # a copper cable
+            (optics.SFP, {92: 0x68, 256 + 104: 0x10, 256 + 113: 0x40}, optics.Light(0.4096, low=True)),
+            (optics.SFP, {256 + 104: 0x10}, optics.UNKNOWN),  # it measures nothing
+            (0x1E, {34: 20}, optics.UNKNOWN),  # a kind that is not known
+        ],
+    )
+    def test_light_is_unknown_where_the_module_does_not_measure_it(
+        self, kind: int, changes: dict[int, int], light: optics.Light
+    ) -> None:
+        memory = bytearray(512)
+        for at, value in changes.items():
+            memory[at] = value
+        assert optics.decoded(kind, bytes(memory)) == light
+        assert optics.decoded(kind, b"") == optics.UNKNOWN
+
+    def test_without_a_module_or_a_permission_its_light_is_unknown(self) -> None:
+        with pytest.raises(OSError):
+            optics.module_memory("understudy-none")
+        assert optics.Optics()("understudy-none") == optics.UNKNOWN
 
     def test_statistics_of_an_interface_are_those_of_the_kernel(self) -> None:
         with pytest.raises(OSError):

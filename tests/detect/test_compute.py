@@ -82,3 +82,41 @@ def test_ranks_that_were_tested_after_another_step_are_no_measure() -> None:
 
 def replace_step(one: Training, step: int) -> Training:
     return Training(compute_step=step, compute_seconds=one.compute_seconds)
+
+
+def with_sums(slow_group: float, nodes: int = 8) -> StepTable:
+    """Two ranks on each node, which do an all-reduce with each other."""
+    table = gang(1.0)
+    names = tuple(f"n{1 + rank // 2}" for rank in range(16))
+    training = {
+        rank: replace_sum(
+            one, 0.001 * (slow_group if names[rank] == names[SLOW] else 1.0) if rank < 2 * nodes else None
+        )
+        for rank, one in table.training.items()
+    }
+    return replace(table, nodes=names, training=training)
+
+
+def replace_sum(one: Training, seconds: float | None) -> Training:
+    return Training(compute_step=one.compute_step, compute_seconds=one.compute_seconds, all_reduce_seconds=seconds)
+
+
+def test_an_all_reduce_that_is_slow_on_its_node_is_the_reason_where_its_gpu_is_as_fast() -> None:
+    one = found_on("n2", with_sums(1.4))
+    assert one.signal is Signal.STRAGGLER_SUSPECTED
+    assert "cause all_reduce: its group takes 1.40 times as long for the same all-reduce" in one.summary
+    assert one.evidence.shown()["all_reduce_test_ratio"] == pytest.approx(1.4)
+
+
+@pytest.mark.parametrize(("table", "why"), [(with_sums(1.02), "as fast"), (with_sums(1.4, nodes=3), "too few nodes")])
+def test_an_all_reduce_that_says_nothing_is_not_mentioned(table: StepTable, why: str) -> None:
+    assert "all-reduce" not in found_on("n2", table).summary, why
+
+
+def found_on(node: str, table: StepTable) -> Finding:
+    nodes = [b.node(f"n{number}", gpus=(b.gpu(0),)) for number in range(1, 9)]
+    seen = b.snapshot(*nodes, jobs=[b.job()], tables={b.job().key: table})
+    policy = Straggler(compute_test_confirms=True)
+    (one,) = (one for one in straggler(seen, policy, probed=False) if one.signal is not Signal.CLEAN)
+    assert one.node == node
+    return one

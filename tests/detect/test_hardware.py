@@ -490,8 +490,13 @@ def test_a_fabric_manager_that_stopped_makes_the_node_suspect() -> None:
         ({"transport_errors_recent": 99}, False),
         ({"pause_storms_recent": 1}, True),
         ({"pause_storms_recent": 0}, False),
+        ({"module_received_milliwatts": 0.02, "module_received_low": True}, True),
+        ({"module_received_milliwatts": 0.02, "module_received_low": False}, False),
+        ({"module_received_milliwatts": None, "module_received_low": None}, False),
     ],
 )
-def test_errors_of_transport_and_pause_storms_explain_a_slow_rank(values: dict[str, Any], seen: bool) -> None:
+def test_errors_of_transport_pause_storms_and_little_light_explain_a_slow_rank(
+    values: dict[str, Any], seen: bool
+) -> None:
     signals = second_signals(b.node("n3", ports=(port(**values),)), None)
     assert [cause for cause, _ in signals] == ([Cause.INFINIBAND] if seen else [])

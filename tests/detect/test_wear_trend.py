@@ -207,6 +207,13 @@ def test_counters_are_kept_for_a_week_of_gpus_that_have_errors() -> None:
     assert not wear.grown, "the driver was loaded again"
 
 
+def test_retired_pages_count_where_a_gpu_has_no_rows_to_remap() -> None:
+    wear = GpuWear()
+    for hour in range(48):
+        wear.note({"n1": [b.gpu(0, retired_pages=hour // 12)]}, b.NOW + hour * 3600.0)
+    assert [sample.remapped for sample in wear.grown["n1", "GPU-0"]][-1] == 3
+
+
 def test_no_more_gpus_are_kept_than_the_limit() -> None:
     wear = GpuWear()
     for at, count in ((0.0, 1), (20_000.0, 500)):

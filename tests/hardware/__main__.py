@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[float], Found]] = {
     "Kernel log": parts.kernel_log,
     "Self-check on CUDA": parts.selfcheck,
     "Hook": parts.hook,
+    "In-process restart over NCCL": parts.in_process,
     "Footprint of the agent": parts.footprint,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from tests.testbed.fake_nvml import DRIVERS, BuildError, FakeGpus, Shape, build,
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES_MAX = 8192
 SELFCHECK_SECONDS = 10
+SYSTEMD = Path("/run/systemd/system")
+GPUS_OF_GANG = 2
 
 
 class NotPossibleError(Exception):
@@ -57,10 +60,18 @@ def run_part(name: str, part: Callable[[float], Found], seconds_max: float) -> P
         return ended("failed", [f"{type(error).__name__}: {error}"], {})
 
 
-def output_of(module: str, arguments: Sequence[str], seconds_max: float, more: Mapping[str, str] | None = None) -> str:
-    """What a program of this repository prints. Raises RuntimeError with the end of its errors."""
+def output_of(
+    module: str,
+    arguments: Sequence[str],
+    seconds_max: float,
+    more: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
+) -> str:
+    """What a program of this repository prints, with `within` before its command. Raises RuntimeError with the end of
+    its errors.
+    """
     environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **(more or {})}
-    command = [sys.executable, "-m", module, *arguments]
+    command = [*within, sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds_max, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{module} ended with {done.returncode}: {(done.stderr or done.stdout)[-1000:].strip()}")
@@ -147,11 +158,53 @@ def hook(seconds_max: float) -> Found:
             f"CUDA_VISIBLE_DEVICES={visible}: the hook names {step['uuid'] or 'no GPU'}, {right}; a step costs "
             f"{step['microseconds']:.1f} µs more than without the hook"
         )
-    lines.append("Under cgroups of Slurm it was not tried: that needs a job with ConstrainDevices=yes.")
-    return lines, found
+    constrained, found["cgroup"] = hook_in_cgroup(gpus, deadline - time.monotonic())
+    return [*lines, constrained], found
+
+
+def hook_in_cgroup(gpus: Mapping[str, str], seconds_max: float) -> tuple[str, dict[str, Any]]:
+    """The last GPU as the only one that a cgroup allows, as of a job where Slurm's ConstrainDevices is set: CUDA counts
+    from 0 there.
+    """
+    index, uuid = list(gpus.items())[-1]
+    if os.geteuid() or not SYSTEMD.is_dir() or shutil.which("systemd-run") is None:
+        return "Under a cgroup that allows one GPU it was not tried: that needs root and systemd.", {}
+    devices = [f"/dev/nvidia{index}", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "char-pts"]
+    allowed = [f"--property=DeviceAllow={device} rw" for device in devices]
+    slurm = [f"--setenv=SLURM_STEP_GPUS={index}", "--setenv=CUDA_VISIBLE_DEVICES=0"]
+    scope = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", "--property=DevicePolicy=closed", *allowed]
+    scope += [*slurm, f"--setenv=PYTHONPATH={PYTHON_PATH}", f"--working-directory={Path.cwd()}"]
+    try:
+        step = json.loads(output_of("tests.hardware.hook_on_cuda", (), seconds_max, within=scope))
+    except RuntimeError as error:
+        return f"Under a cgroup that allows one GPU it failed: {error}", {}
+    right = "as NVML names it" if step["uuid"] == uuid else f"but NVML names it {uuid}"
+    return f"under a cgroup that allows GPU {index}: the hook names {step['uuid'] or 'no GPU'}, {right}", step
+
+
+def in_process(seconds_max: float) -> Found:
+    """A gang of two GPUs goes on without one of its processes."""
+    _need_torch()
+    count = len(read_real(seconds_max).gpus)
+    if count < GPUS_OF_GANG:
+        raise NotPossibleError(f"a gang over NCCL needs {GPUS_OF_GANG} GPUs, and there is {count}")
+    return described(json.loads(output_of("tests.hardware.in_process", ("--backend", "nccl"), seconds_max)))
+
+
+def described(found: dict[str, Any]) -> Found:
+    left, again = found["left_after_seconds"], found["first_step_after_seconds"]
+    process = (
+        f"the rank that stayed left its gang after {left} s and went on in the same process"
+        if left is not None
+        else "the rank that stayed did not leave its gang and was ended: another process took its place"
+    )
+    return [f"{found['backend']}: {process}; first step of the next launch {again} s after the loss"], found
 
 
 def footprint(seconds_max: float) -> Found:
+    read = read_real(seconds_max)
+    if read.error or not read.gpus:
+        raise NotPossibleError(f"NVML cannot be used: {read.error or 'it lists no GPU'}")
     found = json.loads(output_of("tests.hardware.footprint", (), seconds_max))
     cpu, memory = found["cpu_percent"], found["memory_mebibytes"]
     return [f"agent and its NVML process: {cpu:.2f} % of a core, {memory:.0f} MiB, one report a second"], found

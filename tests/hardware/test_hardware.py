@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardware import __main__ as entry
 from tests.hardware import parts
 from tests.hardware.__main__ import markdown, write
 from tests.hardware.differences import differences, driver_like, shape_of
@@ -110,3 +111,75 @@ def test_on_a_machine_without_gpus_readings_are_not_possible(monkeypatch: pytest
     part = run_part("readings", parts.readings, 30)
     assert part.outcome == "not possible"
     assert "NVML cannot be used" in part.lines[0]
+
+
+@pytest.mark.integration
+def test_a_gang_goes_on_in_the_process_of_the_rank_that_stays() -> None:
+    """By gloo: NCCL needs two GPUs."""
+    lines, found = parts.described(json.loads(parts.output_of("tests.hardware.in_process", ("--backend", "gloo"), 120)))
+    assert found["exit_code"] == 0
+    assert found["left_after_seconds"] is not None and found["left_after_seconds"] < found["first_step_after_seconds"]
+    assert "went on in the same process; first step of the next launch" in lines[0]
+
+
+def test_a_rank_that_does_not_leave_its_gang_is_said_to_have_been_replaced() -> None:
+    lines, _ = parts.described({"backend": "nccl", "left_after_seconds": None, "first_step_after_seconds": 31.5})
+    assert lines == [
+        "nccl: the rank that stayed did not leave its gang and was ended: another process took its place; first step "
+        "of the next launch 31.5 s after the loss"
+    ]
+
+
+@pytest.mark.parametrize(("count", "why"), [(1, "needs 2 GPUs, and there is 1"), (0, "and there is 0")])
+def test_a_gang_over_nccl_needs_two_gpus(monkeypatch: pytest.MonkeyPatch, count: int, why: str) -> None:
+    monkeypatch.setattr(parts, "_need_torch", lambda: None)
+    monkeypatch.setattr(parts, "read_real", lambda _: NodeRead("570", [GpuRead(index) for index in range(count)]))
+    part = run_part("gang", parts.in_process, 5)
+    assert part.outcome == "not possible"
+    assert why in part.lines[0]
+
+
+def hook_seen(monkeypatch: pytest.MonkeyPatch, root: bool) -> tuple[str, list[list[str]]]:
+    asked: list[list[str]] = []
+
+    def output_of(*_: object, within: list[str]) -> str:
+        asked.append(within)
+        return json.dumps({"uuid": "GPU-b", "microseconds": 1.0})
+
+    monkeypatch.setattr(parts, "output_of", output_of)
+    monkeypatch.setattr(parts, "SYSTEMD", Path("/"))
+    monkeypatch.setattr(parts.os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(parts.shutil, "which", lambda _: "/usr/bin/systemd-run")
+    return parts.hook_in_cgroup({"0": "GPU-a", "1": "GPU-b"}, 5)[0], asked
+
+
+def test_under_a_cgroup_the_hook_sees_one_gpu_which_cuda_numbers_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, ((*command,),) = hook_seen(monkeypatch, root=True)
+    assert line == "under a cgroup that allows GPU 1: the hook names GPU-b, as NVML names it"
+    assert "--property=DeviceAllow=/dev/nvidia1 rw" in command
+    assert not any("nvidia0" in argument for argument in command)
+    assert {"--setenv=CUDA_VISIBLE_DEVICES=0", "--setenv=SLURM_STEP_GPUS=1"} <= set(command)
+
+
+def test_without_root_the_cgroup_is_not_tried_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, asked = hook_seen(monkeypatch, root=False)
+    assert asked == []
+    assert "needs root and systemd" in line
+
+
+def test_without_a_gpu_the_report_names_what_each_part_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_gpu() -> None:
+        raise NotPossibleError("PyTorch finds no GPU that it can use")
+
+    monkeypatch.setattr(parts, "_need_torch", no_gpu)
+    monkeypatch.setattr(parts, "read_real", lambda _: NodeRead(error="Driver Not Loaded"))
+    monkeypatch.setattr(parts, "KERNEL_LOG", tmp_path / "kmsg")
+    monkeypatch.setattr(entry, "REPOSITORY", tmp_path)
+    assert entry.main() == 1
+    report = (tmp_path / "build" / "hardware" / "report.md").read_text()
+    assert report.count("not possible, ") == len(entry.PARTS)
+    assert "NVML cannot be used: Driver Not Loaded" in report
+    assert "kmsg cannot be read: No such file or directory; run it as root" in report
+    assert "In-process restart over NCCL: not possible" in capsys.readouterr().out

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.hook.training_site import windows
+from tests.hook.training_site import TrainingSite, windows
 from understudy import Monitor
-from understudy.compute import EVERY_MIN, REPEATS, GpuMultiplication, watch_compute
+from understudy.compute import EVERY_MIN, REPEATS, GpuTimes, watch_compute
 from understudy_agent.config import Config
 
 pytestmark = pytest.mark.integration
@@ -87,7 +86,48 @@ def test_on_a_gpu_it_is_read_when_it_is_done_and_the_shortest_counts() -> None:
         def elapsed_time(self, later: Event) -> float:
             return later.at - self.at
 
-    running = GpuMultiplication([torch.ones(2, 2) for _ in range(3)], Event)
+    running = GpuTimes(lambda: None, REPEATS, Event)
     assert running.seconds() is None
     done[0] = True
     assert running.seconds() == pytest.approx(0.003)
+
+
+GANG = """
+import os, time
+import torch.distributed as dist
+from understudy import Monitor
+from understudy.compute import watch_compute
+
+dist.init_process_group("gloo")
+monitor = Monitor() if os.environ["RANK"] != ALONE else Monitor(socket="/nonexistent")
+if os.environ["RANK"] == ALONE:
+    monitor.close()
+test = watch_compute(monitor, every=10, device="cpu", group=dist.group.WORLD)
+assert (test is None) == (os.environ["RANK"] == ALONE)
+for step in monitor.steps(range(10**9)):
+    time.sleep(0.01)
+"""
+
+
+def summed(plane: FakeControlPlane) -> dict[int, float | None]:
+    """Rank → how long its last all-reduce took."""
+    seen = [window for window in windows(plane, 0) if window.training is not None and window.training.compute_step]
+    return {window.rank: window.training.all_reduce_seconds for window in seen if window.training}
+
+
+def test_ranks_of_a_group_do_an_all_reduce_after_the_same_steps(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    script = GANG.replace("ALONE", "'none'")
+    with running_agent(config), TrainingSite(tmp_path).training(script, 4, config.socket):
+        plane.wait_for(lambda plane: len(summed(plane)) == 4, 60)
+    assert all(seconds is not None and 0 < seconds < 5 for seconds in summed(plane).values())
+
+
+def test_where_a_rank_cannot_take_part_none_waits_for_it(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    script = GANG.replace("ALONE", "'1'")
+    with running_agent(config), TrainingSite(tmp_path).training(script, 3, config.socket):
+        plane.wait_for(lambda plane: len(summed(plane)) == 2, 60)
+    assert set(summed(plane).values()) == {None}, "their GPUs are tested, each by itself"

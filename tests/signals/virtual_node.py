@@ -47,6 +47,7 @@ FIELDS_OF = {
     "power_violation": ("power_violation_seconds",),
     "thermal_violation": ("thermal_violation_seconds",),
     "sram": ("sram_threshold_exceeded",),
+    "retired_pages": ("retired_pages", "retired_pages_pending"),
 }
 """Readings of several fields, or whose field has another name."""
 

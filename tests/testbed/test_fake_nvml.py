@@ -31,6 +31,7 @@ from tests.testbed.fake_nvml import (
     REASON_HW_SLOWDOWN,
     RESET_REQUIRED,
     SHAPES,
+    V100,
     WITH_MIG,
     FakeGpus,
     Shape,
@@ -157,7 +158,8 @@ def test_a_healthy_node_shows_eight_whole_gpus(reader: Reader, gpus: FakeGpus) -
         assert (gpu.remapped_rows_pending, gpu.remapped_rows_failed) == (False, False)
         assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (5, 5, 16, 16)
         unread = [name for name in gpu.__struct_fields__ if getattr(gpu, name) is None]
-        assert unread == ["slowed_share_recent"]  # takes five minutes to be known
+        # The share takes five minutes to be known, and an H100 has rows instead of pages.
+        assert unread == ["slowed_share_recent", "retired_pages", "retired_pages_pending"]
 
 
 def test_a_lost_gpu_is_reported_as_lost_under_its_known_identity_and_comes_back(reader: Reader, gpus: FakeGpus) -> None:
@@ -332,6 +334,12 @@ READ_EACH_TIME = (
     "memory_total_bytes",
     "pcie_width",
 )
+
+
+def test_retired_pages_are_read_of_gpus_that_have_them(reader: Reader, gpus: FakeGpus) -> None:
+    gpus.write(shaped_node("n1", V100, 1, retired_pages=3, retired_pages_pending=1))
+    (gpu,) = reader.read().gpus
+    assert (gpu.retired_pages, gpu.retired_pages_pending, gpu.remapped_rows_pending) == (3, True, None)
 
 
 def test_every_gpu_is_whole_under_every_driver(reader: Reader, gpus: FakeGpus) -> None:

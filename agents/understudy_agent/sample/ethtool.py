@@ -28,18 +28,19 @@ INTERVAL_SECONDS = 60.0
 def statistics(interface: str) -> dict[str, int]:
     """Raises OSError: there is no such interface, or its driver has no statistics."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        sized = _ask(control, interface, struct.pack("=IIQI", _GET_SET_SIZE, 0, 1 << _STATISTICS_SET, 0))
+        sized = ask(control, interface, struct.pack("=IIQI", _GET_SET_SIZE, 0, 1 << _STATISTICS_SET, 0))
         _, _, known, count = struct.unpack("=IIQI", sized)
         count = min(count, _STATISTICS_MAX) if known else 0
         header = struct.pack("=III", _GET_STRINGS, _STATISTICS_SET, count)
-        names = _ask(control, interface, header + bytes(count * _NAME_BYTES))[len(header) :]
+        names = ask(control, interface, header + bytes(count * _NAME_BYTES))[len(header) :]
         header = struct.pack("=II", _GET_STATISTICS, count)
-        values = struct.unpack(f"={count}Q", _ask(control, interface, header + bytes(count * 8))[len(header) :])
+        values = struct.unpack(f"={count}Q", ask(control, interface, header + bytes(count * 8))[len(header) :])
     texts = (names[at : at + _NAME_BYTES].split(b"\0")[0] for at in range(0, len(names), _NAME_BYTES))
     return dict(zip((text.decode(errors="replace") for text in texts), values, strict=True))
 
 
-def _ask(control: socket.socket, interface: str, request: bytes) -> bytes:
+def ask(control: socket.socket, interface: str, request: bytes) -> bytes:
+    """The request with what the kernel wrote into it."""
     buffer = ctypes.create_string_buffer(request, len(request))
     fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode()[:15], ctypes.addressof(buffer)))
     return buffer.raw

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from understudy_agent.sample.hardware_history import HardwareHistory
+from understudy_agent.sample.optics import UNKNOWN, Light
 from understudy_agent.sample.recent import Growth
 from understudy_agent.wire import PORTS_PER_NODE_MAX, HardwareEvent, HardwareKind, Port
 
@@ -46,18 +47,23 @@ mlx5: drivers/infiniband/hw/mlx5/counters.c; of EFA: drivers/infiniband/hw/efa/e
 """
 
 
-def read_ports(sys: Path, pause_storms: Callable[[str], int | None] = lambda _: None) -> list[Port]:
-    """`sys` is /sys, or a folder of the same form; `pause_storms` reads them of a network interface."""
+def read_ports(
+    sys: Path,
+    pause_storms: Callable[[str], int | None] = lambda _: None,
+    optics: Callable[[str], Light] = lambda _: UNKNOWN,
+) -> list[Port]:
+    """`sys` is /sys, or a folder of the same form; `pause_storms` and `optics` read them of a network interface."""
     ports = sorted((sys / "class" / "infiniband").glob("*/ports/*"))
-    return [_read_port(port, pause_storms) for port in ports[:PORTS_PER_NODE_MAX]]
+    return [_read_port(port, pause_storms, optics) for port in ports[:PORTS_PER_NODE_MAX]]
 
 
-def _read_port(folder: Path, pause_storms: Callable[[str], int | None]) -> Port:
+def _read_port(folder: Path, pause_storms: Callable[[str], int | None], optics: Callable[[str], Light]) -> Port:
     rate = _NUMBER.match(_read(folder / "rate"))
     link_layer, device = _read(folder / "link_layer"), folder.parents[1] / "device"
     interface = next(iter(sorted((device / "net").glob("*"))), None) if link_layer == "Ethernet" else None
     downed = _count(folder / "counters" / "link_downed")
     celsius, celsius_max = _module_celsius(device)
+    light = optics(interface.name) if interface else UNKNOWN
     return Port(
         device=folder.parents[1].name,
         number=int(folder.name),
@@ -71,6 +77,8 @@ def _read_port(folder: Path, pause_storms: Callable[[str], int | None]) -> Port:
         pause_storms=pause_storms(interface.name) if interface else None,
         module_celsius=celsius,
         module_celsius_max=celsius_max,
+        module_received_milliwatts=light.milliwatts,
+        module_received_low=light.low,
     )
 
 

@@ -245,6 +245,18 @@ def _memory_banks(handle: Handle) -> Fields:
     return {"memory_banks_low": int(banks.low), "memory_banks_spent": int(banks.none)}
 
 
+def _retired_pages(handle: Handle) -> Fields:
+    """Of GPUs before Ampere."""
+    causes = (
+        pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+        pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+    )
+    return {
+        "retired_pages": sum(len(pynvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in causes),
+        "retired_pages_pending": bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
+    }
+
+
 def _recovery_action(handle: Handle) -> Fields:
     value = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])[0]
     if value.nvmlReturn != pynvml.NVML_SUCCESS:
@@ -332,5 +344,6 @@ READINGS: tuple[Reading, ...] = (
     _one("pcie_generation", STEADY_SECONDS, lambda h: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(h))),
     Reading("sram", RARE_SECONDS, _sram),
     Reading("memory_banks", RARE_SECONDS, _memory_banks),
+    Reading("retired_pages", RARE_SECONDS, _retired_pages),
     _one("vbios", RARE_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetVbiosVersion(h))),
 )

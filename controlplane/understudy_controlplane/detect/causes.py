@@ -101,6 +101,9 @@ def _of_port(port: Port) -> Iterator[tuple[Cause, str]]:
         yield Cause.INFINIBAND, words
     if port.pause_storms_recent:
         yield Cause.INFINIBAND, f"port {port.label} stopped its peers {port.pause_storms_recent} times in ten minutes"
+    if port.module_received_low:
+        light = f"{port.module_received_milliwatts:.3f} mW" if port.module_received_milliwatts is not None else "light"
+        yield Cause.INFINIBAND, f"the module of port {port.label} receives {light}, which is below its own limit"
 
 
 def _of_host(host: Host) -> Iterator[tuple[Cause, str]]:

@@ -30,6 +30,7 @@ from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 UNKNOWN_CAUSE = "unknown"
 DATA_CAUSE = "data"
 COMPUTE_CAUSE = "compute"
+ALL_REDUCE_CAUSE = "all_reduce"
 
 WAITING_RATIO_MIN = 1.1
 
@@ -217,9 +218,13 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     explaining = next(((cause.value, words) for cause, words in reasons), (UNKNOWN_CAUSE, ""))
     tested = compute.slower_than_others(one.table, slow.rank, slow.first_step)
     result = compute.words(tested)
+    summed = compute.all_reduce_slower_than_others(one.table, slow.rank, slow.first_step)
+    summed_words = compute.all_reduce_words(summed)
     if confirming is None and tested is not None and tested >= compute.SLOWER_RATIO:
         explaining = (COMPUTE_CAUSE, result)
         confirming = explaining if policy.compute_test_confirms else None
+    elif confirming is None and summed_words:
+        explaining = (ALL_REDUCE_CAUSE, summed_words)
     cause, words = confirming or explaining
     evidence: dict[str, Json] = {
         **_statistics(one),
@@ -228,6 +233,7 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
         "cause": cause,
         "second_signal": confirming[1] if confirming else "",
         "compute_test_ratio": None if tested is None else round(tested, 3),
+        "all_reduce_test_ratio": None if summed is None else round(summed, 3),
         "signals": [f"{cause.value}: {words}" for cause, words in reasons],
     }
     cost = _cost(snapshot, node, one)
@@ -236,8 +242,9 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     known = node.record.suspected_of(SuspicionCause.SLOW)
     waits = policy.move_when_it_pays and confirming is not None and not (known and cost.pays)
     reason = f"cause {cause}: {words}" if words else f"cause {cause}: no second signal"
-    if result and result not in reason:
-        reason = f"{reason}; {result}"
+    for shown in (result, summed_words):
+        if shown and shown not in reason:
+            reason = f"{reason}; {shown}"
     if slow.steps_averaged > 1:
         reason = f"{reason}; not all of its steps are slow"
     count = len(one.ranks)

@@ -34,7 +34,8 @@ class GpuWear:
         """What nodes show now; each at most once an hour (`Inventory.look`)."""
         for node, gpus in gpus_of.items():
             for gpu in gpus:
-                corrected, remapped = gpu.ecc_corrected or 0, gpu.remapped_rows_uncorrectable or 0
+                # A GPU has rows that are remapped or, before Ampere, pages that are retired.
+                corrected, remapped = gpu.ecc_corrected or 0, gpu.remapped_rows_uncorrectable or gpu.retired_pages or 0
                 if gpu.uuid and (corrected or remapped):
                     self._add((node, gpu.uuid), WearSample(now, corrected, remapped, gpu.memory_banks_spent or 0))
         if gpus_of:

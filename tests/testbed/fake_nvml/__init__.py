@@ -27,7 +27,7 @@ SOURCE = Path(__file__).parent / "nvml.c"
 LIBRARY_NAME = "libnvidia-ml.so.1"
 COMPILED = REPOSITORY / "build" / "fake_nvml"
 
-AMPERE, ADA, HOPPER, BLACKWELL = 7, 8, 9, 10
+VOLTA, AMPERE, ADA, HOPPER, BLACKWELL = 5, 7, 8, 9, 10
 """nvmlDeviceArchitecture."""
 
 GPU_IS_LOST = 15
@@ -113,6 +113,8 @@ class FakeGpu:
     remapped_failed: int | None = 0
     banks_low: int | None = 0
     banks_spent: int | None = 0
+    retired_pages: int | None = None
+    retired_pages_pending: int | None = None
     recovery_action: int | None = 0
     pcie_generation: int | None = 5
     pcie_generation_max: int | None = 5
@@ -237,7 +239,35 @@ GB200 = Shape(
         "sm_clock_max_mhz": 2062,
     },
 )
-SHAPES = (A100, H100, H200, B200, GB200, L40S)
+V100 = Shape(
+    H100.buses,
+    {
+        "name": "Tesla V100-SXM2-32GB",
+        "pci_device_id": 0x1DB510DE,
+        "power_milliwatts": 251_000,
+        "power_limit_milliwatts": 300_000,
+        "sm_clock_mhz": 1530,
+        "sm_clock_max_mhz": 1530,
+        "memory_clock_mhz": 877,
+        "memory_clock_max_mhz": 877,
+        "memory_used_bytes": 28 * 2**30,
+        "memory_total_bytes": 32 * 2**30,
+        "pcie_generation": 3,
+        "pcie_generation_max": 3,
+        "nvlinks": 6,
+        "nvlinks_up": 6,
+        "architecture": VOLTA,
+        "fabric_state": None,
+        "sram_threshold_exceeded": None,
+        "remapped_pending": None,
+        "remapped_failed": None,
+        "banks_low": None,
+        "banks_spent": None,
+        "retired_pages": 0,
+        "retired_pages_pending": 0,
+    },
+)
+SHAPES = (V100, A100, H100, H200, B200, GB200, L40S)
 DRIVERS: dict[str, dict[str, Any]] = {
     "525.147.05": {
         "recovery_action": None,

@@ -99,6 +99,8 @@ enum number {
     FABRIC_HEALTH,
     EVENT_KINDS,
     HANG,
+    RETIRED_PAGES,
+    RETIRED_PAGES_PENDING,
     NUMBER_COUNT
 };
 
@@ -110,6 +112,7 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "pcie_replays", "pci_device_id", "power_limit_milliwatts", "power_violation_nanoseconds",
     "thermal_violation_nanoseconds", "sram_threshold_exceeded", "nvlinks", "nvlinks_up", "nvlink_crc_errors",
     "nvlink_replays", "nvlink_rcv_errors", "architecture", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
+    "retired_pages", "retired_pages_pending",
 };
 
 enum text { UUID, BUS_ID, SERIAL, NAME, BOARD_PART_NUMBER, TEXT_COUNT };
@@ -629,6 +632,25 @@ int nvmlDeviceGetRowRemapperHistogram(struct device *device, unsigned int *banks
     banks[3] = (unsigned int)gpu->number[BANKS_LOW];
     banks[4] = (unsigned int)gpu->number[BANKS_SPENT];
     return leave(SUCCESS);
+}
+
+/* Causes: 0 several corrected errors, 1 an uncorrected one; here all pages are of the second. Without room for all of
+ * them only the number is returned. */
+int nvmlDeviceGetRetiredPages(struct device *device, int cause, unsigned int *count, unsigned long long *addresses) {
+    const struct gpu *gpu;
+    int result = enter_gpu(device, &gpu);
+    if (result != SUCCESS) return leave(result);
+    if (!count || cause < 0 || cause > 1) return leave(INVALID_ARGUMENT);
+    if (!gpu->given[RETIRED_PAGES]) return leave(NOT_SUPPORTED);
+    unsigned int room = *count;
+    *count = cause == 1 ? (unsigned int)gpu->number[RETIRED_PAGES] : 0;
+    if (*count > 0 && (!addresses || room < *count)) return leave(INSUFFICIENT_SIZE);
+    for (unsigned int i = 0; i < *count; i++) addresses[i] = 0x1000ull * (i + 1);
+    return leave(SUCCESS);
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(struct device *device, unsigned int *pending) {
+    return read_number(device, RETIRED_PAGES_PENDING, pending);
 }
 
 enum { HOPPER = 9, BLACKWELL = 10 };

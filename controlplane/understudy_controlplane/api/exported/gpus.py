@@ -99,6 +99,8 @@ GPUS: tuple[Metric[Source], ...] = (
         lambda g: g.remapped_rows_failed,
         "DCGM_FI_DEV_ROW_REMAP_FAILURE",
     ),
+    _gpu("gpu_retired_pages", "Retired pages of memory, of GPUs before Ampere.", lambda g: g.retired_pages),
+    _gpu("gpu_retired_pages_pending", "1 while pages wait for a reset.", lambda g: g.retired_pages_pending),
     _gpu("gpu_recovery_action", "What the driver asks for (NVML field 230); 0: nothing.", lambda g: g.recovery_action),
     _gpu("gpu_pcie_replays", "PCIe replays.", lambda g: g.pcie_replays, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
     _gpu("gpu_pcie_width", "PCIe lanes in use.", lambda g: g.pcie_width, "DCGM_FI_DEV_PCIE_LINK_WIDTH"),

@@ -1,0 +1,85 @@
+"""Which GPU a rank uses, from the callbacks of the frameworks through the agent and its NVML to the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.agent.fake_control_plane import FakeControlPlane
+from tests.agent.running_agent import agent_config, running_agent
+from tests.hook.training_site import JOB, TrainingSite
+from tests.testbed.fake_nvml import FakeGpus, build, h100_node
+from understudy_agent.config import NvmlConfig
+from understudy_agent.wire import RankWindow
+
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
+
+TRAINER = """
+import sys
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from understudy.huggingface import UnderstudyCallback
+
+tokens = torch.randint(64, (64, 8))
+Trainer(
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1)),
+    TrainingArguments(
+        sys.argv[1], max_steps=1000000, save_strategy="no", per_device_train_batch_size=1, use_cpu=True,
+        report_to=[], disable_tqdm=True, logging_strategy="no",
+    ),
+    train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
+    callbacks=[UnderstudyCallback()],
+).train()
+"""
+
+LIGHTNING = """
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from understudy.lightning import UnderstudyCallback
+
+
+class Sum(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.model(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+Trainer(
+    max_steps=1000000, callbacks=[UnderstudyCallback()], accelerator="cpu", devices=1, logger=False,
+    enable_progress_bar=False, enable_checkpointing=False,
+).fit(Sum(), torch.utils.data.DataLoader(torch.randn(100000, 4), batch_size=1))
+"""
+
+
+@pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["huggingface", "lightning"])
+def test_a_callback_names_its_gpu_and_the_agent_knows_it_by_nvml(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA counts within the job, where Slurm constrains devices: only the UUID means the same everywhere."""
+    library, state = build(tmp_path / "lib"), tmp_path / "gpus"
+    gpus = h100_node("n1")
+    FakeGpus(state).write(gpus)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+    monkeypatch.setenv("FAKE_NVML_STATE", str(state))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus[5].uuid)
+    with FakeControlPlane() as plane:
+        config = replace(agent_config(tmp_path, plane.url), nvml=NvmlConfig())
+        site = TrainingSite(tmp_path)
+
+        def shown() -> list[RankWindow]:
+            ranks = [window for report in list(plane.reports) for window in report.ranks]
+            return [window for window in ranks if window.job_id == JOB and window.self_seconds]
+
+        with running_agent(config), site.training(script, 1, config.socket):
+            plane.wait_for(lambda _: any(window.gpu_index is not None for window in shown()), 60)
+        report = next(report for report in plane.reports if any(one.gpu_index is not None for one in report.ranks))
+    (index,) = {window.gpu_index for window in report.ranks}
+    assert [gpu.uuid for gpu in report.gpus if gpu.index == index] == [gpus[5].uuid]
