@@ -47,6 +47,17 @@ def test_it_is_found_after_three_hundred_slow_steps(slower: float, blocks: int, 
         )
 
 
+def test_a_gang_that_becomes_slower_by_little_over_days_is_found() -> None:
+    """Its best steps stay what it is compared with."""
+    buffer = StepBuffer(Attempt(0), 2)
+    at, found_at = trained(buffer, 0, 1.0, 1), 0.0
+    for slower in np.arange(1.0, 1.4, 0.01):
+        at = trained(buffer, at, float(slower), 1)
+        if not found_at and slow_gang(buffer.table(b.job().key), b.snapshot()) is not None:
+            found_at = float(slower)
+    assert 1.2 < found_at < 1.25
+
+
 def test_a_restarted_gang_is_compared_with_what_it_did_before() -> None:
     before = StepBuffer(Attempt(0), 2)
     trained(before, 0, 1.0, 3)

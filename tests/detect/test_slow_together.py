@@ -65,10 +65,12 @@ RACKS = {
 }
 
 
-def test_nodes_of_one_rack_that_are_slow_together_are_named_as_the_rack_with_its_cause() -> None:
+@pytest.mark.parametrize("label", ["rack r2", "switch s2", "NVLink block b2", "power p2"])
+def test_nodes_of_one_domain_that_are_slow_together_are_named_as_it_with_its_cause(label: str) -> None:
     hot = [b.node(name, gpus=(b.gpu(0, clock_event_reasons=0x40),)) for name in ("n5", "n6")]
-    (found,) = findings(table(["n5", "n6", "n7"]), *hot, domains=RACKS)
-    assert (found.signal, found.domain, found.nodes) == (Signal.DOMAIN_FAULT, "rack r2", ("n5", "n6", "n7"))
+    domains = {"rack r1": RACKS["rack r1"], label: RACKS["rack r2"], "pod p": RACKS["pod p"]}
+    (found,) = findings(table(["n5", "n6", "n7"]), *hot, domains=domains)
+    assert (found.signal, found.domain, found.nodes) == (Signal.DOMAIN_FAULT, label, ("n5", "n6", "n7"))
     assert "clocks on 2 of them" in found.summary
 
 

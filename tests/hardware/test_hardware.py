@@ -148,8 +148,8 @@ def hook_seen(monkeypatch: pytest.MonkeyPatch, root: bool) -> tuple[str, list[li
 
     monkeypatch.setattr(parts, "output_of", output_of)
     monkeypatch.setattr(parts, "SYSTEMD", Path("/"))
-    monkeypatch.setattr(parts.os, "geteuid", lambda: 0 if root else 1000)
-    monkeypatch.setattr(parts.shutil, "which", lambda _: "/usr/bin/systemd-run")
+    monkeypatch.setattr("os.geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/systemd-run")
     return parts.hook_in_cgroup({"0": "GPU-a", "1": "GPU-b"}, 5)[0], asked
 
 
