@@ -595,7 +595,8 @@ Nothing is broken in it. Gangs train with steps that vary, write checkpoints, ev
 started again and end; agents are upgraded one after another, drivers and kernels node by node with a reboot, the
 control plane twice a day; counters of links, memory and PCIe grow a little; processors, storage and disks are busy;
 GPUs run into their power cap and, for moments, into their temperature. What a healthy fleet does is judgement.
-A run of fewer hours is shown as such.
+Several runs, each with other gangs and events, are added
+up, and one that was ended early counts with its hours.
 """
 
 TRACE_INTRODUCTION = """\

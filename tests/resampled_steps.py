@@ -49,7 +49,7 @@ class ResampledGangs:
         self._stages, self._replicas, _ = self._recorded.shape
         self._gangs = gangs
         self._order = None if shuffled_each_step else self._orders((gangs, 1, self._replicas))
-        self._slow: tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], float] | None = None
+        self._slow: tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], float, int] | None = None
         self._longest = False
         self.times = np.empty((gangs, self._stages, self._replicas, 0), np.float32)
         self.steps = 0
@@ -58,13 +58,15 @@ class ResampledGangs:
         self._replica_of = (gang * self._replicas + replica).ravel().astype(np.int64)
         self.ranks = len(self._roles)
 
-    def slow_down(self, by: float, *, longest: bool = False) -> list[int]:
-        """One rank of each gang from now on. `longest`: its replica has the longest sequences in each step."""
+    def slow_down(self, by: float, *, longest: bool = False, every: int = 1) -> list[int]:
+        """One rank of each gang from now on, in one step of `every`. `longest`: its replica has the longest sequences
+        in each step.
+        """
         stages = self._rng.integers(0, self._stages, self._gangs)
         replicas = self._rng.integers(0, self._replicas, self._gangs)
         if longest and self._order is not None:  # in the mean, because it stays the same one
             replicas = self.times.sum(axis=(1, 3)).argmax(axis=1)
-        self._slow, self._longest = (stages, replicas, by), longest and self._order is None
+        self._slow, self._longest = (stages, replicas, by, every), longest and self._order is None
         ranks = (np.arange(self._gangs) * self._stages + stages) * self._replicas + replicas
         return [int(rank) for rank in ranks]
 
@@ -73,10 +75,11 @@ class ResampledGangs:
         order = self._orders((self._gangs, steps, self._replicas)) if self._order is None else self._order
         times = self._recorded[:, order, which].transpose(1, 0, 3, 2).copy()
         if self._slow is not None:
-            stages, replicas, by = self._slow
+            stages, replicas, by, every = self._slow
             if self._longest:
                 _exchange(times, replicas, times.sum(axis=1).argmax(axis=1))
-            times[np.arange(self._gangs), stages, replicas] *= 1 + by
+            slow = np.arange(self.steps, self.steps + steps) % every == 0
+            times[np.arange(self._gangs), stages, replicas] *= np.where(slow, 1 + by, 1).astype(np.float32)
         self.times = np.concatenate([self.times, times], axis=3)[..., -STEPS_KEPT:]
         self.steps += steps
 
@@ -109,14 +112,16 @@ def _exchange(times: Floats, replicas: npt.NDArray[np.intp], longest: npt.NDArra
     )
 
 
-def steps_to_detection(gangs: ResampledGangs, by: float, *, longest: bool = False, known: bool = True) -> list[int]:
-    """In each gang a rank is slower from step 100 to 220: after how many steps each is named; those that are not are
-    left out. Fails where another rank is named.
+def steps_to_detection(
+    gangs: ResampledGangs, by: float, *, longest: bool = False, known: bool = True, every: int = 1
+) -> list[int]:
+    """In each gang a rank is slower from step 100 to 220, in one step of `every`: after how many steps each is named;
+    those that are not are left out. Fails where another rank is named.
     """
     gangs.train(90)
     half = Straggler().window_steps // 2
     gangs.train(half)
-    slow = gangs.slow_down(by, longest=longest)
+    slow = gangs.slow_down(by, longest=longest, every=every)
     taken: dict[int, int] = {}
     for steps in range(half, 121, half):
         gangs.train(half)

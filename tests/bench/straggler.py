@@ -30,6 +30,8 @@ TRACE_ROUNDS = 100
 ALARM_PEERS = (4, 8, 16, 64, 256)
 CURVE_PEERS = (3, 4, 8, 16, 32, 64, 128)
 SLOWDOWNS = (0.03, 0.05, 0.10, 0.20)
+NOW_AND_THEN = (0.20, 0.30, 0.50, 1.0)
+"""Slowdowns of some steps only."""
 DRAWING = Path(__file__).resolve().parents[2] / "docs" / "straggler.svg"
 
 
@@ -98,6 +100,23 @@ def where_work_varies() -> list[Result]:
     return results
 
 
+def in_some_steps() -> list[Result]:
+    """A rank of the real job that is slow in every second or third step only."""
+    results: list[Result] = []
+    for known in (True, False):
+        for every in (2, 3):
+            for slower in NOW_AND_THEN:
+                gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(slower * 100))
+                found = resampled_steps.steps_to_detection(gangs, slower, known=known, every=every)
+                what = f"{'replicas' if known else 'none'}_every_{every}"
+                name = f"straggler_trace_{what}_{slower * 100:.0f}_percent"
+                results.append(result(f"{name}_found", "1", [len(found) / TRACE_GANGS], {}, more_is_better=True))
+                print(
+                    f"{name}: {len(found)} of {TRACE_GANGS}, steps {median(found or [0]):.0f}, {max(found, default=0)}"
+                )
+    return results
+
+
 def alarms_where_work_varies(rank_days: float) -> Result:
     rates = []
     for each_step in (True, False):
@@ -160,7 +179,7 @@ def main() -> int:
     timing = speed()
     print(f"{timing.name}: median {timing.median * 1000:.0f} ms, worst {timing.worst * 1000:.0f} ms")
     found, drawn = curves()
-    varied = [*where_work_varies(), alarms_where_work_varies(arguments.trace_rank_days)]
+    varied = [*where_work_varies(), *in_some_steps(), alarms_where_work_varies(arguments.trace_rank_days)]
     DRAWING.write_text(draw(drawn))
     print(write("straggler", [timing, alarms(arguments.rank_days), *found, *varied]))
     return 0

@@ -25,6 +25,13 @@ def test_a_slow_rank_is_found_beside_others_of_its_replica(slower: float, within
     assert max(taken) <= within
 
 
+@pytest.mark.parametrize(("slower", "every", "within"), [(0.2, 2, 60), (0.5, 2, 40), (0.2, 3, 80), (1.0, 3, 40)])
+def test_a_rank_that_is_slow_in_some_steps_only_is_found_as_well(slower: float, every: int, within: int) -> None:
+    taken = steps_to_detection(ResampledGangs(5, JUDGED, seed=1), slower, every=every)
+    assert len(taken) == 5
+    assert max(taken) <= within
+
+
 def test_also_where_its_replica_has_the_longest_sequences() -> None:
     taken = steps_to_detection(ResampledGangs(5, JUDGED, seed=2), 0.05, longest=True)
     assert len(taken) == 5
