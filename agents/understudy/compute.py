@@ -43,7 +43,7 @@ class ComputeTest:
     ) -> None:
         self._monitor = monitor
         self._sum_up: Callable[[], Times] | None = None
-        self._every = max(EVERY_MIN, every)
+        self.every = max(EVERY_MIN, every)
         self._multiply = multiply
         self._pending: tuple[int, Times, Times | None] | None = None
 
@@ -64,7 +64,7 @@ class ComputeTest:
                 self._pending = None
                 self._monitor.note_compute(step, seconds, summed)
         number = self._monitor.step_number
-        if number is not None and number % self._every == 0:
+        if number is not None and number % self.every == 0:
             begun = perf_counter()
             summing = self._summing()  # first: the other ranks of the group wait for it, whatever becomes of the rest
             self._pending = (number, self._multiply(), summing)
@@ -125,7 +125,7 @@ def watch_compute(
 
     With `group`, such as the ranks of a node, its ranks also do a short all-reduce after these steps. Then each of them
     has to call this, give its steps the same numbers, and end its last step before any closes its monitor: the others
-    would wait for it. Where one of them cannot take part from the beginning, none does.
+    would wait for it. Where one of them cannot take part from the beginning, or has another `every`, none does.
     """
     test: ComputeTest | None = None
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -165,10 +165,12 @@ def _multiplications(where: torch.device) -> Callable[[], Times]:
 
 
 def _sum_in(group: dist.ProcessGroup, where: torch.device, test: ComputeTest | None) -> None:
-    """All ranks of the group agree here whether they do it."""
-    able = torch.tensor([float(test is not None)], device=where)
+    """All ranks of the group agree here whether they do it, and after which steps."""
+    every = 0.0 if test is None else float(test.every)
+    able = torch.tensor([every, -every], device=where)
     dist.all_reduce(able, dist.ReduceOp.MIN, group)
-    if test is None or not able.item():
+    least, most = able.tolist()
+    if test is None or not 0 < least == -most:
         return
     on_gpu = where.type == "cuda"
     count, kind = (NUMBERS_ON_GPU, torch.bfloat16) if on_gpu else (NUMBERS_ON_CPU, torch.float32)

@@ -102,7 +102,7 @@ dist.init_process_group("gloo")
 monitor = Monitor() if os.environ["RANK"] != ALONE else Monitor(socket="/nonexistent")
 if os.environ["RANK"] == ALONE:
     monitor.close()
-test = watch_compute(monitor, every=10, device="cpu", group=dist.group.WORLD)
+test = watch_compute(monitor, every=EVERY, device="cpu", group=dist.group.WORLD)
 assert (test is None) == (os.environ["RANK"] == ALONE)
 for step in monitor.steps(range(10**9)):
     time.sleep(0.01)
@@ -118,7 +118,7 @@ def summed(plane: FakeControlPlane) -> dict[int, float | None]:
 def test_ranks_of_a_group_do_an_all_reduce_after_the_same_steps(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:
-    script = GANG.replace("ALONE", "'none'")
+    script = GANG.replace("ALONE", "'none'").replace("EVERY", "10")
     with running_agent(config), TrainingSite(tmp_path).training(script, 4, config.socket):
         plane.wait_for(lambda plane: len(summed(plane)) == 4, 60)
     assert all(seconds is not None and 0 < seconds < 5 for seconds in summed(plane).values())
@@ -127,7 +127,16 @@ def test_ranks_of_a_group_do_an_all_reduce_after_the_same_steps(
 def test_where_a_rank_cannot_take_part_none_waits_for_it(
     plane: FakeControlPlane, config: Config, tmp_path: Path
 ) -> None:
-    script = GANG.replace("ALONE", "'1'")
+    script = GANG.replace("ALONE", "'1'").replace("EVERY", "10")
     with running_agent(config), TrainingSite(tmp_path).training(script, 3, config.socket):
         plane.wait_for(lambda plane: len(summed(plane)) == 2, 60)
     assert set(summed(plane).values()) == {None}, "their GPUs are tested, each by itself"
+
+
+def test_ranks_that_would_do_it_after_other_steps_do_none(
+    plane: FakeControlPlane, config: Config, tmp_path: Path
+) -> None:
+    script = GANG.replace("ALONE", "'none'").replace("EVERY", "10 + int(os.environ['RANK'])")
+    with running_agent(config), TrainingSite(tmp_path).training(script, 2, config.socket):
+        plane.wait_for(lambda plane: len(summed(plane)) == 2, 60)
+    assert set(summed(plane).values()) == {None}
