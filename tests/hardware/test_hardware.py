@@ -122,7 +122,7 @@ def test_a_gang_goes_on_in_the_process_of_the_rank_that_stays() -> None:
     assert "went on in the same process; first step of the next launch" in lines[0]
 
 
-def test_a_rank_that_does_not_leave_its_gang_is_said_to_have_been_replaced() -> None:
+def test_a_rank_that_does_not_leave_its_gang_is_reported_as_replaced() -> None:
     lines, _ = parts.described({"backend": "nccl", "left_after_seconds": None, "first_step_after_seconds": 31.5})
     assert lines == [
         "nccl: the rank that stayed did not leave its gang and was ended: another process took its place; first step "
@@ -161,7 +161,7 @@ def test_under_a_cgroup_the_hook_sees_one_gpu_which_cuda_numbers_from_0(monkeypa
     assert {"--setenv=CUDA_VISIBLE_DEVICES=0", "--setenv=SLURM_STEP_GPUS=1"} <= set(command)
 
 
-def test_without_root_the_cgroup_is_not_tried_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_cgroup_is_not_tried_and_the_report_names_that(monkeypatch: pytest.MonkeyPatch) -> None:
     line, asked = hook_seen(monkeypatch, root=False)
     assert asked == []
     assert "needs root and systemd" in line
