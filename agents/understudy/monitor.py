@@ -426,6 +426,14 @@ class Monitor:
         """How long the tests of the GPU took after this step (`compute`)."""
         self._outbox.training.compute = (step, seconds, all_reduce)
 
+    def note_wrong_result(self, step: int, how: str) -> None:
+        """That this step, computed again, gave another result (`recompute`)."""
+        link = self._link
+        if link is not None:
+            notice = {"type": "anomaly", "kind": "recompute_differs", "step": step, "value": how[:64], "usual": 0.0}
+            self._outbox.add_notice({**notice, "at": time.time()})
+            link.wake()
+
     def note_entered(self, name: str) -> None:
         """Records a collective that does not block this thread; call note_left() when it is done."""
         self._outbox.collectives.enter(name)

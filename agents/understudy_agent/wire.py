@@ -492,12 +492,13 @@ class AnomalyKind(WireEnum):
     LOSS_JUMP = "loss_jump"
     GRAD_NORM_NAN = "grad_norm_nan"
     GRAD_NORM_JUMP = "grad_norm_jump"
+    RECOMPUTE_DIFFERS = "recompute_differs"
 
 
 class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
-    """A rank's loss or gradient norm was NaN or infinite, or jumped to several times the usual value, at this step;
-    sent again with `until` when it was as before from that step on. Key: (job, restart_count, launch, rank, kind, step,
-    until).
+    """A rank's loss or gradient norm was NaN or infinite, or jumped to several times the usual value, at this step, or
+    the step gave another result when it was computed again; sent again with `until` when it was as before from that
+    step on. Key: (job, restart_count, launch, rank, kind, step, until).
     """
 
     job_id: Count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from tests import builders as b
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.finding import Signal
-from understudy_controlplane.fleet.job import Attempt, FirstNan, JobKey
-from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.job import Attempt, FirstNan, JobKey, WrongResult
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
@@ -63,3 +64,31 @@ def test_keeping_up_does_not_clear_it() -> None:
     suspect = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.CORRUPTION), agent_seen_at=b.NOW)
     snapshot = b.snapshot(b.node("n3", record=suspect), first_nans=(nan(), nan(8)))
     assert decide(snapshot, detect(snapshot, b.config()), b.config()) == []
+
+
+def wrong(node: str = "n3", job_id: int = 7, step: int = 3000, at: float = b.NOW - 60) -> WrongResult:
+    return WrongResult(JobKey(b.CLUSTER, job_id, 500), node, 2, step, at)
+
+
+def computed_wrong(*results: WrongResult, nodes: Sequence[NodeView] = ()) -> set[str]:
+    found = detect(b.snapshot(*nodes, wrong_results=results), b.config())
+    return {finding.node for finding in found if finding.signal is Signal.CORRUPTION_SUSPECTED}
+
+
+def test_a_node_whose_step_gave_another_result_when_computed_again_is_a_suspect() -> None:
+    assert computed_wrong(wrong()) == {"n3"}
+    assert computed_wrong(wrong(), wrong("n4", job_id=8)) == {"n3", "n4"}
+    snapshot = b.snapshot(wrong_results=(wrong(), wrong(step=4000, at=b.NOW - 5)))
+    (decision,) = decide(snapshot, detect(snapshot, b.config()), b.config())
+    assert (decision.row, decision.to_state, decision.plan) == (150, NodeState.SUSPECT, None)
+    assert "step 4000 of job 7 gave another result when rank 2 computed it again there" in decision.reason
+    assert "and 1 other steps did" in decision.reason
+
+
+def test_a_job_that_gives_other_results_on_several_nodes_is_not_deterministic() -> None:
+    assert computed_wrong(wrong(), wrong("n4")) == set()
+
+
+def test_a_result_from_before_the_node_was_cleared_does_not_count() -> None:
+    cleared = b.node("n3", record=NodeRecord("n3", cleared_at=b.NOW - 30, agent_seen_at=b.NOW - 9))
+    assert computed_wrong(wrong(), nodes=[cleared]) == set()

@@ -42,6 +42,7 @@ from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted,
 
 FRAMEWORKS = {
     "compute": {"torch"},
+    "recompute": {"torch"},
     "dcp": {"torch"},
     "torch_save": {"torch"},
     "safetensors": {"safetensors", "torch"},

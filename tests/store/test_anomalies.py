@@ -321,6 +321,13 @@ def test_where_nan_was_first(engine: Engine, report: Report) -> None:
     assert CheckpointStore(engine).first_nans(b.NOW + 9) == ()
 
 
+def test_steps_that_gave_another_result_are_found_with_their_node(engine: Engine, report: Report) -> None:
+    report("n2", anomaly(50, rank=2, kind=AnomalyKind.RECOMPUTE_DIFFERS), anomaly(51, rank=1))
+    (wrong,) = CheckpointStore(engine).wrong_results(b.NOW - 9)
+    assert (wrong.job, wrong.node, wrong.rank, wrong.step) == (JOB.key, "n2", 2, 50)
+    assert CheckpointStore(engine).wrong_results(b.NOW + 9) == ()
+
+
 def test_on_one_node_none_is_first(engine: Engine) -> None:
     alone = b.job(nodes=("n1",))
     known = FleetStore(engine).see_jobs([alone], b.NOW)[0]

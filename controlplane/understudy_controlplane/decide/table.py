@@ -171,7 +171,7 @@ TABLE: tuple[Row, ...] = (
     Row(141, (SUSPECT,), (Signal.HEALTH_SUSPECTED,), None, Action.NOTHING,
         "it still looks wrong", suspects=SuspicionCause.HEALTH),
     Row(150, (IN_SERVICE, PROBATION), (Signal.CORRUPTION_SUSPECTED,), SUSPECT, Action.NOTHING,
-        "the program may have caused the NaN: the node is a suspect until a self-check",
+        "the program may have caused it: the node is a suspect until a self-check",
         suspects=SuspicionCause.CORRUPTION),
     Row(151, (IN_SERVICE, SUSPECT, UNKNOWN, QUARANTINED), (Signal.LEMON,), None, Action.NOTHING,
         "a score is no fault: a person decides, and it is taken last as a spare"),

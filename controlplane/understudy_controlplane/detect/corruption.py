@@ -1,16 +1,18 @@
-"""Silent data corruption: a node that is the first to show NaN, again and again.
+"""Silent data corruption: a node that is the first to show NaN, again and again, or on which a step gave another result
+when it was computed again.
 
 NaN spreads to every rank with the next collective, and a fault in the program or the data makes it as well as a GPU
-that computes wrong. So who shows it later, together with others, or only once is accused of nothing.
+that computes wrong. So who shows it later, together with others, or only once is accused of nothing. A job whose steps
+give other results on several nodes is not deterministic, which accuses none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.job import FirstNan
+from understudy_controlplane.fleet.job import FirstNan, JobKey, WrongResult
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -30,6 +32,32 @@ def corruption(snapshot: Snapshot) -> Iterator[Finding]:
             "run `understudy selfcheck` there",
             Evidence({"attempts": len(seen), "jobs": list(jobs), "steps": [one.step for one in seen]}),
         )
+    for node, wrong in computed_wrong(snapshot).items():
+        last = max(wrong, key=lambda one: one.received_at)
+        known: list[Json] = [*dict.fromkeys(one.job.job_id for one in wrong)]
+        job, rank, step = last.job.job_id, last.rank, last.step
+        yield Finding(
+            Signal.CORRUPTION_SUSPECTED,
+            "corruption.recompute",
+            node,
+            last.received_at,
+            f"step {step} of job {job} gave another result when rank {rank} computed it again there"
+            f"{f', and {len(wrong) - 1} other steps did' if len(wrong) > 1 else ''}: it may compute wrong",
+            Evidence({"jobs": known, "steps": [one.step for one in wrong]}),
+        )
+
+
+def computed_wrong(snapshot: Snapshot) -> dict[str, list[WrongResult]]:
+    """Node → the wrong results since it was last cleared, of jobs in which it is the only node with such."""
+    nodes_of: dict[JobKey, set[str]] = {}
+    for one in snapshot.wrong_results:
+        nodes_of.setdefault(one.job, set()).add(one.node)
+    found: dict[str, list[WrongResult]] = {}
+    for one in snapshot.wrong_results:
+        node = snapshot.nodes.get(one.node)
+        if len(nodes_of[one.job]) == 1 and node is not None and one.received_at > node.record.cleared_at:
+            found.setdefault(one.node, []).append(one)
+    return found
 
 
 def suspected(snapshot: Snapshot) -> dict[str, list[FirstNan]]:

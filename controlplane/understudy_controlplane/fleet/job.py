@@ -269,6 +269,17 @@ class StoredAnomaly:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongResult:
+    """A step that a rank has computed again gave another result."""
+
+    job: JobKey
+    node: str
+    rank: int
+    step: int
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FirstNan:
     """Where an attempt of a job on several nodes showed its first NaN."""
 

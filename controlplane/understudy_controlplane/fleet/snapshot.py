@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
-from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal
+from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
@@ -64,6 +64,7 @@ class Snapshot:
     exclusions: Mapping[JobKey, Mapping[str, float]] = field(default_factory=dict)
     """Nodes that the control plane excluded for a job within the last week, and when that was decided last."""
     refusals: tuple[Refusal, ...] = ()  # of the last day: jobs that Understudy's Prolog kept off a node
+    wrong_results: tuple[WrongResult, ...] = ()  # of the last days
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
     lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
     gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives

@@ -1,11 +1,11 @@
-"""Keeps the results of slow queries over weeks of history: where NaN appeared first, and lemon signals."""
+"""Keeps the results of slow queries over weeks of history: where NaN appeared first, wrong results, lemon signals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from understudy_controlplane.detect.lemon import excluded_by
-from understudy_controlplane.fleet.job import FirstNan, Job
+from understudy_controlplane.fleet.job import FirstNan, Job, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
 from understudy_controlplane.observe.sources import CheckpointReads, LemonReads
@@ -18,18 +18,19 @@ class NodeHistory:
     def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads) -> None:
         self._checkpoints = checkpoints
         self._lemons = lemons
-        self._first_nans: tuple[FirstNan, ...] = ()
-        self._newest_anomaly, self._nans_read_at = 0, 0.0
+        self._anomalies: tuple[tuple[FirstNan, ...], tuple[WrongResult, ...]] = (), ()
+        self._newest_anomaly, self._anomalies_read_at = 0, 0.0
         self._lemon_signals: dict[str, LemonSignals] = {}
         self._lemons_read_at = 0.0
 
-    def first_nans(self, now: float) -> tuple[FirstNan, ...]:
+    def anomalies(self, now: float) -> tuple[tuple[FirstNan, ...], tuple[WrongResult, ...]]:
         """Read again when there is a new anomaly, and every five minutes to drop old ones."""
         newest = self._checkpoints.newest_anomaly()
-        if newest != self._newest_anomaly or not 0 <= now - self._nans_read_at < AGE_MAX_SECONDS:
-            self._first_nans = self._checkpoints.first_nans(now - EVENT_AGE_MAX_SECONDS)
-            self._newest_anomaly, self._nans_read_at = newest, now
-        return self._first_nans
+        if newest != self._newest_anomaly or not 0 <= now - self._anomalies_read_at < AGE_MAX_SECONDS:
+            since = now - EVENT_AGE_MAX_SECONDS
+            self._anomalies = self._checkpoints.first_nans(since), self._checkpoints.wrong_results(since)
+            self._newest_anomaly, self._anomalies_read_at = newest, now
+        return self._anomalies
 
     def lemon_signals(self, jobs: Iterable[Job], days: float, now: float) -> dict[str, LemonSignals]:
         """By node. Read again every five minutes: a count over weeks does not change within a tick."""

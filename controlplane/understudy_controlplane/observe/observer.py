@@ -165,6 +165,7 @@ class Observer:
             if (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
         }
         saved = self._saved_at(running, nodes, now)
+        first_nans, wrong_results = self._history.anomalies(now)
         return Snapshot(
             now=now,
             monotonic=monotonic,
@@ -189,7 +190,8 @@ class Observer:
             releases=past.releases_since(hour_ago),
             exclusions=past.exclusions_since(now - WEEK_SECONDS),
             refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
-            first_nans=self._history.first_nans(now),
+            first_nans=first_nans,
+            wrong_results=wrong_results,
             lemon_signals=self._history.lemon_signals(jobs.values(), config.lemon.days, now),
             attempts=past.attempts_since(attempts_since),
             quarantined_at=stores.repairs.quarantined_since(week_ago),

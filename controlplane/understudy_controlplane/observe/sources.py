@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.job import Checkpoint, FirstNan, Job, JobKey, KnownJob, Refusal
+from understudy_controlplane.fleet.job import Checkpoint, FirstNan, Job, JobKey, KnownJob, Refusal, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
@@ -39,6 +39,8 @@ class CheckpointReads(Protocol):
     def newest_anomaly(self) -> int: ...
     def complete_checkpoints(self, job: JobKey) -> Sequence[Checkpoint]: ...
     def first_nans(self, since: float) -> tuple[FirstNan, ...]: ...
+
+    def wrong_results(self, since: float) -> tuple[WrongResult, ...]: ...
 
 
 class LaunchReads(Protocol):

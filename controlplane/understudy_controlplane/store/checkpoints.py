@@ -33,6 +33,7 @@ from understudy_controlplane.fleet.job import (
     StoredAnomaly,
     StoredRestoreReport,
     WrittenCheckpoint,
+    WrongResult,
 )
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -91,6 +92,19 @@ def _first_nans() -> Select[Any]:
 
 
 _FIRST_NANS = _first_nans()
+
+
+def _wrong_results() -> Select[Any]:
+    table, job = tables.anomaly, tables.job
+    columns = (job.c.cluster, job.c.job_id, job.c.submit_at, table.c.node, table.c.rank, table.c.step)
+    return (
+        select(*columns, table.c.received_at)
+        .join(job, job.c.id == table.c.job)
+        .where(table.c.kind == AnomalyKind.RECOMPUTE_DIFFERS.value, table.c.received_at >= bindparam("since"))
+    )
+
+
+_WRONG_RESULTS = _wrong_results()
 
 
 def _anomalies() -> Select[Any]:
@@ -319,6 +333,16 @@ class CheckpointStore:
                     min(row.received_at, before.received_at) if before else row.received_at,
                 )
         return tuple(found.values())
+
+    def wrong_results(self, since: float) -> tuple[WrongResult, ...]:
+        """Steps that were computed again since then, and gave another result."""
+        with reading(self._engine) as connection:
+            return tuple(
+                WrongResult(
+                    JobKey(row.cluster, row.job_id, row.submit_at), row.node, row.rank, row.step, row.received_at
+                )
+                for row in connection.execute(_WRONG_RESULTS, {"since": since})
+            )
 
     def trust(self, job_row: int, entry: AuditEntry) -> int:
         """A person trusts the job's checkpoints: nothing known up to now makes them suspect. The number of the
