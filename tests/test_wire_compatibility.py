@@ -21,7 +21,7 @@ from understudy_controlplane.ingest.decode import decode_report
 RELEASES = sorted(path.name for path in RECORDED.iterdir())
 MESSAGES = [(release, name) for release in RELEASES for name in sorted(recorded(release))]
 
-MAPS = {"bad", "places", "domains", "versions"}
+MAPS = {"bad", "places", "domains", "versions", "unwell"}
 """Fields whose keys are data, and not names that a release could add to."""
 
 

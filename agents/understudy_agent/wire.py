@@ -794,6 +794,7 @@ class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     nodes_min: Count = 1  # it continues with no fewer
     group_sizes: Text = ""  # of the ranks' groups, as the command's own options name them: "tp=8 pp=4", also cp and ep
     ranks_per_node: Count = 0  # 0: not known yet
+    unwell: dict[Name, Text] = {}  # nodes whose self-check failed before the first launch, and why
 
 
 class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -46,6 +46,7 @@ STATE: LauncherState = {
     "nodes_min": 2,
     "group_sizes": "tp=8",
     "ranks_per_node": 8,
+    "unwell": {"n3": "GPU 3: 12 wrong elements"},
 }
 NEXT: LauncherState = {**STATE, "launch": 1, "seats": ("n1", "n3"), "spares": (), "lost": ("n2",)}
 STARTED: messages.LaunchStarted = {

@@ -53,7 +53,9 @@ def gang(**changes: Any) -> Gang:
 
 def scene(of: Gang | None = GANG, **values: Any) -> Snapshot:
     gangs = {JOB.key: of} if of is not None else {}
-    return b.snapshot(*values.pop("nodes", ()), jobs=[JOB], spares=("n7", "n8"), gangs=gangs, **values)
+    return b.snapshot(
+        *values.pop("nodes", ()), jobs=values.pop("jobs", [JOB]), spares=("n7", "n8"), gangs=gangs, **values
+    )
 
 
 def fault(node: str, dead: bool = False) -> Finding:
@@ -406,3 +408,13 @@ def test_a_gang_that_waits_for_a_node_of_an_administrator_has_an_incident() -> N
     drained = b.node("n2", NodeState.FOREIGN_DRAIN)
     decision = judged(scene(nodes=(drained,)), hang("n2"))
     assert (decision.row, decision.opens_incident) == (101, True)
+
+
+def test_a_node_whose_self_check_failed_before_the_first_launch_is_recorded_and_no_more() -> None:
+    unwell = {"n4": "GPU 3: 12 wrong elements", "n7": "a node of other jobs"}
+    snapshot = scene(gang(unwell=unwell), jobs=[b.job(nodes=("n1", "n2", "n3", "n4"))])
+    (found,) = launches(snapshot)
+    assert (found.signal, found.node, found.rule) == (Signal.RECORDED, "n4", "launches.selfcheck")
+    assert "GPU 3: 12 wrong elements; `understudy node validate n4 REASON` tests it" in found.summary
+    decision = judged(snapshot, found)
+    assert (decision.subject, decision.to_state, decision.plan) == ("n4", None, None)

@@ -469,3 +469,50 @@ def test_a_node_on_which_programs_start_slowly_is_not_lost(gang: LocalGang) -> N
     gang.finish()
     assert gang.exit_code() == 0
     assert gang.rows() == ["L10"]
+
+
+# -- the self-check before the first launch ---------------------------------------------------------------------------
+
+
+def checked(command: str) -> list[str]:
+    return [*THREE, "--selfcheck", "--selfcheck-command", command]
+
+
+BAD_N2 = 'echo "GPU 3: 12 wrong elements"; [ $SLURMD_NODENAME != n2 ]'
+
+
+def test_a_node_that_fails_its_self_check_is_replaced_before_any_rank_starts(gang: LocalGang) -> None:
+    gang.start(checked(f"{BAD_N2} && [ $SLURMD_NODENAME != n4 ]"), nodes=6)
+    gang.wait_for_launch(0, 3)
+    assert gang.nodes(0) == ["n1", "n5", "n3"]
+    failed = {one["node"]: one["why"] for one in gang.events("selfcheck_failed")}
+    assert failed == dict.fromkeys(("n2", "n4"), "GPU 3: 12 wrong elements")
+    assert [one["node"] for one in gang.events("spare_bad")] == ["n4"], "a spare that fails is not used either"
+    assert gang.rows() == ["L50"]
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_without_a_spare_the_launcher_names_the_node_what_failed_and_what_to_do(gang: LocalGang) -> None:
+    gang.start([*checked(BAD_N2), "--wait-for-requeue", "0.1"], nodes=3)
+    assert gang.exit_code() == 75
+    assert "n2: its self-check failed: GPU 3: 12 wrong elements; run `" in gang.output
+    assert "ask sbatch for --exclude=n2" in gang.output
+    assert gang.ranks(0) == []
+
+
+def test_where_most_nodes_fail_the_check_is_the_cause_and_the_gang_starts(gang: LocalGang) -> None:
+    gang.start(checked("exit 1"), nodes=4)
+    gang.wait_for_launch(0, 3)
+    assert "the self-check failed on 4 nodes (n" in gang.output
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
+def test_a_check_that_cannot_run_keeps_no_node_from_the_gang_and_later_launches_have_none(gang: LocalGang) -> None:
+    gang.start(checked("echo ran >>$HOME/ran.$SLURMD_NODENAME; exit 127"), gang.simple("exit:0:n3:7"), nodes=4)
+    gang.wait_for_launch(1, 3)
+    assert "could not run on 4 nodes" in gang.output
+    assert [(gang.home / f"ran.n{number}").read_text() for number in range(1, 5)] == ["ran\n"] * 4
+    gang.finish()
+    assert gang.exit_code() == 0

@@ -22,11 +22,12 @@ from understudy_agent.launch.case import OutOfSpares
 from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.events import Events
+from understudy_agent.launch.first_check import Checked, check
 from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import UsageError, parse
 from understudy_agent.launch.progress import FileProgress, TimeAlive
-from understudy_agent.launch.protocol import LINE_BYTES_MAX, Lines, ProtocolError, encode, number
+from understudy_agent.launch.protocol import LINE_BYTES_MAX, SECRET_VARIABLE, Lines, ProtocolError, encode, number
 from understudy_agent.launch.slurm import Allocation, NodeStates, down_nodes, srun_arguments
 from understudy_agent.launch.steps import Step, Steps
 from understudy_agent.launch.task import Part, rank_environment
@@ -440,3 +441,16 @@ def test_sizes_of_groups_are_read_from_the_options_of_the_command() -> None:
     assert group_sizes(command) == "tp=8 pp=4"
     wrong = ["train", "tensor-parallel-size", "8", "--context-parallel-size", "1", "--expert-model-parallel-size"]
     assert group_sizes(wrong) == ""
+
+
+@pytest.mark.integration
+def test_what_a_self_check_before_the_first_launch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, "secret")
+    assert check("exit 0", 0) == Checked()
+    assert check("echo GPU 1 well; echo GPU 3: wrong; echo selfcheck: failed; exit 1", 8) == Checked(
+        failed="GPU 3: wrong; selfcheck: failed"
+    )
+    assert check("echo has ${GPUS:+--gpus $GPUS}$UNDERSTUDY_LAUNCH_SECRET; exit 1", 8).failed == "has --gpus 8"
+    assert check("echo has ${GPUS:+--gpus $GPUS}; exit 1", 0).failed == "has"
+    assert check("no-such-program 2>/dev/null", 8) == Checked(impossible="exit code 127")
+    assert check("sleep 60", 8, seconds=0.1) == Checked(impossible="it took more than 0.1 s")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_agent.launch.earlier_launcher import introduce
+from understudy_agent.launch.first_check import Checked
 from understudy_agent.launch.protocol import ProtocolError, encode
 from understudy_agent.launch.tls import connect_pinned
 
@@ -68,6 +69,8 @@ class Greeting:
     generation: int
     port: int
     """The seat's own, for the gang's rendezvous."""
+    checked: Checked | None = None
+    """Of the node, before the first launch."""
 
 
 def join(greeting: Greeting, launcher_port: int) -> socket.socket:
@@ -117,8 +120,9 @@ def greet(link: socket.socket, greeting: Greeting, again: Mapping[str, object] |
             step=os.environ.get("SLURM_STEP_ID", ""),
             address=link.getsockname()[0],
             port=greeting.port,
-            gpus=_gpu_count(),
+            gpus=gpu_count(),
             again=again,
+            checked=None if greeting.checked is None else [greeting.checked.failed, greeting.checked.impossible],
         )
         link.sendall(hello)
         while (answer := link.recv(1)) != b"\n":  # it sends a beat at once, and other messages may follow
@@ -130,7 +134,7 @@ def greet(link: socket.socket, greeting: Greeting, again: Mapping[str, object] |
     return link
 
 
-def _gpu_count() -> int:
+def gpu_count() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible:
         return len([one for one in visible.split(",") if one and one != "NoDevFiles"])

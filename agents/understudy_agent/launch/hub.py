@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_agent.launch.first_check import Checked
 from understudy_agent.launch.ports import bind_a_port
 from understudy_agent.launch.protocol import (
     BEAT,
@@ -43,6 +44,7 @@ HANDSHAKE_SECONDS_A_PASS = 0.004
 NO_FILES_SECONDS = 0.2
 LAUNCHER_BEAT_SECONDS = 3.0
 _ALSO = "also"
+UNCHECKED = Checked()
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +66,7 @@ class SeatLink:
     gpus: int = 0
     again: Mapping[str, Any] | None = None
     """What a seat reports that had another connection to a launcher of this job."""
+    checked: Checked = UNCHECKED
     last_message_at: float = 0.0
     open: bool = True
 
@@ -285,6 +288,7 @@ class Hub:
         link.again = message.get("again")
         if not isinstance(link.again, dict | None):
             raise ProtocolError(f"hello: again is {link.again!r}")
+        link.checked = _checked(message.get("checked"))
         link.node = text(message, "node")
         link.lines.bytes_max = LINE_BYTES_MAX
         self._unverified.pop(link, None)
@@ -312,6 +316,15 @@ class Hub:
             self._links.pop(link, None)
             self._unverified.pop(link, None)
             self._beats.remove(link)
+
+
+def _checked(value: object) -> Checked:
+    """Raises ProtocolError."""
+    if value is None:
+        return UNCHECKED
+    if not (isinstance(value, list) and len(value) == 2 and all(isinstance(one, str) for one in value)):
+        raise ProtocolError(f"hello: checked is {value!r}")
+    return Checked(*value)
 
 
 def silence_of(link: SeatLink, now: float) -> float:

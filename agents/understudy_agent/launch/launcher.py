@@ -190,6 +190,7 @@ class Launcher:
         step = steps.get(memory.launch.generation)
         self._launch = remembered(memory.launch, step or ended_step(memory.launch.generation))
         self._begun_on = self._launch.seats if self._launch.began_at is not None else ()
+        self._steps.checks = self._steps.checks and not self._begun_on and self._launch.number == 0
         self._reports.started_again(self._launch, self._inherited.why)
         self._phase = Phase(memory.phase)
         if step is not None and self._phase in (Phase.RUNNING, Phase.ENDING) and self._launch.began_at is not None:
@@ -271,7 +272,21 @@ class Launcher:
         self._steps.retire(self._launch.step)
         self._order(self._launch.seats, self._launch.number, self._launch.fault_at)
 
+    def _heed_selfchecks(self, patience_seconds: float) -> None:
+        """Once, when all nodes have answered or had the time to. Where most of them fail, the check is the cause."""
+        step, age_seconds = self._launch.step, time.monotonic() - self._launch.ordered_at
+        if not self._steps.checks or (step.absent and age_seconds <= patience_seconds):
+            return
+        self._steps.checks = False
+        failed = {node: link.checked.failed for node, link in step.links.items() if link.checked.failed}
+        impossible = {node: link.checked.impossible for node, link in step.links.items() if link.checked.impossible}
+        heeded = not watch.are_many(len(failed), len(step.links))
+        self._reports.checked(failed, impossible, heeded=heeded)
+        for node, why in failed.items() if heeded else ():
+            self._nodes.lose(node, f"its self-check failed before the first launch: {why}", away=False)
+
     def _seat(self) -> None:
+        self._heed_selfchecks(self._options.seat_seconds)
         sample = self._launch.seating_sample(time.monotonic(), self._nodes.condemned())
         patience = seating.patience(self._options.seat_seconds, self._seating_seconds)
         outcome = seating.judge(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)

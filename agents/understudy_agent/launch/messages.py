@@ -23,6 +23,7 @@ class LauncherState(TypedDict):
     nodes_min: int
     group_sizes: str
     ranks_per_node: int
+    unwell: dict[str, str]
 
 
 class LaunchStarted(TypedDict):

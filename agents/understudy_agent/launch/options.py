@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_agent.launch.case import OutOfSpares, Rules
+from understudy_agent.launch.first_check import COMMAND, SECONDS_MAX
 from understudy_agent.launch.ports import port_range
 from understudy_agent.launch.rank_output import PATH_CODES
 
@@ -64,6 +65,8 @@ class Options:
     keep_rank_order: bool
     """Nodes are replaced in place, and launches begin in Slurm's order of nodes."""
     preload: tuple[str, ...]
+    selfcheck: str
+    """Command that each node runs before the first launch; empty: none."""
     verdicts: Path | None
     progress_file: Path | None
     progress_seconds: float
@@ -113,6 +116,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         torchrun=given.torchrun,
         run=given.run,
         keep_rank_order=given.keep_rank_order,
+        selfcheck=given.selfcheck_command if given.selfcheck or os.environ.get("UNDERSTUDY_SELFCHECK") == "1" else "",
         preload=tuple(filter(None, given.preload.split(","))),
         verdicts=Path(given.verdicts) if given.verdicts else None,
         progress_file=given.progress_file,
@@ -198,6 +202,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--run", default="", metavar="NAME", help="of the training that this job continues, as UNDERSTUDY_RUN is")
     add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
+    add(
+        "--selfcheck",
+        action="store_true",
+        help=f"each node is checked before the first launch, for {SECONDS_MAX:g} s at most; a spare replaces one that "
+        "fails",
+    )
+    add(
+        "--selfcheck-command",
+        default=COMMAND,
+        metavar="COMMAND",
+        help="exit code 1: failed (default: a short one)",
+    )
     add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
     add("--min-nodes", type=int, metavar="M", help="for `shrink`: no fewer (default: N)")
     add("--wait-for-requeue", type=float, default=60.0, metavar="SECONDS", help="for `pool` (default: 60)")

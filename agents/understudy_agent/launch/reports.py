@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.case import History, OutOfSpares
@@ -24,6 +24,7 @@ from understudy_agent.launch.watch import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS
 
 REASON_CHARACTERS_MAX = 2000
 LINE_CHARACTERS_MAX = 300
+UNWELL_MAX = 64
 
 
 class Reports:
@@ -33,6 +34,7 @@ class Reports:
         self._names = names
         self._events = events
         self._line = line
+        self._unwell: dict[str, str] = {}
 
     # -- the gang ----------------------------------------------------------------------------------------------
 
@@ -53,6 +55,7 @@ class Reports:
                 "lost": self._lost(launch, spares),
                 "nodes_min": nodes_min,
                 "group_sizes": group_sizes(self._options.command),
+                "unwell": self._unwell,
                 "ranks_per_node": launch.ranks_per_node(self._options.procs_per_node),
             }
         )
@@ -119,6 +122,22 @@ class Reports:
     def cannot_start(self, status: int | None) -> None:
         message = f"srun ended with {status} before any node answered; its own message is above"
         self._events.report("cannot_start", message, status=status)
+
+    def checked(self, failed: Mapping[str, str], impossible: Mapping[str, str], heeded: bool) -> None:
+        """Before the first launch. `heeded`: those that failed are not used."""
+        command, count = self._options.selfcheck, len(failed)
+        self._unwell = dict(list(failed.items())[:UNWELL_MAX]) if heeded else {}
+        for node, why in failed.items() if heeded else ():
+            message = f"{node}: its self-check failed: {why}; run `{command}` there, or ask sbatch for --exclude={node}"
+            self._events.report("selfcheck_failed", message, node=node, why=why)
+        if failed and not heeded:
+            node, why = next(iter(failed.items()))
+            message = f"the self-check failed on {count} nodes ({node}: {why}): these are most, so none is left out"
+            self._events.report("selfcheck_ignored", f"{message}; try `{command}` on one of them", nodes=[*failed])
+        if impossible:
+            node, why = next(iter(impossible.items()))
+            message = f"the self-check could not run on {len(impossible)} nodes ({node}: {why}); they are used"
+            self._events.report("selfcheck_impossible", message, nodes=[*impossible])
 
     def arranged(self, launch: Launch, in_place: Sequence[str]) -> None:
         """Other nodes, or another order of them, than replacing in place would give."""

@@ -24,7 +24,8 @@ from enum import Enum
 
 from understudy_agent.launch.channel import Channel
 from understudy_agent.launch.evidence import Collection
-from understudy_agent.launch.greeting import CLOSED, Greeting, join, node_name, rejoin
+from understudy_agent.launch.first_check import check
+from understudy_agent.launch.greeting import CLOSED, Greeting, gpu_count, join, node_name, rejoin
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
     BEAT,
@@ -97,7 +98,8 @@ class Seat:
         """Ranks that have failed, whose last lines may still come; and until when."""
         self._hold_a_port()
         secret = os.environ.get(SECRET_VARIABLE, "")
-        self._greeting = Greeting(options.certificate, secret, options.generation, self.port)
+        checked = check(options.selfcheck, gpu_count()) if options.selfcheck else None
+        self._greeting = Greeting(options.certificate, secret, options.generation, self.port, checked)
 
     def _hold_a_port(self) -> None:
         self._port_holder = bind_a_port(self._ports)
@@ -318,6 +320,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--certificate", default="", help="SHA-256 of the launcher's")
     parser.add_argument("--generation", type=int, required=True)
     parser.add_argument("--preload", default="")
+    parser.add_argument("--selfcheck", default="")
     parser.add_argument("--in-process", type=float)
     parser.add_argument("--port-range", type=port_range, default=PORTS)
     parser.add_argument("--output", default="")

@@ -144,6 +144,8 @@ class Steps:
         self._commands: list[tuple[float, subprocess.Popen[bytes]]] = []
         """Of scancel, and when each was started."""
         self._next = 0
+        self.checks = bool(options.selfcheck)
+        """Seats check their nodes first."""
 
     def start(self, nodes: Sequence[str], probe: bool = False) -> Step:
         """Raises OSError where there is no srun."""
@@ -157,6 +159,7 @@ class Steps:
             *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
             *self._options.output.for_seats(),
             *([f"--port-range={ports[0]}-{ports[-1]}"] if (ports := self._options.ports) else []),
+            *([f"--selfcheck={self._options.selfcheck}"] if self.checks and not probe else []),
             "--",
             *self._options.command,
         ]

@@ -25,6 +25,7 @@ FORGOTTEN = frozenset({SuspicionCause.HANG, SuspicionCause.BLACK_HOLE})
 
 def launches(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _disobedient(snapshot)
+    yield from _unwell(snapshot)
     for name, node in snapshot.nodes.items():
         blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
@@ -47,6 +48,18 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
             if snapshot.now - suspicion.since > SUSPECT_SECONDS:
                 words = f"nothing more was found against it in {SUSPECT_SECONDS / 60:.0f} minutes"
                 yield Finding(Signal.CLEAN, "launches.clean", name, snapshot.now, words, suspicion=suspicion.cause)
+
+
+def _unwell(snapshot: Snapshot) -> Iterator[Finding]:
+    """Recorded, and no more: a launcher is a user's process, and so is the self-check that it runs."""
+    for key, gang in snapshot.gangs.items():
+        for node in snapshot.jobs[key].slurm.nodes if gang.state.unwell else ():
+            why = gang.state.unwell.get(node, "")
+            if why and node in snapshot.nodes:
+                words = f"its self-check before the first launch of job {key.job_id} failed: {why}"
+                advice = f"`understudy node validate {node} REASON` tests it"
+                evidence = Evidence({"job": key.job_id, "why": why})
+                yield Finding(Signal.RECORDED, "launches.selfcheck", node, snapshot.now, f"{words}; {advice}", evidence)
 
 
 def _disobedient(snapshot: Snapshot) -> Iterator[Finding]:
