@@ -33,6 +33,7 @@ from understudy_agent.sample.infiniband import PortHistory, read_ports
 from understudy_agent.sample.kernel_log import KernelLog, open_source
 from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.optics import Optics
+from understudy_agent.sample.parts import read_parts
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
@@ -49,6 +50,7 @@ from understudy_agent.wire import (
     Keeper,
     KeptJob,
     KernelEvent,
+    Part,
     Port,
     Report,
 )
@@ -64,6 +66,9 @@ PORTS_SECONDS = 5.0
 HOST_SECONDS = 15.0
 KEEPER_SECONDS = 15.0
 """Intervals at which ports, host and keeper are read."""
+PARTS_SECONDS = 24 * 3600.0
+PARTS_AGAIN_SECONDS = 600.0
+"""For a control plane that has started since."""
 
 
 class Agent:
@@ -113,6 +118,9 @@ class Agent:
         self._keeper_sampler = Sampler("the keeper", self._ask_keeper, KEEPER_SECONDS)
         self._keeper: Keeper | None = None
         self._jobs_over: tuple[KeptJob, ...] = ()
+        self._part_sampler = Sampler("serial numbers", lambda: read_parts(host.sys), PARTS_SECONDS)
+        self._parts: list[Part] = []
+        self._parts_sent_at = float("-inf")
         self._ports = PortHistory(self._hardware, self._boot_id)
         self._host: Host | None = None
         self._readbacks = Readbacks()
@@ -129,6 +137,7 @@ class Agent:
         if self._config.host.enabled:
             self._port_sampler.start(self._take_ports)
             self._host_sampler.start(self._take_host)
+            self._part_sampler.start(self._take_parts)
         self._keeper_sampler.start(self._take_keeper)
         log.info(
             "agent_started",
@@ -156,6 +165,7 @@ class Agent:
             self._port_sampler.stop()
             self._host_sampler.stop()
             self._keeper_sampler.stop()
+            self._part_sampler.stop()
             await self._readbacks.stop()
             await self._send_last_report()
             await self._keep_last_facts()
@@ -204,6 +214,9 @@ class Agent:
             self._put_hardware(event)
             self._due.set()
 
+    def _take_parts(self, parts: list[Part]) -> None:
+        self._parts, self._parts_sent_at = parts, float("-inf")
+
     def _take_host(self, reading: tuple[Host, list[str]]) -> None:
         self._host = with_history(*reading, self._hardware)
 
@@ -230,7 +243,14 @@ class Agent:
             for event in self._nvml_events.due(time.time()):
                 self._put_hardware(event)
             before = len(self._facts)
-            accepted = await self._uplink.send(self._build())
+            begun = time.monotonic()
+            with_parts = bool(self._parts) and begun - self._parts_sent_at >= PARTS_AGAIN_SECONDS
+            report = self._build()
+            accepted = await self._uplink.send(
+                msgspec.structs.replace(report, parts=self._parts) if with_parts else report
+            )
+            if accepted and with_parts:
+                self._parts_sent_at = begun
             self._keep_facts(accepted)
             self._manager.alive(
                 f"{'reports to' if accepted else 'no answer from'} {' '.join(self._config.control_plane_urls)}"

@@ -49,6 +49,7 @@ FACTS_PER_REPORT_MAX = 256
 
 STEPS_PER_WINDOW_MAX = 512
 GPUS_PER_NODE_MAX = 64
+PARTS_PER_NODE_MAX = 128
 PORTS_PER_NODE_MAX = 64
 DISKS_PER_NODE_MAX = 16
 VERSIONS_PER_NODE_MAX = 16
@@ -215,6 +216,23 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_pressure_percent: float | None = None  # ... in which all waited for memory
     disks: list[Disk] = []
     versions: Annotated[dict[Name, Name], Meta(max_length=VERSIONS_PER_NODE_MAX)] = {}  # of kernel, BIOS and firmware
+
+
+class PartKind(WireEnum):
+    UNKNOWN = "unknown"
+    BOARD = "board"
+    CARD = "card"  # a network adapter
+    MODULE = "module"  # a cable or optical module
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of the node that can be replaced. What the agent may not read is empty."""
+
+    kind: PartKind
+    place: Name  # "board", "mlx5_0", "eth0"
+    model: Text = ""
+    serial: Text = ""
+    guid: Text = ""  # of a card, which also those may read that may not read its serial
 
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -714,6 +732,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none
     read_back: ReadBackResult | None = None  # of the last task that it was given
     keeper: Keeper | None = None  # None: there is none
+    parts: Annotated[list[Part], Meta(max_length=PARTS_PER_NODE_MAX)] = []  # every few minutes; else none
 
 
 class FileToRead(msgspec.Struct, frozen=True):

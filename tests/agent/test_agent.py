@@ -22,7 +22,7 @@ from understudy_agent.sample.gpus import NoGpus
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.sampler import Sampler
-from understudy_agent.wire import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent
+from understudy_agent.wire import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent, Part, PartKind
 
 pytestmark = pytest.mark.integration
 
@@ -157,6 +157,9 @@ def test_ports_and_host_are_reported_and_an_outage_is_a_fact(
     fabric = FakeFabric(tmp_path)
     fabric.lay_out(1)
     fabric.take_down(0)
+    board = tmp_path / "class" / "dmi" / "id"
+    board.mkdir(parents=True)
+    (board / "board_name").write_text("X13\n")
     hardware = HardwareHistory(config.run_directory / "hardware.json", "boot-1")
     hardware.seen.port_rates["mlx5_0/1"] = 400.0
     hardware.seen.port_down_at["mlx5_0/1"] = time.monotonic() - 50
@@ -173,6 +176,9 @@ def test_ports_and_host_are_reported_and_an_outage_is_a_fact(
     assert (outage.part, outage.boot_id) == ("mlx5_0/1", "boot-1")
     assert 50 <= outage.seconds < 70
     assert plane.reports[-1].ports[0].down_seconds is None
+    assert plane.reports[-1].parts == [], "they are sent every few minutes"
+    board_of = [part for report in plane.reports for part in report.parts if part.kind is PartKind.BOARD]
+    assert set(board_of) == {Part(PartKind.BOARD, "board", "X13")}
 
 
 def test_facts_survive_the_death_of_the_control_plane(plane: FakeControlPlane, config: Config) -> None:

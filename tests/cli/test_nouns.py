@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.cli.conftest import Served, run
 from tests.tokens import secret
 from understudy_client import Client, RuleRecord
-from understudy_controlplane.cli.commission import CommissionedNode, CommissioningReport, as_markdown, as_page
+from understudy_controlplane.cli.commission import CommissionedNode, CommissioningReport, Part, as_markdown, as_page
 from understudy_controlplane.cli.connection import with_commands
 from understudy_controlplane.cli.observed import record_lines
 from understudy_controlplane.cli.top import frame
@@ -100,10 +100,14 @@ def test_the_report_of_commissioning_names_who_is_accepted_and_why_others_are_no
 
 
 def test_a_report_carries_no_markup_of_a_node() -> None:
-    node = CommissionedNode("n1", "failed", "<b>|x\ny", "", None, "", {}, (), ())
+    parts = (Part("card", "mlx5_0", serial="<i>"), Part("card", "mlx5_1", guid="9803:9b03"), Part("module", "eth0"))
+    node = CommissionedNode("n1", "failed", "<b>|x\ny", "", None, "", {}, (), parts, ())
     found = CommissioningReport("c", 0.0, (node,))
     assert "<b>" not in as_page(found)
+    assert "<i>" not in as_page(found)
     assert "| n1 | failed | <b>\\|x y |" in as_markdown(found)
+    assert "| n1 | card | mlx5_1 | unknown | unknown (GUID 9803:9b03) |" in as_markdown(found)
+    assert "| n1 | module | eth0 | unknown | unknown |" in as_markdown(found)
 
 
 def test_a_request_in_mode_observe_is_recorded_only_and_has_an_exit_code_of_its_own(observing: Served) -> None:

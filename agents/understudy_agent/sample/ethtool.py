@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 _SIOCETHTOOL = 0x8946
 _GET_STRINGS, _GET_STATISTICS, _GET_SET_SIZE = 0x1B, 0x1D, 0x37
+_GET_MODULE_INFO, _GET_MODULE_MEMORY = 0x42, 0x43
+_MODULE_BYTES_MAX = 1024
 _STATISTICS_SET = 1
 _NAME_BYTES = 32
 _STATISTICS_MAX = 16_384
@@ -44,6 +46,17 @@ def ask(control: socket.socket, interface: str, request: bytes) -> bytes:
     buffer = ctypes.create_string_buffer(request, len(request))
     fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode()[:15], ctypes.addressof(buffer)))
     return buffer.raw
+
+
+def module_memory(interface: str) -> bytes:
+    """The memory of the cable or optical module in this interface's port. Raises PermissionError: it needs
+    CAP_NET_ADMIN; and OSError: there is no module, or its driver does not show it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        asked = _ask(control, interface, struct.pack("=III32x", _GET_MODULE_INFO, 0, 0))
+        size = min(struct.unpack_from("=III", asked)[2], _MODULE_BYTES_MAX)
+        header = struct.pack("=IIII", _GET_MODULE_MEMORY, 0, 0, size)
+        return _ask(control, interface, header + bytes(size))[len(header) :]
 
 
 class PauseStorms:

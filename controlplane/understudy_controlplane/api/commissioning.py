@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
+from understudy_agent.wire import Part
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.nodes import HOST_LIST_CHARACTERS_MAX, stage_record
 from understudy_controlplane.api.operator_requests import not_ready
@@ -48,6 +49,7 @@ class CommissionedNode(msgspec.Struct, frozen=True):
     driver: str
     versions: dict[str, str]
     gpus: list[CommissionedGpu]
+    parts: list[Part]
     stages: list[StageRecord]
 
 
@@ -123,5 +125,6 @@ def _node(
         node.driver_version,
         dict(node.host.versions) if node.host is not None else {},
         [CommissionedGpu(gpu.index, gpu.name, gpu.uuid, gpu.serial, gpu.vbios) for gpu in node.gpus],
+        list(node.parts),
         [msgspec.convert(stage_record(one), StageRecord) for one in kept],
     )

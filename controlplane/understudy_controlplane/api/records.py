@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from understudy_agent.stages import StageName, StageStatus
-from understudy_agent.wire import Gpu, Host, Port
+from understudy_agent.wire import Gpu, Host, Part, Port
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
@@ -87,6 +87,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     gpus: list[Gpu]
     ports: list[Port]
     host: Host | None
+    parts: list[Part]
     nvml_silent_seconds: float
     ports_silent_seconds: float
     host_silent_seconds: float

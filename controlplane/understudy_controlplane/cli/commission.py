@@ -35,6 +35,14 @@ class CommissionedGpu(msgspec.Struct, frozen=True):
     vbios: str
 
 
+class Part(msgspec.Struct, frozen=True):
+    kind: str
+    place: str
+    model: str = ""
+    serial: str = ""
+    guid: str = ""
+
+
 class CommissionedNode(msgspec.Struct, frozen=True):
     node: str
     acceptance: str
@@ -44,6 +52,7 @@ class CommissionedNode(msgspec.Struct, frozen=True):
     driver: str
     versions: dict[str, str]
     gpus: tuple[CommissionedGpu, ...]
+    parts: tuple[Part, ...]
     stages: tuple[Stage, ...]
 
 
@@ -114,12 +123,25 @@ def _sections(found: CommissioningReport) -> Iterator[Section]:
         ("node", "GPU", "model", "serial", "VBIOS"),
         [(one.node, gpu.index, gpu.name, gpu.serial, gpu.vbios) for one in found.nodes for gpu in one.gpus],
     )
+    yield (
+        "Boards, network cards and modules",
+        ("node", "part", "", "model", "serial"),
+        [
+            (one.node, part.kind, part.place, part.model or "unknown", part.serial or _unknown(part))
+            for one in found.nodes
+            for part in one.parts
+        ],
+    )
     versions = [(one.node, {"driver": one.driver, **one.versions}) for one in found.nodes]
     yield (
         "Versions",
         ("node", "part", "version"),
         [(node, part, version) for node, of_node in versions for part, version in of_node.items() if version],
     )
+
+
+def _unknown(part: Part) -> str:
+    return f"unknown (GUID {part.guid})" if part.guid else "unknown"
 
 
 def _stages(stages: Sequence[Stage]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from understudy_agent.wire import Gpu, HardwareEvent, Host, Keeper, KernelEvent, Port
+from understudy_agent.wire import Gpu, HardwareEvent, Host, Keeper, KernelEvent, Part, Port
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import JobThere
@@ -232,6 +232,7 @@ class NodeView:
     ports: tuple[Port, ...] = ()
     host: Host | None = None
     keeper: Keeper | None = None
+    parts: tuple[Part, ...] = ()
     nvml_silent_seconds: float = 0.0
     nvml_unkillable: bool = False
     ports_silent_seconds: float = 0.0

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, RankWindow, Report
+from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import Durations, StepTable
@@ -37,6 +37,7 @@ class Heard:
     report: Report
     at: float  # by the control plane's clock
     gpus: GpusReadable | None = None  # None: this agent reads no GPUs
+    parts: tuple[Part, ...] = ()  # of the last report that had them
 
 
 class Telemetry:
@@ -72,7 +73,9 @@ class Telemetry:
         with self._lock:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
-            self._heard[report.node] = Heard(report, now, _gpus_readable(report, self._heard.get(report.node), now))
+            before = self._heard.get(report.node)
+            parts = tuple(report.parts) or (before.parts if before is not None else ())
+            self._heard[report.node] = Heard(report, now, _gpus_readable(report, before, now), parts)
             self.reports_total += 1
             dropped: list[str] = []
             asking: list[RankWindow] = []

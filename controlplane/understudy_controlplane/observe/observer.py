@@ -353,6 +353,7 @@ class Observer:
             ports=tuple(heard.report.ports) if heard else (),
             host=heard.report.host if heard else None,
             keeper=heard.report.keeper if heard else None,
+            parts=heard.parts if heard else (),
             nvml_silent_seconds=heard.report.nvml_silent_seconds if heard else 0.0,
             nvml_unkillable=heard.report.nvml_unkillable if heard else False,
             ports_silent_seconds=heard.report.ports_silent_seconds if heard else 0.0,
