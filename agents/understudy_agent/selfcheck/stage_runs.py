@@ -19,6 +19,7 @@ import msgspec
 
 from understudy_agent.selfcheck.network import NetworkError, judge
 from understudy_agent.selfcheck.node import CheckOptions, NodeResult, check_node, measure_links
+from understudy_agent.selfcheck.pcie import LinkWatch
 from understudy_agent.selfcheck.peer_jobs import NetworkOrder, run_with_peers
 from understudy_agent.stages import Stage, StageName, StageResult, StageStatus, judged
 
@@ -60,6 +61,7 @@ class Place:
     mounts: Path = Path("/proc/mounts")
     slow_ratio: float | None = None
     network: NetworkOrder | None = None
+    pci_devices: Path = Path("/sys/bus/pci/devices")
 
 
 def run_stages(stages: Mapping[StageName, Stage], place: Place) -> list[StageResult]:
@@ -271,8 +273,13 @@ def _past_the_cache(path: Path) -> int:
 
 
 def _pcie(stage: Stage, place: Place) -> float:
-    """From the host's memory to the slowest GPU, in GB/s."""
-    return _link("pcie", stage, place)
+    """From the host's memory to the slowest GPU, in GB/s, over links of full width and speed."""
+    with LinkWatch(place.pci_devices) as links:
+        gbps = _link("pcie", stage, place)
+    degraded = links.degraded()
+    if degraded:
+        raise StageFailed(degraded)
+    return gbps
 
 
 def _nvlink(stage: Stage, place: Place) -> float:

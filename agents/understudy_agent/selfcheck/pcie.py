@@ -1,0 +1,82 @@
+"""Whether the PCIe links of the GPUs have the width and speed that they can have, while data goes over them: one that is
+idle may run slower to save power.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+NVIDIA = "0x10de"
+DISPLAY = "0x03"
+LOOK_SECONDS = 0.1
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class LinkWatch:
+    """Looks at the links as long as it is entered, and remembers the best that it saw."""
+
+    def __init__(self, devices: Path = Path("/sys/bus/pci/devices")) -> None:
+        self._gpus = list(_gpus(devices))
+        self._best: dict[tuple[Path, str], float] = {}
+        self._over = threading.Event()
+        self._looking = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> LinkWatch:
+        self._looking.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._looking.join()
+
+    def degraded(self) -> str:
+        """The links that were never as wide or fast as both their ends can be; empty: none. What the kernel does not
+        know is not judged.
+        """
+        found = []
+        for gpu in self._gpus:
+            for what, unit in (("width", "lanes"), ("speed", "GT/s")):
+                best, most = self._best.get((gpu, what), 0.0), _most(gpu, what)
+                if 0 < best < most:
+                    found.append(f"{gpu.name} {best:g} of {most:g} {unit}")
+        return ", ".join(found)
+
+    def _look(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(LOOK_SECONDS)
+            for gpu in self._gpus:
+                for what in ("width", "speed"):
+                    self._best[gpu, what] = max(self._best.get((gpu, what), 0.0), _number(gpu / f"current_link_{what}"))
+
+
+def _gpus(devices: Path) -> Iterator[Path]:
+    for device in sorted(devices.glob("*")):
+        if _text(device / "vendor") == NVIDIA and _text(device / "class").startswith(DISPLAY):
+            yield device
+
+
+def _most(gpu: Path, what: str) -> float:
+    """That the GPU and the port above it can both have; 0: not known."""
+    ends = (gpu, gpu.resolve().parent)
+    return min(_number(end / f"max_link_{what}") for end in ends)
+
+
+def _number(path: Path) -> float:
+    """0: not known, as "Unknown" or a width of 255."""
+    match = _NUMBER.match(_text(path))
+    number = float(match[0]) if match else 0.0
+    return number if number < 255 else 0.0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
