@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,18 @@ import pytest
 from tests import builders as b
 from understudy_agent.stages import StageName, StageResult, StageStatus
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt
-from understudy_controlplane.plan.commissioning import Acceptance, acceptance, bins
+from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.recovery import (
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RecoveryStep,
+    RepairAttempt,
+    StepName,
+    StepStatus,
+    ValidationPlan,
+)
+from understudy_controlplane.plan.commissioning import Acceptance, acceptance, bins, progress
 
 
 def stage(value: float, name: StageName = StageName.CPU, status: StageStatus = StageStatus.PASSED) -> StageResult:
@@ -69,3 +80,41 @@ def test_a_node_is_as_fast_as_in_its_slowest_stage_beside_the_others() -> None:
 
 def test_two_nodes_have_no_median() -> None:
     assert bins({"n1": [stage(100.0)], "n2": [stage(10.0)]}) == {}
+
+
+STEPS = (StepName.RUN_VALIDATION, StepName.TEST_NETWORK, StepName.AWAIT_PEERS)
+PLANNED, INTENDED, DONE = StepStatus.PLANNED, StepStatus.INTENDED, StepStatus.DONE
+
+
+def burn_in(*so_far: StepStatus, hours: float = 48.0) -> Recovery:
+    steps = tuple(
+        RecoveryStep(i, name, status, int(status is not PLANNED), None if status is PLANNED else b.NOW - 5400)
+        for i, (name, status) in enumerate(zip(STEPS, so_far, strict=True))
+    )
+    plan = ValidationPlan(steps=STEPS, nodes=("n1",), label="n1-1", hours=hours)
+    return Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - 5400, steps)
+
+
+@pytest.mark.parametrize(
+    ("under_way", "words"),
+    [
+        (burn_in(PLANNED, PLANNED, PLANNED), "its burn-in begins"),
+        (burn_in(INTENDED, PLANNED, PLANNED), "its burn-in has run for 1.5 h of 48"),
+        (burn_in(INTENDED, PLANNED, PLANNED, hours=0.0), "its validation has run for 1.5 h"),
+        (burn_in(DONE, PLANNED, PLANNED), "its burn-in is over, and its network is tested when its peers are there"),
+        (burn_in(DONE, INTENDED, PLANNED), "its network is tested"),
+        (burn_in(DONE, DONE, PLANNED), "its network was tested; others may need it as a peer"),
+        (None, ""),
+    ],
+)
+def test_the_report_names_how_far_a_burn_in_is(under_way: Recovery | None, words: str) -> None:
+    assert progress(under_way, None, b.NOW) == words
+    if words:
+        assert acceptance(b.node("n1", NodeState.VALIDATING), [], None, words) == (Acceptance.UNDER_WAY, words)
+
+
+def test_a_node_whose_burn_in_waits_is_under_way_and_one_on_hold_is_not() -> None:
+    waiting = Request(1, "n1", Verb.BURN_IN, "a new rack", "carol", b.NOW)
+    words = "its burn-in, asked for by carol, waits for the node to be idle and for its turn"
+    assert progress(None, waiting, b.NOW) == words
+    assert progress(None, replace(waiting, verb=Verb.HOLD), b.NOW) == ""

@@ -1,5 +1,5 @@
-"""Whether the PCIe links of the GPUs have the width and speed that they can have, while data goes over them: one that is
-idle may run slower to save power.
+"""Whether the PCIe links of the GPUs have the width and speed that they can have, while data goes over them: an idle
+link may run slower to save power.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.plan.commissioning import Acceptance, acceptance, bins
+from understudy_controlplane.plan.commissioning import Acceptance, acceptance, bins, progress
 from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.store.stages import KeptResult
 
@@ -113,7 +113,8 @@ def _node(
     snapshot: Snapshot, name: str, kept: Sequence[KeptResult], last: RepairAttempt | None, speed: str
 ) -> CommissionedNode:
     node: NodeView = snapshot.nodes[name]
-    found, reason = acceptance(node, [one.result for one in kept], last)
+    now = progress(snapshot.recovery_on(name), snapshot.requests.get(name), snapshot.now)
+    found, reason = acceptance(node, [one.result for one in kept], last, now)
     ended = last.ended_at if last is not None else max((one.at for one in kept), default=None)
     return CommissionedNode(
         name,

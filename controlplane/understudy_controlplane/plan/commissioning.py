@@ -9,7 +9,15 @@ from statistics import median
 
 from understudy_agent.stages import LOWER_IS_BETTER, StageResult, StageStatus
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import RecoveryStatus, RepairAttempt
+from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.recovery import (
+    Recovery,
+    RecoveryStatus,
+    RepairAttempt,
+    StepName,
+    StepStatus,
+    ValidationPlan,
+)
 
 
 class Acceptance(StrEnum):
@@ -20,6 +28,7 @@ class Acceptance(StrEnum):
 
 
 ACCEPTED_STATES = (NodeState.IN_SERVICE, NodeState.PROBATION)
+HOUR_SECONDS = 3600.0
 NODES_MIN = 3
 """Fewer have no median."""
 
@@ -27,10 +36,35 @@ BINS = (("A", 0.98), ("B", 0.95))
 """Name of a bin, and the least share of the fleet's median that a node reaches in each of its stages. Others are C."""
 
 
-def acceptance(node: NodeView, results: Sequence[StageResult], last: RepairAttempt | None) -> tuple[Acceptance, str]:
-    """`last`: its newest validation. The reason is empty for a node that is accepted."""
-    if node.state in IN_REPAIR or (last is not None and last.status is RecoveryStatus.RUNNING):
-        return Acceptance.UNDER_WAY, f"it is {node.state.value.replace('_', ' ')}"
+def progress(under_way: Recovery | None, request: Request | None, now: float) -> str:
+    """Of a validation or burn-in that runs, or that was requested; empty: there is none."""
+    if under_way is not None and isinstance(under_way.plan, ValidationPlan):
+        return _of_running(under_way, under_way.plan, now)
+    if request is not None and request.verb in (Verb.BURN_IN, Verb.VALIDATE):
+        return f"its {request.verb.value}, asked for by {request.by}, waits for the node to be idle and for its turn"
+    return ""
+
+
+def _of_running(under_way: Recovery, plan: ValidationPlan, now: float) -> str:
+    what = "burn-in" if plan.hours else "validation"
+    if (step := under_way.step(StepName.TEST_NETWORK)) and under_way.begun(StepName.TEST_NETWORK):
+        tested = step.status is StepStatus.DONE
+        return "its network was tested; others may need it as a peer" if tested else "its network is tested"
+    step = under_way.step(StepName.RUN_VALIDATION)
+    if step is None or step.intended_at is None:
+        return f"its {what} begins"
+    if step.status is StepStatus.DONE:
+        return f"its {what} is over, and its network is tested when its peers are there"
+    hours = max(0.0, now - step.intended_at) / HOUR_SECONDS
+    return f"its {what} has run for {hours:.1f} h{f' of {plan.hours:g}' if plan.hours else ''}"
+
+
+def acceptance(
+    node: NodeView, results: Sequence[StageResult], last: RepairAttempt | None, under_way: str = ""
+) -> tuple[Acceptance, str]:
+    """`last`: its newest validation. `under_way`: its progress. The reason is empty for a node that is accepted."""
+    if under_way or node.state in IN_REPAIR or (last is not None and last.status is RecoveryStatus.RUNNING):
+        return Acceptance.UNDER_WAY, under_way or f"it is {node.state.value.replace('_', ' ')}"
     if last is None and not results:
         return Acceptance.NOT_TESTED, "it has not been validated"
     if last is not None and last.status is not RecoveryStatus.SUCCEEDED:
