@@ -93,6 +93,16 @@ def test_without_a_number_there_is_a_rank_for_each_gpu(gang: GangJob, asked: str
     assert gang.exit_code() == 0
 
 
+def test_a_node_that_fails_its_self_check_starts_no_rank(gang: GangJob) -> None:
+    command = 'echo "GPU 3 of ${GPUS:-none}: wrong"; [ "$SLURMD_NODENAME" != n2 ]'
+    gang.submit([*GANG, "--selfcheck", "--selfcheck-command", command])
+    gang.wait_for_launch(0, 8)
+    assert gang.nodes(0) == ["n1", "n5", "n3", "n4"]
+    assert {one["node"]: one["why"] for one in gang.events("selfcheck_failed")} == {"n2": "GPU 3 of 8: wrong"}
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
 def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> None:
     gang.submit(GANG, gang.simple("exit:0:n3:7"))
     gang.wait_for_launch(1, 8)
