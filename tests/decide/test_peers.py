@@ -160,6 +160,10 @@ def test_a_node_that_was_tested_stays_until_the_others_are_and_for_a_limited_tim
     assert turns_of(late)["n1"] == Turn()
 
 
+def test_a_node_that_has_left_slurm_is_no_peer() -> None:
+    assert set(turns_of(rack(burn_in("n1", BURNT), burn_in("n99", BURNT)))) == {"n1"}
+
+
 def test_a_node_that_has_waited_too_long_is_tested_with_those_that_are_free() -> None:
     """Here the job of the last test does not end on n2."""
     late = rack(burn_in("n1", BURNT, ended_ago=5401), burn_in("n2", TESTING))

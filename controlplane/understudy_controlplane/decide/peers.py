@@ -122,7 +122,8 @@ def _is_idle(snapshot: Snapshot, *names: str) -> bool:
 def _burn_ins(snapshot: Snapshot) -> Iterator[Recovery]:
     for one in snapshot.recoveries:
         failed = any(step.status is StepStatus.FAILED for step in one.steps)
-        if one.step(StepName.TEST_NETWORK) and not failed and one.ends_as is None:
+        there = one.plan.nodes and one.plan.nodes[0] in snapshot.nodes
+        if one.step(StepName.TEST_NETWORK) and there and not failed and one.ends_as is None:
             yield one
 
 
