@@ -53,10 +53,10 @@ def module_memory(interface: str) -> bytes:
     CAP_NET_ADMIN; and OSError: there is no module, or its driver does not show it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        asked = _ask(control, interface, struct.pack("=III32x", _GET_MODULE_INFO, 0, 0))
+        asked = ask(control, interface, struct.pack("=III32x", _GET_MODULE_INFO, 0, 0))
         size = min(struct.unpack_from("=III", asked)[2], _MODULE_BYTES_MAX)
         header = struct.pack("=IIII", _GET_MODULE_MEMORY, 0, 0, size)
-        return _ask(control, interface, header + bytes(size))[len(header) :]
+        return ask(control, interface, header + bytes(size))[len(header) :]
 
 
 class PauseStorms:
