@@ -176,6 +176,22 @@ class FleetReport(msgspec.Struct, frozen=True):
     observed: tuple[RuleRecord, ...]
 
 
+class Notification(msgspec.Struct, frozen=True):
+    """A message to a receiver of notifications."""
+
+    id: int
+    receiver: str
+    user: str
+    status: str
+    importance: str
+    title: str
+    made_at: float
+    accepted_at: float | None
+    next_try_at: float | None
+    tries: int
+    error: str
+
+
 class Ticket(msgspec.Struct, frozen=True):
     id: int
     node: str

@@ -37,6 +37,7 @@ READS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     understudy_client.Checkpoint: openapi.LISTED["/v1/checkpoints"],
     understudy_client.RequestState: openapi.LISTED["/v1/requests"],
     understudy_client.Ticket: openapi.LISTED["/v1/tickets"],
+    understudy_client.Notification: openapi.LISTED["/v1/notifications"],
     CommissioningReport: openapi.ANSWERED["/v1/commissioning"],
     Topology: openapi.ANSWERED["/v1/topology"],
 }

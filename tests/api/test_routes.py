@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 import understudy_client
 from tests import builders as b
 from tests.new_database import new_database
+from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent import wire
@@ -26,6 +27,7 @@ from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import lines
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
@@ -242,6 +244,8 @@ def test_each_answer_is_what_its_model_says_and_no_more(rehearsal: Rehearsal, pa
     if not rehearsal.control_plane.stores.repairs.tickets(1):
         rehearsal.control_plane.stores.repairs.open_ticket("n9-1", "n9", {"why": "broken"}, b.NOW)
         rehearsal.control_plane.stores.fleet.add_intent("resume", "fire is out", "alice", b.NOW)
+    if not rehearsal.control_plane.stores.notices.messages(1, 100):
+        keep_messages(rehearsal.control_plane.stores.notices, b.NOW)
     inside = {"node": "n3", "job_id": 1, "incident": 1, "decision": 1, "recovery": 2, "ticket": 1, "request": 1}
     as_operator = TestClient(
         rehearsal.control_plane.app, headers=bearer(Role.OPERATOR)
@@ -344,7 +348,10 @@ def test_half_a_checkpoint_is_shown_as_what_it_is(get: Any) -> None:
     assert shown == {20: (4, True), 24: (2, False)}
 
 
-LISTS = ("nodes", "jobs", "gpus", "incidents", "decisions", "recoveries", "checkpoints", "tickets", "jobs/1/ranks")
+LISTS = (
+    *("nodes", "jobs", "gpus", "incidents", "decisions", "recoveries", "checkpoints", "tickets", "jobs/1/ranks"),
+    "notifications",
+)
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -397,6 +404,10 @@ FILTERS: dict[str, list[tuple[dict[str, Any], Callable[[Any], bool]]]] = {
         ({"until": b.NOW + 5}, lambda one: one["at"] < b.NOW + 5),
     ],
     "tickets": [({"open": "true"}, lambda one: one["closed_at"] is None)],
+    "notifications": [
+        *(({"status": name}, lambda one, name=name: one["status"] == name) for name in MessageStatus),
+        ({"receiver": "pager"}, lambda one: one["receiver"] == "pager"),
+    ],
     "checkpoints": [({"job": 1}, lambda one: one["job_id"] == 1), ({"job": 2}, lambda one: one["job_id"] == 2)],
     "gpus": [({"node": "n3"}, lambda one: one["node"] == "n3")],
 }

@@ -12,6 +12,7 @@ import httpx
 
 from tests import builders as b
 from tests.api.test_routes import play, record, shard
+from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, secret
 from understudy_controlplane.app import ControlPlane
@@ -46,11 +47,12 @@ def played(directory: Path) -> Rehearsal:
 
 
 def open_tickets(rehearsal: Rehearsal) -> None:
-    """One that waits for a person, and a page."""
+    """One that waits for a person, and a page; and messages."""
     repairs, now = rehearsal.control_plane.stores.repairs, rehearsal.clock.now()
     repairs.open_ticket("n3-1", "n3", {"node": "n3", "reason": f"all repairs have failed {HOSTILE}"}, now)
     about: list[Json] = [f"n{number}" for number in range(1, 9)]
     repairs.open_ticket("held-1", "n1", {"node": "n1", "about": about, "reason": "8 held back"}, now, closed=True)
+    keep_messages(rehearsal.control_plane.stores.notices, now, f"node n3: hardware fault {HOSTILE}")
 
 
 def enlarge(plane: ControlPlane, racks: int, states: Mapping[str, NodeState] | None = None) -> None:

@@ -47,6 +47,7 @@ PAGES = {
     "guards": "/guards",
     "tickets": "/tickets",
     "ticket": "/tickets/1",
+    "notifications": "/notifications",
     "reports": "/reports",
     "missing": "/nodes/none",
 }

@@ -33,7 +33,7 @@ HERE = "https://understudy.example"
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 PAGES = (
     *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries"),
-    *("/incidents", "/incidents/1", "/guards", "/tickets", "/tickets/1", "/tickets/2"),
+    *("/incidents", "/incidents/1", "/guards", "/tickets", "/tickets/1", "/tickets/2", "/notifications"),
     *("/reports", "/reports?by=7d", "/reports?by=nonsense"),
     *("?by=switch", "?by=nonsense"),
 )

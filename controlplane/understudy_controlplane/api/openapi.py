@@ -40,6 +40,7 @@ from understudy_controlplane.api.records import (
     IncidentRecord,
     JobRecord,
     NodeRecord,
+    NotificationRecord,
     RankRecord,
     RecoveryRecord,
     TicketRecord,
@@ -71,7 +72,7 @@ GROUPS = {
     "nodes": "Agents and launchers.",
     "service": "The control plane itself.",
 }
-RECORD = ("report", "events", "observed", "incidents", "decisions", "recoveries", "tickets", "explain")
+RECORD = ("report", "events", "observed", "incidents", "decisions", "recoveries", "tickets", "explain", "notifications")
 AGENTS = ("reports", "launchers", "restore-point", "challenge", "node-token", "enrolment")
 
 SENT: dict[str, type[msgspec.Struct]] = {
@@ -143,6 +144,7 @@ LISTED: dict[str, type[msgspec.Struct]] = {
     "/v1/decisions": DecisionRecord,
     "/v1/recoveries": RecoveryRecord,
     "/v1/tickets": TicketRecord,
+    "/v1/notifications": NotificationRecord,
 }
 """Records of lists."""
 

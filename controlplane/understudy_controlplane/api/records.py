@@ -12,10 +12,11 @@ from msgspec import UNSET, UnsetType
 
 from understudy_agent.stages import StageName, StageStatus
 from understudy_agent.wire import Gpu, Host, Part, Port
-from understudy_controlplane.config import SignalKind
+from understudy_controlplane.config import Importance, SignalKind
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RecoveryStep
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -298,6 +299,29 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     last_step: int | UnsetType | None = UNSET
     restore_step: int | UnsetType | None = UNSET
     steps_lost: int | UnsetType | None = UNSET
+
+
+class NotificationRecord(msgspec.Struct, frozen=True):
+    """A message to one receiver. `about`: keys of notices, as the webhook has them; `user`: the owner of a job that it
+    goes to; `accepted`: the newest version that the receiver took, of `revision`.
+    """
+
+    id: int
+    receiver: str
+    user: str
+    status: MessageStatus
+    importance: Importance
+    title: str
+    about: list[str]
+    page: str
+    notices_total: int
+    made_at: float
+    accepted_at: float | None
+    revision: int
+    accepted: int
+    next_try_at: float | None
+    tries: int
+    error: str
 
 
 class TicketRecord(msgspec.Struct, frozen=True):

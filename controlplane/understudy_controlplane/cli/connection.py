@@ -62,6 +62,7 @@ OTHERS = {
     "observed": "observed",
     "signals": "signal list",
     "maintenance": "maintenance list",
+    "notifications": "notify list",
 }
 SHOWN = re.compile(rf"GET /v1/(?P<what>{'|'.join((*NOUNS, *OTHERS))})(?:/(?P<one>\d+|[\w.-]+))?(?![\w/])")
 """What the control plane's hints name."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from understudy_controlplane.cli.connection import connected
+from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, fail, print_json
+from understudy_controlplane.cli.output import Exit, date, fail, print_json
 
 if TYPE_CHECKING:
+    from understudy_client import Client, Notification
     from understudy_controlplane.config import Config
 
 
@@ -28,6 +31,31 @@ class Test:
 @click.group()
 def notify() -> None:
     """Notifications to people."""
+
+
+@notify.command("list")
+@click.option("--status", type=click.Choice(["waiting", "failing", "sent", "given_up"]), help="Only those.")
+@click.option("--receiver", help="Only those to this receiver; `owners`: to owners of jobs.")
+@limit_option
+@connected
+def list_messages(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
+    """The newest messages: sent, waiting, failing, given up."""
+    print_items(client, listing(), as_json, limit, chosen)
+
+
+def listing() -> Listing[Notification]:
+    from understudy_client import Notification
+
+    columns: dict[str, Callable[[Notification], object]] = {
+        "message": lambda one: one.id,
+        "to": lambda one: f"{one.receiver} {one.user}".strip(),
+        "status": lambda one: one.status.replace("_", " "),
+        "accepted": lambda one: date(one.accepted_at),
+        "next try": lambda one: date(one.next_try_at),
+        "title": lambda one: one.title,
+        "why not": lambda one: one.error,
+    }
+    return Listing("/v1/notifications", Notification, columns)
 
 
 @notify.command("test")
@@ -61,14 +89,14 @@ def test(receivers: tuple[str, ...], user: str, config: Path, as_json: bool) -> 
 def known_receivers(config: Config) -> list[str]:
     found = [*config.notify.receivers]
     found += ["heartbeat"] if config.notify.heartbeat_url_file else []
-    return found + (["owners"] if config.notify.owners_url_file else [])
+    return found + (["owners"] if config.notify.owners_url_file or config.notify.owners_url_files else [])
 
 
 def tested(config: Config, receivers: tuple[str, ...] | list[str], user: str) -> Iterator[Test]:
     from understudy_controlplane.config import Importance
     from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
     from understudy_controlplane.notify import messages
-    from understudy_controlplane.notify.addresses import send, send_alerts_to, send_heartbeat
+    from understudy_controlplane.notify.addresses import To, send, send_alerts_to, send_heartbeat
     from understudy_controlplane.notify.alerts import alerts
 
     now = time.time()
@@ -84,5 +112,5 @@ def tested(config: Config, receivers: tuple[str, ...] | list[str], user: str) ->
             message = Message(name, user, (0,), now, now, revision=1)
             version = messages.shown(message, [notice], config.cluster, config.notify)
             body = {**messages.as_json(message, version, [notice], config.cluster), "id": f"test-{now:.0f}"}
-            error = send(config, (name, user), version, body, now)
+            error = send(config, To(name, user), version, body, now)
         yield Test(name, not error, error or "accepted")

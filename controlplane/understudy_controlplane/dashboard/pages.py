@@ -12,6 +12,7 @@ from fastapi import Response
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
 from understudy_controlplane.api.jobs import job_records
+from understudy_controlplane.api.notifications import message_records
 from understudy_controlplane.api.observed import DAYS, observed_rules
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.spares import spare_pool
@@ -22,6 +23,7 @@ from understudy_controlplane.dashboard import (
     fleet_map,
     heat,
     own_jobs,
+    receivers,
     reports,
     steps_to_act,
     story,
@@ -366,6 +368,17 @@ def _tickets(reading: Reading) -> Page:
     return reading.page("tickets", "Tickets", tickets=found, list=reading.span.with_older(found, _id))
 
 
+def _notifications(reading: Reading) -> Page:
+    found = message_records(reading.deps, LISTED, reading.span.before)
+    return reading.page(
+        "notifications",
+        "Notifications",
+        messages=found,
+        list=reading.span.with_older(found, _id),
+        receivers=receivers.receivers(reading.deps.current.config, reading.deps.pulse),
+    )
+
+
 def _ticket(reading: Reading, name: str) -> Page | Response:
     found = _number(name) and reading.deps.stores.repairs.tickets(1, number=_number(name))
     return reading.page("ticket", f"Ticket {name}", ticket=found[0]) if found else missing(f"ticket {name:.40}")
@@ -412,6 +425,7 @@ ALL: Mapping[str, Callable[[Reading], Page | Response]] = {
     "recoveries": _recoveries,
     "incidents": _incidents,
     "tickets": _tickets,
+    "notifications": _notifications,
     "guards": _guards,
 }
 ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {

@@ -239,6 +239,9 @@ byId("ask-form")?.addEventListener("submit", async event => {
   byId("ask-yes").disabled = false
 })
 
+// On a phone the pages are one line that scrolls: the present one is in view.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" })
+
 // "/" finds a node or job.
 document.addEventListener("keydown", event => {
   if (event.key === "/" && !event.target.closest("input, textarea")) { event.preventDefault(); byId("q").focus() }
