@@ -37,7 +37,7 @@ def rehearsal(tmp_path: Path, folder: Path) -> Iterator[Rehearsal]:
 
 @pytest.mark.integration
 def test_each_week_is_written_once_and_what_is_missing_again(rehearsal: Rehearsal, folder: Path) -> None:
-    writer = ReportWriter(rehearsal.control_plane.reads)
+    writer = ReportWriter(rehearsal.control_plane.reads, rehearsal.control_plane.notifier.add)
     writer.look()
     page, data = sorted(folder.iterdir())
     assert [page.suffix, data.suffix] == [".html", ".json"]
@@ -55,7 +55,7 @@ def test_each_week_is_written_once_and_what_is_missing_again(rehearsal: Rehearsa
 
 @pytest.mark.integration
 def test_a_folder_that_cannot_be_written_is_logged_and_tried_again(rehearsal: Rehearsal, folder: Path) -> None:
-    writer = ReportWriter(rehearsal.control_plane.reads)
+    writer = ReportWriter(rehearsal.control_plane.reads, rehearsal.control_plane.notifier.add)
     folder.write_text("a file where the folder should be")
     with capture_logs() as logs:
         writer.look()
@@ -70,6 +70,6 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     rehearsal.run(1)
     before = sorted(tmp_path.iterdir())
-    ReportWriter(rehearsal.control_plane.reads).look()
+    ReportWriter(rehearsal.control_plane.reads, rehearsal.control_plane.notifier.add).look()
     assert sorted(tmp_path.iterdir()) == before
     rehearsal.control_plane.close()

@@ -38,6 +38,7 @@ from understudy_controlplane.api.maintenance import maintenance_requests_router,
 from understudy_controlplane.api.metrics import metrics_router
 from understudy_controlplane.api.mode import ModeDependencies, mode_router
 from understudy_controlplane.api.nodes import nodes_router
+from understudy_controlplane.api.notifications import notifications_router
 from understudy_controlplane.api.observed import observed_router
 from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
 from understudy_controlplane.api.post_mortem import post_mortem_router
@@ -87,7 +88,7 @@ from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.recover.verifier import Verifier
-from understudy_controlplane.report_writer import ReportWriter
+from understudy_controlplane.report_writer import ReportWriter, attached
 from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.audit import AuditStore
@@ -117,6 +118,7 @@ READ_ROUTERS = (
     report_router,
     commissioning_router,
     explain_router,
+    notifications_router,
 )
 
 
@@ -256,7 +258,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     admission = Admission(known, users, _open_to_all(config), proxy)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
-    notifier = Notifier(stores.notices, current, loop.pulse, clock)
+    notifier = Notifier(stores.notices, current, loop.pulse, clock, attach=functools.partial(attached, reads))
     notes = NodeTokenNotes()
     audit = AuditWriter(AuditStore(engine), notes, clock)
     events = EventFeed(EventStore(reads.engine), reads.events, clock, config.limits)
@@ -267,7 +269,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         core.verifier,
         core.copier,
         notifier,
-        ReportWriter(reads),
+        ReportWriter(reads, notifier.add),
         audit,
     ]
     parts += [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []

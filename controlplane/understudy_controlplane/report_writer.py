@@ -1,8 +1,9 @@
-"""Writes a report of each week to a file, where the site wants it."""
+"""A report of each week: to a file, and to receivers of notifications, where the site wants it."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,8 +11,13 @@ import structlog
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.report import ReportFormat, fleet_report, rendered
+from understudy_controlplane.api.report_sections import digest
+from understudy_controlplane.decide.notices import of_week
+from understudy_controlplane.fleet.notice import Notice, NoticeSource
+from understudy_controlplane.notify.addresses import Attachment
 from understudy_controlplane.plan.reliability import DAY_SECONDS
 from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.history import HistoryStore
 
 log = structlog.get_logger()
 
@@ -29,11 +35,30 @@ def last_week(now: float) -> tuple[float, float]:
     return until - WEEK_SECONDS, until
 
 
-class ReportWriter:
-    """A file that is there is not written again: after a restart only what is missing of the last week is."""
+def name_of(since: float) -> str:
+    """As 2026-W47."""
+    return datetime.fromtimestamp(since, UTC).strftime("%G-W%V")
 
-    def __init__(self, deps: ReadDependencies) -> None:
+
+def attached(deps: ReadDependencies, notice: Notice) -> Attachment | None:
+    """The report that a notice is about, whole. Raises StoreError."""
+    if notice.source is not NoticeSource.REPORT:
+        return None
+    if deps.pulse.snapshot is None:
+        raise StoreError("Slurm was not read yet")
+    since = FIRST_MONDAY + notice.number * WEEK_SECONDS
+    page = rendered(fleet_report(deps, since, since + WEEK_SECONDS), ReportFormat.HTML)
+    return Attachment(f"understudy-{deps.current.config.cluster}-{name_of(since)}.html", "text/html", page)
+
+
+class ReportWriter:
+    """A file that is there is not written again: after a restart only what is missing of the last week is. A notice is
+    known by its week.
+    """
+
+    def __init__(self, deps: ReadDependencies, notify: Callable[[Notice], None]) -> None:
         self._deps = deps
+        self._notify = notify
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -47,6 +72,7 @@ class ReportWriter:
         """What fails is logged, and tried again at the next look."""
         try:
             self._write()
+            self._send()
         except (OSError, StoreError) as error:
             log.exception("weekly_report_not_written", error=f"{type(error).__name__}: {error}")
 
@@ -55,7 +81,7 @@ class ReportWriter:
         if not config.reports.weekly_folder or self._deps.pulse.snapshot is None:
             return
         since, until = last_week(self._deps.clock.now())
-        week = datetime.fromtimestamp(since, UTC).strftime("%G-W%V")
+        week = name_of(since)
         folder = Path(config.reports.weekly_folder)
         wanted = {form: folder / f"understudy-{config.cluster}-{week}.{form.value}" for form in FORMATS}
         missing = {form: path for form, path in wanted.items() if not path.exists()}
@@ -65,6 +91,20 @@ class ReportWriter:
         for form, path in missing.items():
             _write_whole(path, rendered(report, form))
             log.info("weekly_report_written", path=str(path))
+
+    def _send(self) -> None:
+        """Of a week in which nothing was recorded yet there is no report."""
+        config = self._deps.current.config
+        wanted = any(one.weekly_report for one in config.notify.receivers.values())
+        if not wanted or self._deps.pulse.snapshot is None:
+            return
+        since, until = last_week(self._deps.clock.now())
+        number = int((since - FIRST_MONDAY) // WEEK_SECONDS)
+        begins_at = HistoryStore(self._deps.engine).begins_at()
+        if begins_at is None or begins_at >= until or self._deps.stores.notices.has(NoticeSource.REPORT, number):
+            return
+        report = fleet_report(self._deps, since, until)
+        self._notify(of_week(number, name_of(since), digest(report), until))
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -22,6 +22,7 @@ from understudy_controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
 from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
+MAIL = "news+jobs@example.org"
 SLOW_TO_DIE_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 0.2
 
@@ -82,6 +83,7 @@ class Side(Protocol):
 class FakeSide:
     def __init__(self) -> None:
         self.fake = VirtualSlurm(NODES, account="physics")
+        self.fake.mail_to = MAIL
 
     @property
     def slurm(self) -> Slurm:
@@ -179,6 +181,8 @@ class RealSide:
             f"--comment={comment}",
             "--job-name=job",
             "--account=physics",
+            f"--mail-user={MAIL}",
+            "--mail-type=FAIL",
             *options,
             user=user,
             script=f"#!/bin/sh\n{trap}\nend={self._cluster.directory}/end.$SLURM_JOB_ID\n"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Clusters
 from tests.contract.slurm_sides import (
+    MAIL,
     NODES,
     REAL_SIDES,
     SLOW_TO_DIE_SECONDS,
@@ -109,7 +110,7 @@ def test_a_job_has_its_owner_and_its_request(side: Side) -> None:
     assert (job.user, job.name, job.partition, job.account) == ("news", "job", "train", "physics")
     assert (job.comment, job.batch, job.requeue) == ("team-a understudy, note=x y", True, True)
     assert (job.restart_count, job.node_count, len(set(job.nodes))) == (0, 2, 2)
-    assert (job.reservation, job.reason) == ("", "")
+    assert (job.reservation, job.reason, job.mail_to) == ("", "", MAIL)
     assert before <= job.submit_at <= side.now()
     assert job.start_at is not None
     assert job.submit_at <= job.start_at <= side.now()

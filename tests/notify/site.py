@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import msgspec
 from sqlalchemy import Engine, insert, update
 
 from tests import builders as b
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, Importance
 from understudy_controlplane.config.current import CurrentConfig
+from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, StepName
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.notify.notifier import Notifier
@@ -188,8 +189,58 @@ class Site:
             self.add(tables.decision, action="quarantine", **fixed, **decided)
         return number
 
+    def program_ends(self, job: int, row: str, reason: str = "rank 3 on n4 failed with exit status 1") -> int:
+        """A launch of the job ended because its program failed; its number."""
+        fixed = {
+            "restart_count": 0,
+            "launch": 0,
+            "progressed": False,
+            "counted": True,
+            "failed_node": "n4",
+            "blamed": [],
+        }
+        at = self.clock.at
+        return self.add(
+            tables.launch_end,
+            job=job,
+            table_row=row,
+            cause="program",
+            reason=reason,
+            at=at,
+            received_at=at,
+            **fixed,
+        )
+
+    def program_xid(self, node: str, job_id: int = 17, user: str = "alice", sequence: int = 1) -> None:
+        """The decision that a job's program caused an Xid there."""
+        at = self.clock.at
+        line = {"node": node, "boot_id": "b", "sequence": sequence, "bus_id": "", "text": "", "xid": 31}
+        self.add(tables.kernel_event, at=at, received_at=at, jobs=[[job_id, 7, user]], **line)
+        fixed = {"table_row": 60, "rule": "xid.31", "subject": node, "because": "rule", "action": "nothing"}
+        evidence = {"boot_id": "b", "sequence": sequence}
+        reason = "Xid 31 on 0000:1b:00.0: the program accessed memory that is not its own"
+        self.add(tables.decision, key=f"{node} {at}", at=at, reason=reason, evidence=evidence, **fixed)
+
     def moved(self, recovery: int, status: str = "succeeded") -> None:
         self.change(tables.recovery, recovery, status=status, ended_at=self.clock.at)
+
+
+def keep_messages(store: NoticeStore, now: float, title: str = "node n3: hardware fault") -> None:
+    """One of each status: given up, sent twice, failing, and one that waits, to the owner of a job."""
+    reported = Notice(NoticeSource.INCIDENT, 0, Importance.WARNING, Stage.OVER, title, "xid.79", ("n3",), now - 900)
+    known = [replace(reported, number=number, page="incidents/1") for number in (900, 901, 902)]
+    store.record([*known, replace(reported, source=NoticeSource.MOVE, number=900, user="researcher")], [], lambda _: [])
+    ids = {(one.source, one.number): one.id for one in store.recent(now - 1000)}
+    one, two, three = (ids[NoticeSource.INCIDENT, number] for number in (900, 901, 902))
+    sent = Message("team", "", (two,), now - 800, now - 790, title=title, revision=2, accepted=2, accepted_at=now - 780)
+    store.put(
+        [
+            Message("pager", "", (one,), now - 900, now, revision=1, tries=290, error="HTTP 500", closed=True),
+            sent,
+            Message("pager", "", (two, three), now - 500, now + 60, revision=1, tries=4, error="ConnectError: refused"),
+            Message("owners", "researcher", (ids[NoticeSource.MOVE, 900],), now - 5, now + 5),
+        ]
+    )
 
 
 def webhook(folder: Path, receiver: HttpReceiver, **more: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import email
 import email.policy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tests.recover.rehearsal import Rehearsal
 from tests.testbed.configuration import free_ports
 from tests.testbed.prometheus import CLIENT, alertmanager, wait_for
 from understudy_controlplane.cli.main import root
+from understudy_controlplane.report_writer import WEEK_SECONDS, ReportWriter, last_week, name_of
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.clock_set_back import set_times_back
 from understudy_controlplane.store.database import open_database
@@ -148,6 +149,126 @@ def test_an_owner_who_wants_no_mail_or_whose_name_is_no_address_gets_none(site: 
         assert mailbox.mails == []
 
 
+def test_an_owner_whose_program_failed_is_notified_also_where_no_restart_followed(site: Site) -> None:
+    with smtp_server() as (port, mailbox):
+        site.settings = {"owners_url_file": mail_url(site.folder, port, "{user}@example.org")}
+        site.start()
+        job = site.job()
+        site.program_ends(job, "L30", "every rank failed alike within 2 s (rank 0: exit status 1): it cannot start")
+        site.run(300)
+        site.change(tables.job, job, state="FAILED")
+        site.start()
+        site.run(300)
+        ((to, mail),) = mailbox.mails
+        assert to == ["alice@example.org"]
+        assert mail["Subject"] == "Understudy testbed: job 17 (pretrain): its program failed"
+        text = mailbox.texts()[0]
+        assert "every rank failed alike within 2 s" in text
+        assert "The launcher starts it no more." in text
+        assert "No node is blamed: look at the program" in text
+
+
+def test_an_owner_whose_program_fails_again_and_again_gets_one_message_and_its_end(site: Site) -> None:
+    with smtp_server() as (port, mailbox):
+        site.settings = {"owners_url_file": mail_url(site.folder, port, "{user}@example.org")}
+        site.start()
+        job = site.job()
+        for launch in range(4):
+            site.change(tables.launch_end, site.program_ends(job, "L130"), launch=launch)
+            site.run(60)
+        assert len(mailbox.mails) == 1
+        assert "starts it again from its last checkpoint" in mailbox.texts()[0]
+        site.change(tables.launch_end, site.program_ends(job, "L100"), launch=4)
+        site.run(60)
+        _, text = mailbox.texts()
+        assert "It failed 5 times, the last time: rank 3 on n4 failed with exit status 1" in text
+        assert "The launcher starts it no more." in text
+
+
+def test_an_owner_whose_program_makes_gpus_report_errors_gets_one_message_of_all_nodes(site: Site) -> None:
+    with smtp_server() as (port, mailbox):
+        site.settings = {"owners_url_file": mail_url(site.folder, port, "{user}@example.org")}
+        site.start()
+        site.job()
+        for number in range(1, 4):
+            site.program_xid(f"n{number}")
+        site.run(60)
+        site.program_xid("n4")
+        site.run(300)
+        site.start()
+        site.run(60)
+        ((_, mail),) = mailbox.mails
+        assert mail["Subject"] == "Understudy testbed: job 17: its program caused an error on n1, n2, n3"
+        assert "Xid 31 on 0000:1b:00.0: the program accessed memory that is not its own" in mailbox.texts()[0]
+        assert "Understudy has not restarted the job, and blames no node" in mailbox.texts()[0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "to"),
+    [
+        ("jobs+17@Science.example.org", "jobs+17@Science.example.org"),
+        ("eve@elsewhere.example.com", "alice@example.org"),
+        ("a@example.org&to=eve@example.org", "alice@example.org"),
+        ("alice", "alice@example.org"),
+        ("", "alice@example.org"),
+    ],
+)
+def test_an_owner_chooses_the_address_by_slurms_mail_user_where_the_site_allows_its_domain(
+    site: Site, chosen: str, to: str
+) -> None:
+    with smtp_server() as (port, mailbox):
+        site.settings = {
+            "owners_url_file": mail_url(site.folder, port, "{mail}"),
+            "owners_mail_domains": ["example.org", "science.example.org"],
+        }
+        site.start()
+        site.pulse.snapshot = b.snapshot(jobs=[b.job(job_id=17, mail_to=chosen)])
+        recovery = site.move(site.job())
+        site.run(4)
+        site.pulse.snapshot = b.snapshot(jobs=[])  # Slurm has forgotten the job: the address stays
+        site.moved(recovery)
+        site.start()
+        site.run(600)
+        assert [to for to, _ in mailbox.mails] == [[to]]
+
+
+def test_an_owner_with_an_address_of_their_own_is_notified_there(site: Site) -> None:
+    with smtp_server() as (port, mailbox):
+        own = mail_url(site.folder, port, "oncall-of-alice@example.org")
+        site.settings = {"owners_url_files": {"alice": own}}
+        site.start()
+        site.moved(site.move(site.job()))
+        site.moved(site.move(site.job(18, user="bob")))
+        site.run(600)
+        assert [to for to, _ in mailbox.mails] == [["oncall-of-alice@example.org"]]
+
+
+def test_with_mail_type_only_owners_who_ask_slurm_for_mail_are_notified(site: Site) -> None:
+    with smtp_server() as (port, mailbox):
+        url = mail_url(site.folder, port, "{user}@example.org")
+        site.settings = {"owners_url_file": url, "owners_when": "mail_type"}
+        site.start()
+        asks, does_not = b.job(job_id=17, mail_to="alice"), b.job(job_id=18)
+        site.pulse.snapshot = b.snapshot(jobs=[asks, does_not])
+        site.moved(site.move(site.job()))
+        site.moved(site.move(site.job(18, user="bob")))
+        site.run(600)
+        assert [to for to, _ in mailbox.mails] == [["alice@example.org"]]
+
+
+def test_what_an_owner_does_not_want_does_not_come_after_a_restart_either(site: Site) -> None:
+    with smtp_server() as (port, mailbox):
+        site.settings = {"owners_url_file": mail_url(site.folder, port, "{user}@example.org")}
+        site.start()
+        site.pulse.snapshot = b.snapshot(jobs=[b.job(job_id=17, comment="understudy notify=off")])
+        site.moved(site.move(site.job()))
+        site.run(60)
+        site.pulse.snapshot = b.snapshot(jobs=[])
+        site.start()
+        site.run(600)
+        assert mailbox.mails == []
+
+
 def test_all_of_it_is_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     engine = open_database(postgres_url)
     try:
@@ -212,6 +333,61 @@ def test_alertmanager_shows_what_is_open_and_resolves_what_is_over(site: Site) -
 def active(address: str) -> list[Any]:
     alerts: list[Any] = CLIENT.get(f"http://{address}/api/v2/alerts?active=true").json()
     return alerts
+
+
+@pytest.fixture
+def weekly(tmp_path: Path) -> Iterator[tuple[Rehearsal, Mailbox, Any]]:
+    """A site whose team gets the weekly report, a week after a node failed under a gang; and what it does then."""
+    with smtp_server() as (port, mailbox):
+        team = {"kind": "apprise", "url_file": mail_url(tmp_path, port, "team@example.org"), "weekly_report": True}
+        pager = {"kind": "apprise", "url_file": mail_url(tmp_path, port, "pager@example.org"), "least": "page"}
+        notify = {"receivers": {"team": team, "pager": pager}, "dashboard": "https://head1:7117/dashboard"}
+        rehearsal = Rehearsal(tmp_path, notify=notify)
+        look = rehearsal.control_plane.notifier.look
+        rehearsal.each_tick = look
+        rehearsal.fail("n3")
+        rehearsal.run_until(rehearsal.ended)
+
+        def look_around(seconds: float) -> None:
+            """As its threads do; a sender has a thread of its own."""
+            ReportWriter(rehearsal.control_plane.reads, rehearsal.control_plane.notifier.add).look()
+            rehearsal.run(seconds)
+
+        yield rehearsal, mailbox, look_around
+        rehearsal.control_plane.close()
+
+
+def reports_in(mailbox: Mailbox) -> list[tuple[list[str], Any]]:
+    return [(to, mail) for to, mail in mailbox.mails if "report of" in mail["Subject"]]
+
+
+def test_the_report_of_a_week_is_one_mail_with_the_whole_report_as_a_file(
+    weekly: tuple[Rehearsal, Mailbox, Callable[[float], None]],
+) -> None:
+    rehearsal, mailbox, look_around = weekly
+    look_around(60)
+    assert reports_in(mailbox) == [], "nothing was recorded before this week"
+    rehearsal.fake.now += WEEK_SECONDS
+    rehearsal.run(3)
+    look_around(600)
+    wait_for(lambda: bool(reports_in(mailbox)), "the report has come")
+    week = name_of(last_week(rehearsal.clock.now())[0])
+    ((to, mail),) = reports_in(mailbox)
+    assert to == ["team@example.org"]
+    assert mail["Subject"] == f"Understudy testbed: report of {week}"
+    text = mail.get_body(("plain",)).get_content()
+    assert "interruptions: 1 unexpected, 0 planned" in text
+    assert "interrupted 1 times: Faulty GPU" in text
+    assert "https://head1:7117/dashboard/reports" in text
+    (page,) = mail.iter_attachments()
+    assert page.get_filename() == f"understudy-testbed-{week}.html"
+    assert "Interruptions by cause" in page.get_content()
+    look_around(30)
+    assert len(reports_in(mailbox)) == 1, "once a week"
+    rehearsal.restart_control_plane()
+    rehearsal.each_tick = rehearsal.control_plane.notifier.look
+    look_around(30)
+    assert len(reports_in(mailbox)) == 1, "also after a restart"
 
 
 def test_a_setting_that_says_page_notifies(tmp_path: Path) -> None:

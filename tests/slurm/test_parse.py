@@ -99,6 +99,20 @@ def test_text_of_users_is_not_taken_for_fields() -> None:
     assert gang.state == "RUNNING"
 
 
+@pytest.mark.parametrize(
+    ("more", "to"),
+    [
+        (" MailUser=alice+jobs@example.org MailType=END,REQUEUE", "alice+jobs@example.org"),
+        (" MailUser=alice MailType=BEGIN,END,FAIL,REQUEUE,STAGE_OUT", "alice"),
+        (" MailUser=alice@example.org MailType=END,TIME_LIMIT_80", ""),
+        (" MailUser=alice@example.org MailType=FAIL Container=/images/x", "alice@example.org"),
+        ("", ""),
+    ],
+)
+def test_a_job_says_where_its_user_wants_mail_about_failures_and_requeues(more: str, to: str) -> None:
+    assert job(f"{job_line(1).rstrip()}{more}").mail_to == to
+
+
 def test_a_comment_with_a_line_break_makes_no_second_job() -> None:
     jobs = {job.job_id: job for job in parse_jobs(recorded("jobs"))}
     assert 77 not in jobs

@@ -74,6 +74,21 @@ def summary(report: FleetReport) -> list[tuple[str, str]]:
     ]
 
 
+DIGEST_LISTED = 5
+
+
+def digest(report: FleetReport) -> list[str]:
+    """For a message: what one reads first, the most frequent causes, and the jobs that lost most."""
+    lines = [f"{name}: {value}" for name, value in summary(report)]
+    causes = [one for one in report.costs.interrupted.causes if one.interruptions][:DIGEST_LISTED]
+    lines += [f"interrupted {one.interruptions} times: {one.component}" for one in causes]
+    lost = [(sum(one.lost_gpu_hours.values()), one) for one in report.costs.jobs[:DIGEST_LISTED]]
+    lines += [
+        f"job {one.job_id} ({one.name}) of {one.user} lost {hours:,.1f} GPU-hours" for hours, one in lost if hours
+    ]
+    return lines
+
+
 def _percent(share: float | None) -> str:
     return "not known" if share is None else f"{100 * share:.1f} %"
 

@@ -221,6 +221,8 @@ def _notify(config: Config) -> dict[str, Callable[[], str]]:
         tries["notify.heartbeat_url_file"] = partial(_address, config.notify.heartbeat_url_file, "webhook")
     if config.notify.owners_url_file is not None:
         tries["notify.owners_url_file"] = partial(_address, config.notify.owners_url_file, "apprise")
+    for user, path in config.notify.owners_url_files.items():
+        tries[f"notify.owners_url_files.{user}"] = partial(_address, path, "apprise")
     return tries
 
 

@@ -22,7 +22,7 @@ from understudy_controlplane.config.action import Guards, Recovery, Repair, RunS
 from understudy_controlplane.config.checkpoints import Checkpoints
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
-from understudy_controlplane.config.notify import OWNERS, Importance, Notify, Receiver, ReceiverKind
+from understudy_controlplane.config.notify import OWNERS, Importance, Notify, OwnersWhen, Receiver, ReceiverKind
 from understudy_controlplane.config.reports import Reports
 from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
@@ -50,6 +50,7 @@ __all__ = [
     "Mode",
     "NoSpare",
     "Notify",
+    "OwnersWhen",
     "Receiver",
     "ReceiverKind",
     "Recovery",

@@ -35,6 +35,11 @@ class ReceiverKind(StrEnum):
     ALERTMANAGER = "alertmanager"
 
 
+class OwnersWhen(StrEnum):
+    ALWAYS = "always"
+    MAIL_TYPE = "mail_type"
+
+
 class Receiver(Section):
     kind: ReceiverKind = Field(
         description="`apprise` (mail, chat and pagers by the URLs of "
@@ -62,6 +67,12 @@ class Receiver(Section):
         "as one message when they end. Alertmanager has mute times of its own.",
     )
 
+    weekly_report: bool = Field(
+        False,
+        description="Also gets the [report of each week](reports.md#every-week), once it is over: its main numbers, "
+        "and by mail and chats that take files the whole report as HTML.",
+    )
+
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
         if self.kind is ReceiverKind.WEBHOOK and self.secret_file is None:
@@ -70,6 +81,8 @@ class Receiver(Section):
             raise ValueError("secret_file is not used by kind apprise: its URLs contain the secrets")
         if self.kind is ReceiverKind.ALERTMANAGER and self.quiet_hours:
             raise ValueError("quiet_hours are not used by kind alertmanager: set its mute_time_intervals")
+        if self.kind is ReceiverKind.ALERTMANAGER and self.weekly_report:
+            raise ValueError("weekly_report is not used by kind alertmanager: a report is no alert; send it by apprise")
         return self
 
 
@@ -105,7 +118,24 @@ class Notify(Section):
         None,
         description="File with the apprise URL by which owners of jobs are notified, closed to other users. `{user}` "
         "in it is the user's name in Slurm: `mailto://smtp.example.org:25?from=understudy@example.org&to={user}@"
-        "example.org`. Owners who do not want it write `notify=off` into the comment of the job.",
+        "example.org`. `{mail}` is the address of the job's `--mail-user`, where `owners_mail_domains` allows it. "
+        "Owners who do not want it write `notify=off` into the comment of the job.",
+    )
+    owners_url_files: dict[str, Path] = Field(
+        {},
+        description="Files with apprise URLs of users who want their messages elsewhere: `alice = "
+        '"/etc/understudy/alice.url"`.',
+    )
+    owners_mail_domains: list[str] = Field(
+        [],
+        description="Domains of the addresses that owners may choose by `--mail-user`: `{mail}` in `owners_url_file` "
+        "is that address, where the job's `--mail-type` has REQUEUE or FAIL (or is ALL), and else the user's name at "
+        "the first of these domains.",
+    )
+    owners_when: OwnersWhen = Field(
+        OwnersWhen.ALWAYS,
+        description="`always`, or `mail_type`: owners are notified only of jobs whose `--mail-type` has REQUEUE or "
+        "FAIL (or is ALL).",
     )
 
     @field_validator("receivers")
@@ -118,6 +148,14 @@ class Notify(Section):
                 )
         return receivers
 
+    @field_validator("owners_mail_domains")
+    @classmethod
+    def _are_domains(cls, domains: list[str]) -> list[str]:
+        for one in domains:
+            if not re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", one):
+                raise ValueError(f"{one!r} is no domain; write one in small letters, such as example.org")
+        return domains
+
     @field_validator("time_zone")
     @classmethod
     def _is_known(cls, name: str) -> str:
@@ -126,3 +164,7 @@ class Notify(Section):
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ValueError(f"{name!r} is no time zone of this host; write one such as Europe/Berlin") from error
         return name
+
+    def owners_url_of(self, user: str) -> Path | None:
+        """File with the URL by which this owner is notified; None: they are not."""
+        return self.owners_url_files.get(user, self.owners_url_file)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from understudy_controlplane.config import Importance
 from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
+from understudy_controlplane.fleet.slurm import ENDED_STATES
 from understudy_controlplane.fleet.subject import SubjectKind
 
 MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
@@ -80,6 +81,35 @@ class TicketFacts:
     opened_at: float
     closed_at: float | None
     waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFacts:
+    """A job whose program ended launches. `number`: of the first of them; `failures`: so many; `reason`: of the last
+    one, as its launcher says it; `state`: of the job in Slurm.
+    """
+
+    number: int
+    job_id: int
+    job_name: str
+    user: str
+    at: float
+    failures: int
+    reason: str
+    has_given_up: bool
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class XidFacts:
+    """An error of a GPU that a job's program caused. `nodes`: that reported it."""
+
+    number: int
+    job_id: int
+    user: str
+    nodes: tuple[str, ...]
+    reason: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +247,62 @@ def of_stopped(facts: IncidentFacts) -> Notice:
         f"jobs/{facts.job_id}",
         facts.user,
         over_at=facts.closed_at,
+    )
+
+
+def of_program(facts: ProgramFacts) -> Notice:
+    """For the owner of a job whose program failed under the launcher: no node is blamed, and no recovery follows."""
+    over = facts.has_given_up or facts.state in ENDED_STATES
+    times = f"{facts.failures} times, the last time: " if facts.failures > 1 else ""
+    lines = [f"It failed {times}{_line(facts.reason)}" if times else _line(facts.reason)]
+    if facts.has_given_up:
+        lines.append("The launcher starts it no more.")
+    elif over:
+        lines.append(f"The job is over: {facts.state.lower().replace('_', ' ')}.")
+    else:
+        lines.append(
+            "The launcher starts it again from its last checkpoint, and ends the job where that does not help."
+        )
+    lines.append("No node is blamed: look at the program, and at the job's own output.")
+    job = f"job {facts.job_id}"
+    return Notice(
+        NoticeSource.LAUNCH,
+        facts.number,
+        Importance.WARNING,
+        Stage.OVER if over else Stage.OPEN,
+        f"{job} ({_line(facts.job_name)}): its program failed" if facts.job_name else f"{job}: its program failed",
+        "\n".join(lines),
+        (job,),
+        facts.at,
+        f"jobs/{facts.job_id}",
+        facts.user,
+        over_at=facts.at if over else None,
+    )
+
+
+def of_xid(facts: XidFacts) -> Notice:
+    """For the owner of a job whose program made a GPU report an error. Understudy changes nothing."""
+    job = f"job {facts.job_id}"
+    return Notice(
+        NoticeSource.XID,
+        facts.number,
+        Importance.WARNING,
+        Stage.REPORTED,
+        f"{job}: its program caused an error on {shown(facts.nodes)}",
+        f"{_line(facts.reason)}\nUnderstudy has not restarted the job, and blames no node: look at the program, and at "
+        "the job's own output.",
+        (job,),
+        facts.at,
+        f"jobs/{facts.job_id}",
+        facts.user,
+    )
+
+
+def of_week(week: int, name: str, lines: Sequence[str], until: float) -> Notice:
+    """`week`: counted from 1970-01-05; `name`: as 2026-W47."""
+    text = "\n".join(lines)
+    return Notice(
+        NoticeSource.REPORT, week, Importance.INFO, Stage.REPORTED, f"report of {name}", text, (name,), until, "reports"
     )
 
 

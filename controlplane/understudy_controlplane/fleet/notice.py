@@ -17,6 +17,9 @@ class NoticeSource(StrEnum):
     APPROVAL = "approval"  # a recovery that awaits approval
     MOVE = "move"  # a recovery that moves or restarts a gang, for the job's owner
     STOPPED = "stopped"  # an incident of a gang, for the job's owner
+    LAUNCH = "launch"  # the first launch of a job that its program ended, for the owner
+    XID = "xid"  # the decision that a program caused an error of a GPU, for its owner
+    REPORT = "report"  # of a week, counted from 1970-01-05
 
 
 class Stage(StrEnum):
@@ -32,9 +35,20 @@ class Stage(StrEnum):
 ENDED = (Stage.OVER, Stage.REPORTED)
 
 
+class MessageStatus(StrEnum):
+    """Of the newest version of a message."""
+
+    WAITING = "waiting"  # until it is due
+    FAILING = "failing"  # it was not accepted, and is tried again
+    SENT = "sent"
+    GIVEN_UP = "given_up"  # no receiver has accepted it, and it is tried no more
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`page`: path below the dashboard. `user`: the owner it is for; empty: it is for operators."""
+    """`page`: path below the dashboard. `user`: the owner it is for; empty: it is for operators. `mail`: the address
+    that the owner chose for this job; empty: none.
+    """
 
     source: NoticeSource
     number: int
@@ -48,6 +62,7 @@ class Notice:
     user: str = ""
     over_at: float | None = None
     needs: str = ""  # why a person is needed
+    mail: str = ""
     id: int = 0  # in the database
 
     @property
@@ -57,7 +72,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one receiver gets about some notices: one message, with versions. `user`: the owner it goes to.
+    """What one receiver gets about some notices: one message, with versions. `user`: the owner it goes to, `mail`: at
+    this address, where they chose one.
 
     `revision` is that of the newest version, `accepted` of the newest that was taken; `shown`: what it is about.
     """
@@ -67,6 +83,7 @@ class Message:
     notices: tuple[int, ...]
     made_at: float
     due_at: float
+    mail: str = ""
     id: int = 0
     title: str = ""  # of the first version: it stays, so that mail programs and pagers know the message again
     shown: str = ""
@@ -86,3 +103,11 @@ class Message:
     @property
     def is_waiting(self) -> bool:
         return not self.closed and self.revision > self.accepted
+
+    @property
+    def status(self) -> MessageStatus:
+        if self.accepted and self.accepted >= self.revision:
+            return MessageStatus.SENT
+        if self.closed:
+            return MessageStatus.GIVEN_UP
+        return MessageStatus.FAILING if self.error else MessageStatus.WAITING

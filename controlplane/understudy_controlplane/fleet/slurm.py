@@ -232,6 +232,7 @@ class SlurmJob:
     qos: str = ""
     preempt_at: int | None = None  # since when Slurm may preempt it; None: never
     segment: int = 0  # nodes that have to be in one block (--segment); 0: none asked for, or Slurm does not show it
+    mail_to: str = ""  # `--mail-user`, where `--mail-type` has REQUEUE or FAIL; empty: its user asks for no such mail
 
     @property
     def address(self) -> JobAddress:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from understudy_controlplane.config import OWNERS, Config, ReceiverKind
 from understudy_controlplane.notify.messages import Shown
@@ -14,6 +15,29 @@ from understudy_controlplane.notify.senders import post, send_alerts, send_by_ap
 
 HEARTBEAT = "heartbeat"
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+MAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@([A-Za-z0-9.-]{1,250})")
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """`user`, `mail`: of an owner, and where they chose to be notified."""
+
+    receiver: str
+    user: str = ""
+    mail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    name: str
+    media_type: str
+    content: str
+
+
+def chosen_mail(address: str, domains: Collection[str]) -> str:
+    """The address, where the site lets owners choose it; else empty."""
+    found = MAIL.fullmatch(address)
+    return address if found is not None and found[1].lower() in domains else ""
 
 
 def secrets_of(config: Config) -> list[str]:
@@ -32,14 +56,24 @@ def _files(config: Config) -> Iterator[Path]:
     for one in notify.receivers.values():
         yield from (path for path in (one.url_file, one.secret_file) if path is not None)
     yield from (path for path in (notify.heartbeat_url_file, notify.owners_url_file) if path is not None)
+    yield from notify.owners_url_files.values()
 
 
-def send(config: Config, to: tuple[str, str], version: Shown, body: Mapping[str, object], now: float) -> str:
-    """`to`: receiver and user. Returns why it was not accepted, without secrets; empty: it was."""
+def send(
+    config: Config,
+    to: To,
+    version: Shown,
+    body: Mapping[str, object],
+    now: float,
+    attached: Attachment | None = None,
+) -> str:
+    """Returns why it was not accepted, without secrets; empty: it was."""
     secrets = secrets_of(config)
     version = replace(version, title=without(version.title, secrets), text=without(version.text, secrets))
+    if attached is not None:
+        attached = replace(attached, content=without(attached.content, secrets))
     try:
-        error = _send(config, to, version, _without(body, secrets), now)
+        error = _send(config, to, version, _without(body, secrets), now, attached)
     except SecretError as problem:
         return str(problem)
     except Exception as problem:  # noqa: BLE001 - of any service of apprise; its text may contain secrets
@@ -47,19 +81,36 @@ def send(config: Config, to: tuple[str, str], version: Shown, body: Mapping[str,
     return without(error, secrets)
 
 
-def _send(config: Config, to: tuple[str, str], version: Shown, body: Mapping[str, object], now: float) -> str:
-    name, user = to
-    if name == OWNERS:
-        if config.notify.owners_url_file is None or not USER.fullmatch(user):
-            return f"{user!r} cannot be part of an address"
-        return send_by_apprise(one_url(config.notify.owners_url_file).replace("{user}", user), version)
-    receiver = config.notify.receivers[name]
+def _send(
+    config: Config,
+    to: To,
+    version: Shown,
+    body: Mapping[str, object],
+    now: float,
+    attached: Attachment | None,
+) -> str:
+    if to.receiver == OWNERS:
+        return _send_to_owner(config, to, version)
+    receiver = config.notify.receivers[to.receiver]
     url = one_url(receiver.url_file)
     if receiver.kind is ReceiverKind.APPRISE:
-        return send_by_apprise(url, version)
+        return send_by_apprise(url, version, attached)
     assert receiver.kind is ReceiverKind.WEBHOOK
     assert receiver.secret_file is not None
     return send_signed(url, read_secret(receiver.secret_file), body, now)
+
+
+def _send_to_owner(config: Config, to: To, version: Shown) -> str:
+    path, domains = config.notify.owners_url_of(to.user), config.notify.owners_mail_domains
+    if path is None or not USER.fullmatch(to.user):
+        return f"{to.user!r} cannot be part of an address"
+    url = one_url(path).replace("{user}", to.user)
+    if "{mail}" in url:
+        if not domains:
+            return f"{path} has {{mail}}, and no domain is known; set notify.owners_mail_domains"
+        mail = chosen_mail(to.mail, domains) or f"{to.user}@{domains[0]}"
+        url = url.replace("{mail}", quote(mail, safe="@"))
+    return send_by_apprise(url, version)
 
 
 def send_alerts_to(config: Config, name: str, alerts: list[dict[str, object]]) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from understudy_controlplane.config import OWNERS, Importance, Notify, ReceiverKind
-from understudy_controlplane.fleet.notice import ENDED, Message, Notice, Stage
+from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource, Stage
 from understudy_controlplane.notify.plain import plain, plain_lines
 from understudy_controlplane.notify.quiet_hours import quiet_until
 
@@ -39,7 +39,9 @@ def addressees(notice: Notice, policy: Notify) -> list[str]:
     if not notice.title:
         return []  # it is part of another one
     if notice.user:
-        return [OWNERS] if policy.owners_url_file is not None else []
+        return [OWNERS] if policy.owners_url_of(notice.user) is not None else []
+    if notice.source is NoticeSource.REPORT:
+        return [name for name, one in policy.receivers.items() if one.weekly_report]
     return [
         name
         for name, one in policy.receivers.items()
@@ -53,7 +55,8 @@ def joined(
     """The message that this notice goes out with: one that the receiver has not taken yet, or a new one. `last_at`:
     when it last took one.
     """
-    message = unsent or Message(receiver, notice.user, (), now, _due(receiver, notice, policy, now, last_at))
+    due_at = _due(receiver, notice, policy, now, last_at)
+    message = unsent or Message(receiver, notice.user, (), now, due_at, mail=notice.mail)
     if notice.importance is Importance.PAGE and message.tries == 0:
         message = replace(message, due_at=min(message.due_at, now + policy.group_seconds))
     return replace(message, notices=(*dict.fromkeys((*message.notices, notice.id)),))
@@ -75,7 +78,8 @@ def _quiet_end(receiver: str, policy: Notify, now: float) -> float | None:
 
 def followed(message: Message, notices: Sequence[Notice], policy: Notify, now: float) -> Message:
     """With a new version where there is news. One that waits for its first time shows the newest state then."""
-    if message.receiver not in policy.receivers and not (message.receiver == OWNERS and policy.owners_url_file):
+    to_owner = message.receiver == OWNERS and policy.owners_url_of(message.user) is not None
+    if message.receiver not in policy.receivers and not to_owner:
         return replace(message, closed=True, error="its receiver is not in the configuration any more")
     news, importance = _news(notices), max((one.importance for one in notices), key=[*Importance].index)
     if news != message.shown:

@@ -14,14 +14,14 @@ from dataclasses import replace
 import structlog
 
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import OWNERS, Config
+from understudy_controlplane.config import OWNERS, Config, OwnersWhen
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.job import opted_in
-from understudy_controlplane.fleet.notice import ENDED, Message, Notice
+from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.notify import messages
-from understudy_controlplane.notify.addresses import send
-from understudy_controlplane.notify.collector import Collector, Found
+from understudy_controlplane.notify.addresses import Attachment, To, chosen_mail, send
+from understudy_controlplane.notify.collector import Collector, Found, Owners
 from understudy_controlplane.notify.states import States
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.notices import NoticeStore
@@ -33,6 +33,8 @@ SHOWN_AFTER_TRIES = 2
 NOT_FOR_OWNER = "notify=off"
 
 Begin = Callable[[str, Callable[[], None]], None]
+Attach = Callable[[Notice], Attachment | None]
+"""The file that belongs to a notice. Raises StoreError."""
 
 
 def beside(name: str, work: Callable[[], None]) -> None:
@@ -44,17 +46,25 @@ class Notifier:
     """One thread runs it."""
 
     def __init__(
-        self, store: NoticeStore, current: CurrentConfig, pulse: Pulse, clock: Clock, begin: Begin = beside
+        self,
+        store: NoticeStore,
+        current: CurrentConfig,
+        pulse: Pulse,
+        clock: Clock,
+        begin: Begin = beside,
+        attach: Attach = lambda _notice: None,
     ) -> None:
         self._store = store
         self._current = current
         self._pulse = pulse
         self._clock = clock
         self._begin = begin
+        self._attach = attach
+        self._added: list[Notice] = []
         self._collector = Collector(store)
         self._states = States(store, pulse, begin)
         self._lock = threading.Lock()
-        self._busy: set[tuple[str, str]] = set()
+        self._busy: set[To] = set()
         self._answers: list[tuple[Message, str, str]] = []
         self._error = ""
         self._stopped = threading.Event()
@@ -66,6 +76,11 @@ class Notifier:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    def add(self, notice: Notice) -> None:
+        """Of what no row of the database shows by itself. One that is known already is not added twice."""
+        with self._lock:
+            self._added.append(notice)
 
     def look(self) -> None:
         """One round. What fails is logged once, and tried again by the next round."""
@@ -84,7 +99,10 @@ class Notifier:
 
     def _look(self, config: Config, now: float) -> None:
         self._take_answers(now)
-        found = self._collector.look(now, self._unwanted())
+        found = self._collector.look(now, self._owners(config))
+        with self._lock:
+            added, self._added = self._added, []
+        found.new += [one for one in added if not self._store.has(one.source, one.number)]
         if found.new or found.changed:
             about = self._messages_about(found, config, now)
             self._store.record(found.new, found.changed.values(), about)
@@ -94,33 +112,47 @@ class Notifier:
         self._take_answers(now)  # of those that were sent at once
         self._show(config)
 
-    def _unwanted(self) -> set[int]:
-        snapshot = self._pulse.snapshot
-        jobs = snapshot.jobs.values() if snapshot is not None else ()
-        return {one.key.job_id for one in jobs if opted_in(one.slurm.comment, NOT_FOR_OWNER)}
+    def _owners(self, config: Config) -> Owners:
+        snapshot, policy = self._pulse.snapshot, config.notify
+        jobs = [one for one in snapshot.jobs.values() if one.managed] if snapshot is not None else []
+        return Owners(
+            {one.key.job_id for one in jobs if opted_in(one.slurm.comment, NOT_FOR_OWNER)},
+            {
+                one.key.job_id: chosen_mail(one.slurm.mail_to, policy.owners_mail_domains)
+                for one in jobs
+                if one.slurm.mail_to
+            },
+            policy.owners_when is OwnersWhen.MAIL_TYPE,
+        )
 
     def _messages_about(
         self, found: Found, config: Config, now: float
     ) -> Callable[[Sequence[Notice]], Iterator[Message]]:
         sending = self._store.sending()
+        of_unsent = self._store.notices({number for one in sending if one.is_new for number in one.notices})
         accepted_at = {
             receiver: self._store.accepted_at(receiver) for receiver in config.notify.receivers
         }  # not for owners: each of them gets few
 
         def about(written: Sequence[Notice]) -> Iterator[Message]:
-            unsent = {(one.receiver, one.user): one for one in sending if one.is_new}
+            unsent = {_to(one): one for one in sending if one.is_new and not _is_report(one, of_unsent)}
             known = {(one.receiver, number) for one in sending for number in one.notices}
-            touched: dict[tuple[str, str], Message] = {}
+            touched: dict[To, Message] = {}
+            reports: list[Message] = []
             changed = [one for one in found.changed.values() if one.stage not in ENDED]
             for notice in (*written, *changed):
                 for receiver in messages.addressees(notice, config.notify):
-                    if (receiver, notice.id) not in known:
-                        key = (receiver, notice.user)
-                        last = touched.get(key, unsent.get(key))
-                        touched[key] = messages.joined(
-                            last, receiver, notice, config.notify, now, accepted_at.get(receiver)
-                        )
-            return iter(touched.values())
+                    if (receiver, notice.id) in known:
+                        continue
+                    key = To(receiver, notice.user, notice.mail)
+                    is_report = notice.source is NoticeSource.REPORT
+                    last = None if is_report else touched.get(key, unsent.get(key))
+                    message = messages.joined(last, receiver, notice, config.notify, now, accepted_at.get(receiver))
+                    if is_report:
+                        reports.append(message)
+                    else:
+                        touched[key] = message
+            return iter((*touched.values(), *reports))
 
         return about
 
@@ -132,7 +164,7 @@ class Notifier:
         for before in sending:
             about = [notices[number] for number in before.notices if number in notices]
             message = messages.followed(before, about, config.notify, now) if about else replace(before, closed=True)
-            to = (message.receiver, message.user)
+            to = _to(message)
             if message.is_waiting and message.due_at <= now and to not in self._busy:
                 message = messages.attempted(message, now)
                 self._busy.add(to)
@@ -148,7 +180,11 @@ class Notifier:
         body = messages.as_json(message, version, about, config.cluster)
 
         def work() -> None:
-            error = send(config, (message.receiver, message.user), version, body, now)
+            try:
+                attached = self._attach(about[0]) if _is_report(message, {one.id: one for one in about}) else None
+                error = send(config, _to(message), version, body, now, attached)
+            except StoreError as problem:
+                error = f"the report could not be read: {type(problem).__name__}"
             with self._lock:
                 self._answers.append((message, version.title, error))
 
@@ -162,7 +198,7 @@ class Notifier:
         newest = {one.id: one for one in self._store.sending()}
         changed: list[Message] = []
         for message, title, error in answers:
-            self._busy.discard((message.receiver, message.user))
+            self._busy.discard(_to(message))
             self._pulse.meters.notifications.labels(message.receiver, "failed" if error else "sent").inc()
             if error:
                 log.warning("notification_not_sent", receiver=message.receiver, error=error, tries=message.tries)
@@ -181,6 +217,15 @@ class Notifier:
         failing = {one.receiver: one.error for one in waiting if one.error and one.tries >= SHOWN_AFTER_TRIES}
         self._pulse.messages_waiting = counts
         self._pulse.notify_problems = problems(failing | self._states.failing())
+
+
+def _to(message: Message) -> To:
+    return To(message.receiver, message.user, message.mail)
+
+
+def _is_report(message: Message, notices: Mapping[int, Notice]) -> bool:
+    """It is a message of its own: nothing else joins it."""
+    return any(number in notices and notices[number].source is NoticeSource.REPORT for number in message.notices)
 
 
 def problems(failing: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ import hmac
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
@@ -20,6 +20,7 @@ from understudy_controlplane.fleet.notice import Stage
 from understudy_controlplane.notify.secret_files import lines_of
 
 if TYPE_CHECKING:
+    from understudy_controlplane.notify.addresses import Attachment
     from understudy_controlplane.notify.messages import Shown
 
 TIMEOUT_SECONDS = 10.0
@@ -70,7 +71,8 @@ def _trusted() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def send_by_apprise(url: str, version: Shown) -> str:
+def send_by_apprise(url: str, version: Shown, attached: Attachment | None = None) -> str:
+    """A service that takes no files gets the text alone."""
     try:
         import apprise
     except ModuleNotFoundError:
@@ -88,12 +90,19 @@ def send_by_apprise(url: str, version: Shown) -> str:
     if not sender.add(lines[0]):
         return "apprise does not know this URL; try it with `apprise -vv -b test URL`"
     logged: list[str] = []
+    files = None
+    if attached is not None:
+        from apprise.attachment.memory import AttachMemory
+
+        make: Any = AttachMemory  # it has no types
+        files = make(content=attached.content, name=attached.name, mimetype=attached.media_type)
     kinds = {Importance.PAGE: "failure", Importance.WARNING: "warning", Importance.INFO: "info"}
     result = sender.notify(
         body=version.text,
         title=version.title,
         notify_type="success" if version.status is Stage.OVER else kinds[version.importance],
         body_format="text",
+        attach=files,
         interpret_escapes=False,
         timeout=APPRISE_SECONDS,
         log_callback=lambda entry, _service: logged.append(entry.message),

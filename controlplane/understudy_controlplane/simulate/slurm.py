@@ -111,6 +111,7 @@ class VirtualSlurm:
         self.now = now
         self._partition = partition
         self._account = account
+        self.mail_to = ""
         self._tick_seconds = scheduler_tick_seconds
         self._gres = f"gpu:{gpus}"
         self._nodes = {name: _Node(name) for name in nodes}
@@ -721,6 +722,7 @@ class VirtualSlurm:
             name=job.name,
             partition=job.partition or self._partition,
             account=self._account,
+            mail_to=self.mail_to,
             state=job.state,
             restart_count=job.restart_count,
             nodes=tuple(job.nodes),

@@ -49,6 +49,7 @@ _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
 _AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)"
 _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_MAIL = re.compile(r" MailUser=(\S+) MailType=([A-Z0-9_,]+)")
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
 _UNIT_KEYS = {
@@ -357,7 +358,19 @@ def _job(record: str) -> SlurmJob | None:
         qos=_value(own_part, "QOS") or "",
         preempt_at=epoch_seconds(_value(own_part, "PreemptEligibleTime") or ""),
         segment=int(_value(own_part, "SegmentSize") or 0),
+        mail_to=_mail_to(record[user_text.start() :]),
     )
+
+
+def _mail_to(user_text: str) -> str:
+    """Slurm prints it after all texts that the job's user writes but the container: the last one counts."""
+    found = _MAIL.findall(user_text)
+    return mail_to(*found[-1]) if found else ""
+
+
+def mail_to(address: str, types: str) -> str:
+    """Where the job's user wants mail; empty: of nothing that Understudy does."""
+    return address if {"FAIL", "REQUEUE"} & set(types.split(",")) else ""
 
 
 def _array_task(record: str) -> ArrayTask | None:

@@ -29,7 +29,7 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
 )
 from understudy_controlplane.slurm.cli import CommandLineGateway, checked_name, checked_names, checked_reason
-from understudy_controlplane.slurm.parse import hosts, node_state
+from understudy_controlplane.slurm.parse import hosts, mail_to, node_state
 from understudy_controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
 from understudy_controlplane.slurm.pyslurm_process import PyslurmWorker, WorkerDied
 
@@ -88,6 +88,8 @@ class _Job(msgspec.Struct, frozen=True):
     account: str = ""
     qos: str = ""
     preempt_at: int | None = None
+    mail_user: str = ""
+    mail_types: tuple[str, ...] = ()
 
 
 class _Reservation(msgspec.Struct, frozen=True):
@@ -317,6 +319,7 @@ def _job(one: _Job) -> SlurmJob:
     values["excluded_nodes"] = hosts(one.excluded_nodes)
     values["required_nodes"] = hosts(one.required_nodes)
     values["array_task"] = ArrayTask(*one.array_task) if one.array_task else None
+    values["mail_to"] = mail_to(values.pop("mail_user"), ",".join(values.pop("mail_types")))
     return SlurmJob(**values)
 
 

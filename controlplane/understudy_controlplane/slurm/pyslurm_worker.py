@@ -239,6 +239,8 @@ class Calls:
             "account": job.account or "",
             "qos": job.qos or "",
             "preempt_at": _epoch(job.preempt_eligible_time),
+            "mail_user": ",".join(job.mail_user or ()),
+            "mail_types": list(job.mail_types or ()),
         }
 
 

@@ -6,12 +6,34 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    func,
+    insert,
+    not_,
+    select,
+    update,
+)
 
+from understudy_agent.wire import LaunchCause
 from understudy_controlplane.config import Importance
-from understudy_controlplane.decide.notices import MOVES, IncidentFacts, MoveFacts, RequestFacts, TicketFacts
+from understudy_controlplane.decide.notices import (
+    MOVES,
+    IncidentFacts,
+    MoveFacts,
+    ProgramFacts,
+    RequestFacts,
+    TicketFacts,
+    XidFacts,
+)
 from understudy_controlplane.fleet.decision import Action
-from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
+from understudy_controlplane.fleet.notice import Message, MessageStatus, Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryStatus, SwapPlan
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
@@ -23,6 +45,13 @@ AT_ONCE = 500
 
 _NOTICE, _MESSAGE, _JOB = tables.notice, tables.message, tables.job
 _INCIDENT, _TICKET, _DECISION, _RECOVERY = tables.incident, tables.ticket, tables.decision, tables.recovery
+_END = tables.launch_end
+
+APPLICATION_FAULT_ROW = 60
+"""Of decide.table: the decision that a program caused an error."""
+
+GIVEN_UP = ("L30", "L100")
+"""Rows of the launcher by which it starts a program that failed no more."""
 
 _TABLES: Mapping[NoticeSource, Any] = {
     NoticeSource.INCIDENT: _INCIDENT,
@@ -31,6 +60,45 @@ _TABLES: Mapping[NoticeSource, Any] = {
     NoticeSource.BREAKER: _DECISION,
     NoticeSource.APPROVAL: _RECOVERY,
     NoticeSource.MOVE: _RECOVERY,
+    NoticeSource.LAUNCH: _END,
+    NoticeSource.XID: _DECISION,
+}
+_EARLIER = _END.alias()
+_PROGRAM_ENDED = _END.c.cause == LaunchCause.PROGRAM.value
+_FIRST_ENDS = select(_END.c.id, _END.c.job).where(
+    _PROGRAM_ENDED,
+    ~select(_EARLIER.c.id)
+    .where(_EARLIER.c.job == _END.c.job, _EARLIER.c.cause == LaunchCause.PROGRAM.value, _EARLIER.c.id < _END.c.id)
+    .exists(),
+)
+"""Of each job the first launch that its program ended."""
+
+_ENDS_OF = (
+    select(_END.c.job, _END.c.at, _END.c.reason, _END.c.table_row)
+    .where(_END.c.job.in_(bindparam("these", expanding=True)), _PROGRAM_ENDED)
+    .order_by(_END.c.id)
+)
+_PROGRAM_XIDS = (
+    select(_DECISION.c.id, _DECISION.c.at, _DECISION.c.subject, _DECISION.c.reason, _DECISION.c.evidence)
+    .where(
+        _DECISION.c.action == Action.NOTHING.value,
+        _DECISION.c.id > bindparam("after"),
+        _DECISION.c.table_row == APPLICATION_FAULT_ROW,
+    )
+    .order_by(_DECISION.c.id)
+    .limit(AT_ONCE)
+)
+_JOBS_THERE = select(tables.kernel_event.c.jobs).where(
+    tables.kernel_event.c.node == bindparam("of"),
+    tables.kernel_event.c.boot_id == bindparam("boot"),
+    tables.kernel_event.c.sequence == bindparam("line"),
+)
+_ACCEPTED = and_(_MESSAGE.c.accepted > 0, _MESSAGE.c.accepted >= _MESSAGE.c.revision)
+_OF_STATUS: Mapping[MessageStatus, tuple[ColumnElement[bool], ...]] = {
+    MessageStatus.SENT: (_ACCEPTED,),
+    MessageStatus.GIVEN_UP: (not_(_ACCEPTED), _MESSAGE.c.closed),
+    MessageStatus.FAILING: (not_(_ACCEPTED), _MESSAGE.c.closed.is_(False), _MESSAGE.c.error != ""),
+    MessageStatus.WAITING: (not_(_ACCEPTED), _MESSAGE.c.closed.is_(False), _MESSAGE.c.error == ""),
 }
 _LAST = select(func.max(_NOTICE.c.number)).where(_NOTICE.c.source == bindparam("of"))
 _GOING_ON = select(_NOTICE).where(_NOTICE.c.stage.in_([Stage.OPEN.value, Stage.RECOVERED.value, Stage.FAILED.value]))
@@ -129,6 +197,42 @@ class NoticeStore:
     def moves(self, numbers: Collection[int]) -> list[MoveFacts]:
         return self._by_number(numbers, lambda some: self._moves(_RECOVERY.c.id.in_(some)))
 
+    def new_program_ends(self, after: int) -> list[ProgramFacts]:
+        return self._program_ends(_END.c.id > after)
+
+    def program_ends(self, numbers: Collection[int]) -> list[ProgramFacts]:
+        return self._by_number(numbers, lambda some: self._program_ends(_END.c.id.in_(some)))
+
+    def _program_ends(self, which: ColumnElement[bool]) -> list[ProgramFacts]:
+        query = _FIRST_ENDS.where(which).order_by(_END.c.id).limit(AT_ONCE)
+        with reading(self._engine) as connection:
+            first = connection.execute(query).all()
+            if not first:
+                return []
+            these = [row.job for row in first]
+            jobs = {row.id: row for row in connection.execute(select(_JOB).where(_JOB.c.id.in_(these)))}
+            ends: dict[int, list[Any]] = {}
+            for end in connection.execute(_ENDS_OF, {"these": these}):
+                ends.setdefault(end.job, []).append(end)
+        return [_program(row.id, jobs[row.job], ends[row.job]) for row in first if row.job in jobs]
+
+    def new_program_xids(self, after: int) -> list[XidFacts]:
+        """Of jobs that were alone on their node then."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_PROGRAM_XIDS, {"after": after}).all()
+            found = [(row, _job_there(connection, row)) for row in rows]
+        return [XidFacts(row.id, *(there or (0, "")), (row.subject,), row.reason, row.at) for row, there in found]
+
+    def newest(self, source: NoticeSource) -> int:
+        """Number of the newest row of the table that notices of this source are made from."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.max(_TABLES[source].c.id))).scalar() or 0
+
+    def has(self, source: NoticeSource, number: int) -> bool:
+        query = select(_NOTICE.c.id).where(_NOTICE.c.source == source.value, _NOTICE.c.number == number)
+        with reading(self._engine) as connection:
+            return connection.execute(query).first() is not None
+
     def _by_number(self, numbers: Collection[int], read: Callable[[list[int]], list[_Found]]) -> list[_Found]:
         ordered = sorted(numbers)
         return [one for begin in range(0, len(ordered), AT_ONCE) for one in read(ordered[begin : begin + AT_ONCE])]
@@ -188,6 +292,18 @@ class NoticeStore:
         with reading(self._engine) as connection:
             return [_message(row) for row in connection.execute(_SENDING)]
 
+    def messages(
+        self, limit: int, before: int, status: MessageStatus | None = None, receiver: str | None = None
+    ) -> list[Message]:
+        """Newest first."""
+        query = select(_MESSAGE).where(_MESSAGE.c.id < before)
+        if status is not None:
+            query = query.where(*_OF_STATUS[status])
+        if receiver is not None:
+            query = query.where(_MESSAGE.c.receiver == receiver)
+        with reading(self._engine) as connection:
+            return [_message(row) for row in connection.execute(query.order_by(_MESSAGE.c.id.desc()).limit(limit))]
+
     def accepted_at(self, receiver: str) -> float | None:
         """When it last took a message."""
         with reading(self._engine) as connection:
@@ -241,6 +357,7 @@ def _values_of_notice(one: Notice) -> dict[str, Any]:
         "user": one.user,
         "over_at": one.over_at,
         "needs": one.needs,
+        "mail": one.mail,
     }
 
 
@@ -304,6 +421,19 @@ def _ticket(row: Row[Any]) -> TicketFacts:
     return TicketFacts(
         row.id, row.node, tuple(map(str, about)), str(row.body.get("reason", "")), row.opened_at, row.closed_at, waits
     )
+
+
+def _program(number: int, job: Row[Any], ends: Sequence[Row[Any]]) -> ProgramFacts:
+    last = ends[-1]
+    given_up = last.table_row in GIVEN_UP
+    return ProgramFacts(number, job.job_id, job.name, job.user, last.at, len(ends), last.reason, given_up, job.state)
+
+
+def _job_there(connection: Connection, row: Any) -> tuple[int, str] | None:
+    """Id and user of the only job that was on the node; None: none, or several."""
+    values = {"of": row.subject, "boot": row.evidence.get("boot_id"), "line": row.evidence.get("sequence")}
+    jobs = connection.execute(_JOBS_THERE, values).scalar() or []
+    return (int(jobs[0][0]), str(jobs[0][2])) if len(jobs) == 1 else None
 
 
 def _approval(row: Row[Any]) -> RequestFacts:

@@ -647,6 +647,7 @@ notice = Table(
     Column("user", String(255), nullable=False),  # the job's owner; empty: for operators
     Column("over_at", Double),
     Column("needs", Text, nullable=False),  # why a person is needed
+    Column("mail", String(320), nullable=False, server_default=""),  # address that the owner chose for this job
     UniqueConstraint("source", "number"),
     Index("ix_notice_stage", "stage"),
     Index("ix_notice_at", "at"),
@@ -660,6 +661,7 @@ message = Table(
     Column("id", Number, primary_key=True),
     Column("receiver", String(64), nullable=False),
     Column("user", String(255), nullable=False),
+    Column("mail", String(320), nullable=False, server_default=""),  # address that the user chose; empty: none
     Column("notices", JSON, nullable=False),  # ids
     Column("made_at", Double, nullable=False),
     Column("due_at", Double, nullable=False),  # when it is sent, or tried again
