@@ -75,6 +75,19 @@ def test_interruptions_that_were_planned_count_apart() -> None:
     ]
 
 
+def test_each_cause_has_the_hours_and_the_money_that_its_interruptions_lost() -> None:
+    """A GPU ended the first attempt at hour 99; people ended one that had made no step, at hour 105."""
+    costs = fleet_costs(history(), SPAN, 2.5)
+    lost = {row.component: (row.lost_gpu_hours, row.lost_money) for row in costs.interrupted.causes}
+    of_gpu, of_people = (1 + 10) * 32, 1 * 32  # the swap began before people interrupted it; the start after it
+    assert lost == {
+        "Faulty GPU": pytest.approx((of_gpu, of_gpu * 2.5)),
+        "Maintenance by people": pytest.approx((of_people, of_people * 2.5)),
+    }
+    first_start = 32
+    assert of_gpu + of_people + first_start == pytest.approx(sum(costs.lost_gpu_hours.values()))
+
+
 def test_owners_have_the_sums_of_their_jobs_and_the_spares_that_served_them() -> None:
     pool = (
         PoolChange(99 * HOUR, "n7", False, 1),
@@ -86,6 +99,7 @@ def test_owners_have_the_sums_of_their_jobs_and_the_spares_that_served_them() ->
     assert [(row.name, row.jobs) for row in costs.users] == [("alice", 1), ("bob", 1)]
     assert (users["alice"].spares_taken, users["alice"].spare_gpu_hours) == (1, 99 * 8)
     assert (users["bob"].spares_taken, users["bob"].spare_gpu_hours) == (1, 10 * 8)
+    assert (users["alice"].spare_money, users["bob"].spare_money) == (99 * 8 * 2, 10 * 8 * 2)
     assert [row.name for row in costs.accounts] == ["physics", ""]
     assert [(row.name, row.jobs, row.interruptions, row.spares_taken) for row in costs.partitions] == [
         ("train", 2, 3, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,20 @@ def test_a_gang_that_stands_still_loses_up_to_now() -> None:
     found = of(hours([FIRST], [Mark(121, Loss.DETECT), Mark(126, Loss.SWAP)], 0.0, 1000.0, stands_until=1000.0))
     assert found.lost_seconds[Loss.SWAP] == pytest.approx(874)
     assert found.wall_seconds == pytest.approx(1000)
+
+
+def test_what_was_lost_between_two_attempts_is_lost_to_the_interruption_between_them() -> None:
+    found = of(hours([FIRST, SECOND], [Mark(0, Loss.START), *RECOVERY], *FOREVER, interrupted_at=[121.0]))
+    assert found.lost_to == pytest.approx({0: 10 + 1 + 5 + 1 + 23 + 12 + 8}), "all but the first start"
+    found = of(hours([FIRST, SECOND], RECOVERY, *FOREVER, interrupted_at=[5.0, 121.0, 130.0, 500.0]))
+    assert set(found.lost_to) == {1, 2}, "not to what happened before its first step, or after its last"
+    assert hours([FIRST, SECOND], RECOVERY, *FOREVER) == replace(found, lost_to={})
+
+
+def test_what_waits_in_the_queue_is_lost_to_no_interruption_as_it_holds_no_gpus() -> None:
+    marks = [Mark(121, Loss.QUEUE), Mark(150, Loss.START)]
+    found = of(hours([FIRST, SECOND], marks, *FOREVER, interrupted_at=[120.5]))
+    assert found.lost_to == pytest.approx({0: 10 + 1 + 20})
 
 
 def test_of_a_job_without_two_steps_nothing_is_known() -> None:

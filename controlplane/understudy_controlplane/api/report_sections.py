@@ -104,8 +104,18 @@ def _all(report: FleetReport) -> Iterator[Section]:
         "Interruptions by cause",
         "Of jobs that asked for Understudy: what ended an attempt. The recovery's incident names the cause; without "
         "one the job's launcher, then Slurm. The share is of those that were not planned; incidents include those that "
-        "interrupted no job.",
-        ("component", "category", "interruptions", "% of interruptions", "MTBF h", "incidents"),
+        "interrupted no job. Lost: from the fault to the next first step, and steps done again. First starts and slow "
+        "steps are not in it.",
+        (
+            "component",
+            "category",
+            "interruptions",
+            "% of interruptions",
+            "MTBF h",
+            "incidents",
+            "lost GPU-hours",
+            "lost money",
+        ),
         [
             (
                 one.component,
@@ -114,6 +124,8 @@ def _all(report: FleetReport) -> Iterator[Section]:
                 _share(one.share, one.component),
                 one.mtbf_hours,
                 one.incidents,
+                one.lost_gpu_hours,
+                one.lost_money,
             )
             for one in costs.interrupted.causes
         ],
@@ -151,6 +163,7 @@ def _all(report: FleetReport) -> Iterator[Section]:
         "lost money",
         "spares taken",
         "spares' GPU-hours",
+        "spares' money",
     )
     for name, rows in (("user", costs.users), ("account", costs.accounts), ("partition", costs.partitions)):
         yield Section(
@@ -284,7 +297,8 @@ def _lost(of: JobRow | OwnerRow) -> Iterable[float]:
 
 def _owner(one: OwnerRow) -> tuple[Cell, ...]:
     begin = (one.name or "not known", one.jobs, one.interruptions, one.gpu_hours, one.productive_gpu_hours)
-    return (*begin, *_lost(one), one.lost_money, one.spares_taken, one.spare_gpu_hours)
+    spares = (one.spares_taken, one.spare_gpu_hours, one.spare_money)
+    return (*begin, *_lost(one), one.lost_money, *spares)
 
 
 def _job(one: JobRow) -> tuple[Cell, ...]:

@@ -142,6 +142,7 @@ class OwnerRow:
     lost_money: float | None
     spares_taken: int
     spare_gpu_hours: float  # for which the spares that it got had waited
+    spare_money: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,8 @@ def fleet_costs(history: History, span: Span, price: float | None) -> FleetCosts
     gone = outages(history.transitions, history.nodes)
     levels = down_levels(gone, span.since, span.until)
     waited = waits(history.pool, history.spares, span.since, span.until)
-    in_span = [_job_row(job, span, price) for job in history.jobs]
+    found = {job.row: _hours_of(job, span) for job in history.jobs}
+    in_span = [_job_row(job, found[job.row], span, price) for job in history.jobs]
     rows = sorted((row for row in in_span if row is not None), key=lambda row: -sum(row.lost_gpu_hours.values()))
     held, productive, lost = _sums(rows)
     owners = _Owners(history, rows, waited, _gpus_each(history), price)
@@ -208,7 +210,7 @@ def fleet_costs(history: History, span: Span, price: float | None) -> FleetCosts
         price,
         len(history.nodes),
         history.gpus,
-        _interrupted(history, span),
+        _interrupted(history, found, span, price),
         _weighted_ettr(rows),
         productive / held if held else None,
         held,
@@ -228,9 +230,13 @@ def fleet_costs(history: History, span: Span, price: float | None) -> FleetCosts
     )
 
 
-def _job_row(job: JobHistory, span: Span, price: float | None) -> JobRow | None:
+def _hours_of(job: JobHistory, span: Span) -> Hours | None:
+    interrupted_at = [one.at for one in job.interruptions]
+    return hours(job.attempts, job.marks, span.since, span.until, job.stands_until, interrupted_at)
+
+
+def _job_row(job: JobHistory, found: Hours | None, span: Span, price: float | None) -> JobRow | None:
     """None: nothing of it is in the span."""
-    found = hours(job.attempts, job.marks, span.since, span.until, job.stands_until)
     interruptions = sum(span.holds(one.at) for one in job.interruptions)
     if found is None and not interruptions:
         return None
@@ -259,14 +265,25 @@ def _job_row(job: JobHistory, span: Span, price: float | None) -> JobRow | None:
     )
 
 
-def _interrupted(history: History, span: Span) -> Interrupted:
+def _lost_by_cause(jobs: Iterable[JobHistory], found: Mapping[int, Hours | None]) -> dict[Cause, float]:
+    """GPU-hours."""
+    lost: dict[Cause, float] = {}
+    for job in jobs:
+        known = found[job.row]
+        for number, seconds in known.lost_to.items() if known is not None else ():
+            cause = job.interruptions[number].cause
+            lost[cause] = lost.get(cause, 0.0) + gpu_hours(job.gpus - job.spare_gpus, seconds)
+    return lost
+
+
+def _interrupted(history: History, found: Mapping[int, Hours | None], span: Span, price: float | None) -> Interrupted:
     causes = [one.cause for job in history.jobs for one in job.interruptions if span.holds(one.at)]
     planned = causes.count(PEOPLE)
     unexpected = len(causes) - planned
     held = [(job.nodes, job.gpus, job.held_seconds(span)) for job in history.jobs]
     between = mtbf(span.seconds, unexpected)
     return Interrupted(
-        table(causes, history.incidents, span.seconds),
+        table(causes, history.incidents, span.seconds, _lost_by_cause(history.jobs, found), price),
         unexpected,
         planned,
         None if between is None else between / HOUR_SECONDS,
@@ -306,7 +323,19 @@ class _Owners:
         held, productive, lost = _sums(rows)
         interruptions = sum(row.interruptions for row in rows)
         paid = _money(sum(lost.values()), self.price)
-        return OwnerRow(owner, len(rows), interruptions, held, productive, lost, paid, len(spares), sum(spares))
+        waited = sum(spares)
+        return OwnerRow(
+            owner,
+            len(rows),
+            interruptions,
+            held,
+            productive,
+            lost,
+            paid,
+            len(spares),
+            waited,
+            _money(waited, self.price),
+        )
 
 
 def _sums(rows: Iterable[JobRow]) -> tuple[float, float, dict[str, float]]:
