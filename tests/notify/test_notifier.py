@@ -250,6 +250,34 @@ def test_each_ticket_that_a_page_opens_is_a_message_at_once(site: Site, receiver
     assert len(receiver.got) == 1
 
 
+def test_a_node_that_fails_repeatedly_is_a_message(site: Site, receiver: HttpReceiver) -> None:
+    decided: dict[str, Any] = {"key": "k", "table_row": 151, "rule": "lemon.score", "because": "rule", "evidence": {}}
+    reason = "fails repeatedly: score 2.3 in 28 days (faults 2); an administrator should look at it"
+    site.add(tables.decision, at=site.clock.at, action="nothing", subject="n3", reason=reason, **decided)
+    site.run(30)
+    site.start()
+    site.run(30)
+    (message,) = receiver.got
+    assert (message["title"], message["importance"]) == ("Understudy testbed: n3 fails repeatedly", "warning")
+    assert "score 2.3 in 28 days" in message["text"]
+
+
+def test_an_incident_whose_recovery_failed_is_a_page_until_one_succeeds(site: Site, receiver: HttpReceiver) -> None:
+    job, incident = site.job(), site.fail("n3")
+    for _ in range(3):
+        site.moved(site.move(job, incident), "failed")
+        site.run(30)
+        again = site.move(job, incident)
+        site.run(30)
+        site.moved(again, "failed")
+    site.moved(site.move(job, incident))
+    site.run(30)
+    assert [(one["importance"], one["status"]) for one in receiver.got] == [
+        ("page", "failed"),
+        ("warning", "recovered"),
+    ]
+
+
 def test_the_circuit_breaker_and_a_proposal_are_pages(site: Site, receiver: HttpReceiver) -> None:
     decided: dict[str, Any] = {"key": "k", "table_row": 1, "rule": "", "because": "rule", "evidence": {}}
     site.add(

@@ -390,23 +390,6 @@ def test_the_report_of_a_week_is_one_mail_with_the_whole_report_as_a_file(
     assert len(reports_in(mailbox)) == 1, "also after a restart"
 
 
-def test_a_setting_that_says_page_notifies(tmp_path: Path) -> None:
-    """From the fault to the receiver, through a whole control plane: all spares are kept for another user."""
-    with http_receiver() as receiver:
-        spares = {"count": 3, "no_spare": "page", "reserved": {"user bob": 3}}
-        hook = webhook(tmp_path, receiver, least="page")
-        rehearsal = Rehearsal(tmp_path, spares=spares, notify={"receivers": {"hook": hook}, "group_seconds": 1})
-        plane = rehearsal.control_plane
-        rehearsal.each_tick = plane.notifier.look
-        rehearsal.fail("n3")
-        rehearsal.run_until(lambda: receiver.got, 120)
-        plane.close()
-    assert receiver.wrong == []
-    (message,) = receiver.got
-    assert message["importance"] == "page"
-    assert "no_spare" in message["text"]
-
-
 def test_notify_test_names_what_works_and_what_does_not(tmp_path: Path) -> None:
     with http_receiver() as receiver, smtp_server() as (port, mailbox):
         hook = webhook(tmp_path, receiver)

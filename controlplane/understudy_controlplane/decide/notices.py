@@ -114,7 +114,7 @@ class XidFacts:
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """The opened breaker, or a recovery that awaits approval."""
+    """The opened breaker, a recovery that awaits approval, or a node that fails repeatedly."""
 
     number: int
     subject: str
@@ -129,14 +129,14 @@ def of_incident(facts: IncidentFacts, needs: str = "") -> Notice:
     lines = [f"{facts.rule}: {_line(facts.summary)}", *(_of_move(one) for one in facts.moves)]
     if facts.closed_at is not None:
         lines.append(f"Over: {_line(facts.outcome)}")
-    failed = any(one.status == RecoveryStatus.FAILED.value for one in facts.moves[-1:])
+    failed = _has_failed(facts.moves)
     moved = any(one.status == RecoveryStatus.SUCCEEDED.value for one in facts.moves[-1:])
     stage = Stage.FAILED if failed else Stage.RECOVERED if moved else Stage.OPEN
     name = f"job {facts.job_id}" if facts.job_id is not None else f"{facts.kind.value} {facts.subject}"
     return Notice(
         NoticeSource.INCIDENT,
         facts.number,
-        Importance.PAGE if needs else Importance.WARNING,
+        Importance.PAGE if needs or (failed and facts.closed_at is None) else Importance.WARNING,
         Stage.OVER if facts.closed_at is not None else stage,
         f"{name}: {_words(facts.signal)}",
         "\n".join(lines),
@@ -146,6 +146,13 @@ def of_incident(facts: IncidentFacts, needs: str = "") -> Notice:
         over_at=facts.closed_at,
         needs=needs,
     )
+
+
+def _has_failed(moves: Sequence[MoveFacts]) -> bool:
+    """And none has succeeded since: Understudy tries again and again, which is one failure."""
+    statuses = [one.status for one in moves]
+    last = max((number for number, status in enumerate(statuses) if status in WELL), default=-1)
+    return RecoveryStatus.FAILED.value in statuses[last + 1 :]
 
 
 def of_ticket(facts: TicketFacts) -> Notice:
@@ -295,6 +302,20 @@ def of_xid(facts: XidFacts) -> Notice:
         facts.at,
         f"jobs/{facts.job_id}",
         facts.user,
+    )
+
+
+def of_lemon(facts: RequestFacts) -> Notice:
+    return Notice(
+        NoticeSource.LEMON,
+        facts.number,
+        Importance.WARNING,
+        Stage.REPORTED,
+        f"{facts.subject} fails repeatedly",
+        _line(facts.reason),
+        (facts.subject,),
+        facts.at,
+        f"nodes/{facts.subject}",
     )
 
 

@@ -19,6 +19,7 @@ class NoticeSource(StrEnum):
     STOPPED = "stopped"  # an incident of a gang, for the job's owner
     LAUNCH = "launch"  # the first launch of a job that its program ended, for the owner
     XID = "xid"  # the decision that a program caused an error of a GPU, for its owner
+    LEMON = "lemon"  # the decision that a node fails repeatedly
     REPORT = "report"  # of a week, counted from 1970-01-05
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from understudy_controlplane.config import Importance
 from understudy_controlplane.decide.notices import (
@@ -13,6 +14,7 @@ from understudy_controlplane.decide.notices import (
     of_approval,
     of_breaker,
     of_incident,
+    of_lemon,
     of_move,
     of_program,
     of_stopped,
@@ -29,6 +31,7 @@ AGAIN_SECONDS = 3600.0
 """For which an owner is not notified again that their program causes errors of GPUs."""
 
 Key = tuple[NoticeSource, int]
+_Facts = TypeVar("_Facts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,9 @@ class Collector:
         for one in self._store.new_approvals(self._last[NoticeSource.APPROVAL]):
             found.last[NoticeSource.APPROVAL] = one.number
             found.new.append(of_approval(one))
+        for one in self._looked(found, NoticeSource.LEMON, self._store.new_lemons):
+            found.last[NoticeSource.LEMON] = one.number
+            found.new.append(of_lemon(one))
 
     def _add_of_owners(self, found: Found, now: float, owners: Owners) -> None:
         for move in self._store.new_moves(self._last[NoticeSource.MOVE]):
@@ -132,12 +138,8 @@ class Collector:
                 found.new.append(replace(of_stopped(one), mail=owners.mail_of(one.job_id)))
 
     def _add_of_programs(self, found: Found, now: float, owners: Owners) -> None:
-        newest = {source: self._store.newest(source) for source in (NoticeSource.LAUNCH, NoticeSource.XID)}
-        ends = self._store.new_program_ends(self._last[NoticeSource.LAUNCH])
-        xids = self._store.new_program_xids(self._last[NoticeSource.XID])
-        for source, rows in ((NoticeSource.LAUNCH, ends), (NoticeSource.XID, xids)):
-            if len(rows) < AT_ONCE:
-                found.looked[source] = max(newest[source], self._last[source])
+        ends = self._looked(found, NoticeSource.LAUNCH, self._store.new_program_ends)
+        xids = self._looked(found, NoticeSource.XID, self._store.new_program_xids)
         for one in ends:
             found.last[NoticeSource.LAUNCH] = one.number
             if owners.want(one.user, one.job_id):
@@ -154,6 +156,14 @@ class Collector:
                 nodes = tuple(dict.fromkeys(xid.nodes))
                 found.new.append(replace(of_xid(replace(xid, nodes=nodes)), mail=owners.mail_of(xid.job_id)))
         self._xids_at = {job: at for job, at in self._xids_at.items() if 0 <= now - at < AGAIN_SECONDS}
+
+    def _looked(self, found: Found, source: NoticeSource, read: Callable[[int], list[_Facts]]) -> list[_Facts]:
+        """What is new. The next look begins behind all rows that were there before it."""
+        newest, last = self._store.newest(source), self._last[source]
+        rows = read(last)
+        if len(rows) < AT_ONCE:
+            found.looked[source] = max(newest, last)
+        return rows
 
     def _followed(self, going_on: Mapping[Key, Notice], changed: Mapping[int, Notice]) -> Iterator[Notice]:
         """Open notices that say something else now."""

@@ -47,8 +47,8 @@ _NOTICE, _MESSAGE, _JOB = tables.notice, tables.message, tables.job
 _INCIDENT, _TICKET, _DECISION, _RECOVERY = tables.incident, tables.ticket, tables.decision, tables.recovery
 _END = tables.launch_end
 
-APPLICATION_FAULT_ROW = 60
-"""Of decide.table: the decision that a program caused an error."""
+APPLICATION_FAULT_ROW, LEMON_ROW = 60, 151
+"""Of decide.table: decisions that a program caused an error, and that a node fails repeatedly."""
 
 GIVEN_UP = ("L30", "L100")
 """Rows of the launcher by which it starts a program that failed no more."""
@@ -62,6 +62,7 @@ _TABLES: Mapping[NoticeSource, Any] = {
     NoticeSource.MOVE: _RECOVERY,
     NoticeSource.LAUNCH: _END,
     NoticeSource.XID: _DECISION,
+    NoticeSource.LEMON: _DECISION,
 }
 _EARLIER = _END.alias()
 _PROGRAM_ENDED = _END.c.cause == LaunchCause.PROGRAM.value
@@ -78,12 +79,12 @@ _ENDS_OF = (
     .where(_END.c.job.in_(bindparam("these", expanding=True)), _PROGRAM_ENDED)
     .order_by(_END.c.id)
 )
-_PROGRAM_XIDS = (
+_NOTHING_BY_ROW = (
     select(_DECISION.c.id, _DECISION.c.at, _DECISION.c.subject, _DECISION.c.reason, _DECISION.c.evidence)
     .where(
         _DECISION.c.action == Action.NOTHING.value,
         _DECISION.c.id > bindparam("after"),
-        _DECISION.c.table_row == APPLICATION_FAULT_ROW,
+        _DECISION.c.table_row == bindparam("row"),
     )
     .order_by(_DECISION.c.id)
     .limit(AT_ONCE)
@@ -219,9 +220,14 @@ class NoticeStore:
     def new_program_xids(self, after: int) -> list[XidFacts]:
         """Of jobs that were alone on their node then."""
         with reading(self._engine) as connection:
-            rows = connection.execute(_PROGRAM_XIDS, {"after": after}).all()
+            rows = connection.execute(_NOTHING_BY_ROW, {"after": after, "row": APPLICATION_FAULT_ROW}).all()
             found = [(row, _job_there(connection, row)) for row in rows]
         return [XidFacts(row.id, *(there or (0, "")), (row.subject,), row.reason, row.at) for row, there in found]
+
+    def new_lemons(self, after: int) -> list[RequestFacts]:
+        with reading(self._engine) as connection:
+            rows = connection.execute(_NOTHING_BY_ROW, {"after": after, "row": LEMON_ROW}).all()
+        return [RequestFacts(row.id, row.subject, row.reason, row.at) for row in rows]
 
     def newest(self, source: NoticeSource) -> int:
         """Number of the newest row of the table that notices of this source are made from."""
