@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,11 @@ try:  # from itself, so by MUNGE at both ends
 except KeeperError as error:
     print(error)
 """
+SECONDS: dict[str, float] = {}
+"""That the commands of each section took."""
+
+INSTALLED = ("packages", "The host of the control plane", "Every node", "Look at it")
+INSTALLATION_SECONDS_MAX = 1800.0
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +93,19 @@ def documented(section: str) -> list[str]:
 
 def follow(machine: Machine, section: str, *folders: str) -> str:
     """Runs the commands of the document, each block in its folder."""
-    blocks = documented(section)
-    return "".join(machine.run(f"set -e; cd {folder}\n{block}") for folder, block in zip(folders, blocks, strict=True))
+    blocks, begun = documented(section), time.monotonic()
+    shown = "".join(machine.run(f"set -e; cd {folder}\n{block}") for folder, block in zip(folders, blocks, strict=True))
+    SECONDS[section] = time.monotonic() - begun
+    return shown
 
 
 def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[Path]) -> None:
     copy_packages(machine, built)
     start_slurm(machine)
     before = traces(machine)
+    begun = time.monotonic()
     machine.run("apt-get install -qq -y --no-install-recommends /shared/one/*.deb")
+    SECONDS["packages"] = time.monotonic() - begun
     init_overwrites_nothing(machine)
     start_services(machine)
     the_keeper_holds_parts(machine)
@@ -155,6 +165,9 @@ def start_services(machine: Machine) -> None:
     shown = follow(machine, "Look at it", "/")
     assert "mycluster" in shown
     assert "problem" not in shown
+    seconds = {section: SECONDS[section] for section in INSTALLED}
+    print(f"installed in {sum(seconds.values()):.0f} s:", {name: round(spent) for name, spent in seconds.items()})
+    assert sum(seconds.values()) < INSTALLATION_SECONDS_MAX, "install in 30 minutes"
 
 
 def the_keeper_holds_parts(machine: Machine) -> None:

@@ -79,13 +79,13 @@ def test_each_cause_has_the_hours_and_the_money_that_its_interruptions_lost() ->
     """A GPU ended the first attempt at hour 99; people ended one that had made no step, at hour 105."""
     costs = fleet_costs(history(), SPAN, 2.5)
     lost = {row.component: (row.lost_gpu_hours, row.lost_money) for row in costs.interrupted.causes}
-    of_gpu, of_people = (1 + 10) * 32, 1 * 32  # the swap began before people interrupted it; the start after it
+    by_gpu, by_people = (1 + 10) * 32, 1 * 32  # the swap began before people interrupted it; the start after it
     assert lost == {
-        "Faulty GPU": pytest.approx((of_gpu, of_gpu * 2.5)),
-        "Maintenance by people": pytest.approx((of_people, of_people * 2.5)),
+        "Faulty GPU": pytest.approx((by_gpu, by_gpu * 2.5)),
+        "Maintenance by people": pytest.approx((by_people, by_people * 2.5)),
     }
     first_start = 32
-    assert of_gpu + of_people + first_start == pytest.approx(sum(costs.lost_gpu_hours.values()))
+    assert by_gpu + by_people + first_start == pytest.approx(sum(costs.lost_gpu_hours.values()))
 
 
 def test_owners_have_the_sums_of_their_jobs_and_the_spares_that_served_them() -> None:

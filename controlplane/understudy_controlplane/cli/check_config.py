@@ -59,6 +59,11 @@ def check_config(config: Path, file_only: bool, as_json: bool) -> None:
     sys.exit(Exit.DONE if all(check.ok for check in checks) else Exit.USAGE)
 
 
+WEBHOOK_DEPRECATED = (
+    'it is deprecated: a receiver with kind = "webhook" and least = "page" in [notify.receivers] gets the same, signed'
+)
+
+
 def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[Check]:
     from understudy_controlplane.config import ConfigError
 
@@ -268,4 +273,4 @@ def _webhook(url: str) -> str:
         socket.create_connection((parsed.host, port), CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
         raise Wrong(f"cannot connect to {parsed.host} port {port}: {error}; set the URL of a receiver") from error
-    return f"{parsed.host} port {port} accepts connections"
+    return f"{parsed.host} port {port} accepts connections; {WEBHOOK_DEPRECATED}"

@@ -119,7 +119,7 @@ class Guards(Section):
         3600.0,
         ge=0,
         description="Time for which a guard holds a quarantine, move, restart or repair back, after which a person is "
-        "notified: a ticket, sent to `repair.webhook`.",
+        "notified: a ticket, and a [page](notifications.md).",
     )
     observe_rules: list[str] = Field(
         [],
@@ -224,8 +224,9 @@ class Repair(Section):
     webhook: str = Field(
         "",
         pattern="^(https?://.+)?$",
-        description="URL that receives a ticket (POST, JSON) when a person is needed. Empty: tickets are shown at "
-        "`/v1/tickets` only.",
+        description="Deprecated: a receiver in `[notify.receivers]` gets the same, signed and from a queue "
+        "([notifications](notifications.md#from-repairwebhook)). URL that receives a ticket (POST, JSON) when a person "
+        "is needed.",
     )
 
 
