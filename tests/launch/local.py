@@ -36,9 +36,9 @@ class LocalGang(Gang):
             command.chmod(0o755)
 
     def start(
-        self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 5, files: int = 1024
+        self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 5, files: str = "1024:"
     ) -> None:
-        """One rank a node. `files`: the soft limit of open files that the job was submitted with."""
+        """One rank a node. `files`: the soft limit of open files that the job was submitted with, and the hard one."""
         names = [f"n{number}" for number in range(1, nodes + 1)]
         environment = {
             "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}",
@@ -51,7 +51,7 @@ class LocalGang(Gang):
         words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
         with (self.home / "output").open("wb") as output:
             self._launcher = subprocess.Popen(
-                ["prlimit", f"--nofile={files}:", "--", sys.executable, "-P", "-m", "understudy_agent.launch", *words],
+                ["prlimit", f"--nofile={files}", "--", sys.executable, "-P", "-m", "understudy_agent.launch", *words],
                 env=environment,
                 cwd=self.home,
                 stdout=output,

@@ -129,6 +129,24 @@ def test_a_node_that_dies_before_its_standby_is_there_holds_up_nothing(gang: Loc
     assert gang.events("launch")[1]["since_fault_seconds"] < 3, "it waited for a seat that cannot come"
 
 
+def test_standbys_whose_nodes_are_watched_rest_until_they_are_the_gang(gang: LocalGang) -> None:
+    gang.start([*THREE, "--rearm-seconds", "0", "--silence-seconds", "2"])
+    gang.wait_for_launch(0, 3)
+    gang.wait_for_standbys(5)
+    begun = time.monotonic()
+    gang.wait_for(lambda: time.monotonic() - begun > 4, 10, "longer than a seat may be silent")
+    os.kill(gang.seat("n2"), signal.SIGKILL)
+    gang.wait_for_launch(1, 3)
+    assert not gang.events("silent")
+    assert [one["bad"] for one in gang.events("fault")] == [{"n2": gang.events("fault")[0]["bad"]["n2"]}]
+    last = gang.nodes(1)[2]
+    os.kill(gang.seat(last, 1), signal.SIGSTOP)
+    gang.wait_for_launch(2, 3)
+    assert "no message from its seat" in gang.events("fault")[1]["bad"][last]
+    gang.finish()
+    assert gang.exit_code() == 0
+
+
 # -- going on in the same process ------------------------------------------------------------------------------------
 
 HANGS = """
@@ -431,11 +449,25 @@ def test_a_gang_ends_when_the_guardian_is_killed(gang: LocalGang) -> None:
 
 
 def test_a_gang_that_needs_more_open_files_gets_them_and_its_ranks_keep_their_limit(gang: LocalGang) -> None:
-    gang.start(THREE, files=64)
+    gang.start(THREE, files="64:")
     gang.wait_for_launch(0, 3)
     rank = int(gang.ranks(0)[0]["pid"])
     assert resource.prlimit(gang.launcher.pid, resource.RLIMIT_NOFILE)[0] == needed(5) + STRANGERS_MAX
     assert resource.prlimit(rank, resource.RLIMIT_NOFILE)[0] == 64
+
+
+def test_with_too_few_files_for_standbys_a_node_is_replaced_all_the_same(gang: LocalGang) -> None:
+    gang.start([*THREE, "--rearm-seconds", "0"], files=f"64:{needed(5, seats=1)}")
+    gang.wait_for_launch(0, 3)
+    assert "they need 74 open files, and this job may open 69" in gang.events("no_standbys")[0]["message"]
+    for number, taken in ((1, "n4"), (2, "n5")):
+        os.kill(gang.seat("n2" if number == 1 else "n4", number - 1), signal.SIGKILL)
+        gang.wait_for_launch(number, 3)
+        assert gang.nodes(number) == ["n1", taken, "n3"]
+    happened = [(one["event"], one.get("generation")) for one in gang.lines("events")]
+    assert happened.index(("seat", 1)) > happened.index(("fault", None)), "no seat waits beside the gang"
+    gang.finish()
+    assert gang.exit_code() == 0
 
 
 # -- file systems ----------------------------------------------------------------------------------------------------

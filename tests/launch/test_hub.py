@@ -104,6 +104,28 @@ def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, m
         assert list(hub.silent(4.5)) == []
 
 
+def test_a_seat_that_rests_is_never_silent_until_it_says_something(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    with seat_of(hub) as seat:
+        hub.rest(next(hub.silent(-1.0)))
+        assert list(hub.silent(-1.0)) == []
+        assert json.loads(seat.recv(4096)) == {"type": "pace", "resting": True}
+        seat.sendall(encode("beat"))
+        assert received(hub, 0.1) == []
+        assert list(hub.silent(-1.0)) == []
+        seat.sendall(encode("signalled", number=15))
+        assert received(hub) == [("n1", {"type": "signalled", "number": 15})]
+        assert json.loads(seat.recv(4096)) == {"type": "pace", "resting": False}
+        assert [link.node for link in hub.silent(-1.0)] == ["n1"]
+
+
+def test_a_seat_that_rests_is_lost_when_it_disconnects(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    with seat_of(hub):
+        hub.rest(next(hub.silent(-1.0)))
+    assert received(hub) == [("n1", {"type": "lost"})]
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_agent.launch.node_list import fold
+from understudy_agent.launch.node_list import REASONS_MAX, by_reason, fold
 from understudy_controlplane.slurm.hostlist import expand
 
 NAMES = st.builds(
@@ -37,3 +37,13 @@ def test_consecutive_names_are_folded_and_their_order_stays(names: str, folded: 
 @given(st.lists(NAMES, max_size=40))
 def test_slurm_reads_the_same_names_in_the_same_order(names: list[str]) -> None:
     assert list(expand(fold(names))) == names
+
+
+def test_nodes_with_the_same_reason_are_named_together() -> None:
+    reasons = {"n1": "no seat there after 60.0 s", "n7": "a verdict", "n2": "no seat there after 60.0 s"}
+    assert by_reason(reasons) == "n[1-2]: no seat there after 60.0 s; n7: a verdict"
+
+
+def test_a_message_about_thousands_of_nodes_that_differ_stays_short() -> None:
+    reasons = {f"n{number}": f"no message for {number} s" for number in range(1, 12_501)}
+    assert by_reason(reasons).endswith(f"n8: no message for 8 s; and {12_500 - REASONS_MAX} nodes more")

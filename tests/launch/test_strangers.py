@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.launch.keys import GREETING, JOB_KEY
 from understudy_agent.launch import greeting, hub
 from understudy_agent.launch.hub import Hub, open_server
-from understudy_agent.launch.open_files import NotEnoughFiles, needed, with_files_for
+from understudy_agent.launch.open_files import NotEnoughFiles, OpenFiles, files_for, needed
 from understudy_agent.launch.protocol import Message, encode
 
 
@@ -243,17 +243,23 @@ def test_a_stranger_that_says_nothing_is_disconnected(opened: Hub, monkeypatch: 
 
 
 def test_a_large_gang_gets_the_files_that_it_needs_and_its_ranks_keep_their_limit() -> None:
-    assert with_files_for(8, (1024, 20_000)) == (1024, ())
-    soft, start = with_files_for(2048, (1024, 20_000))
-    assert soft == needed(2048) + hub.STRANGERS_MAX > 4096
-    assert start == ("prlimit", "--nofile=1024:20000", "--")
-    assert with_files_for(2048, (1024, resource.RLIM_INFINITY))[1] == ("prlimit", "--nofile=1024:unlimited", "--")
+    assert files_for(8, (1024, 20_000)) == OpenFiles(1024)
+    files = files_for(2048, (1024, 20_000))
+    assert files == OpenFiles(needed(2048) + hub.STRANGERS_MAX, ("prlimit", "--nofile=1024:20000", "--"))
+    assert files.soft > 4096
+    assert files_for(2048, (1024, resource.RLIM_INFINITY)).before_srun == ("prlimit", "--nofile=1024:unlimited", "--")
 
 
 def test_where_there_are_few_more_than_seats_need_the_gang_starts_all_the_same() -> None:
-    assert with_files_for(400, (1024, 1024)) == (1024, ("prlimit", "--nofile=1024:1024", "--"))
+    assert files_for(400, (1024, 1024)) == OpenFiles(1024, ("prlimit", "--nofile=1024:1024", "--"))
+
+
+def test_where_there_are_too_few_for_two_seats_on_each_node_no_standbys_are_started() -> None:
+    files = files_for(12_500, (1024, 20_000))
+    assert files.soft == 20_000
+    assert files.no_standbys.startswith("they need 25064 open files, and this job may open 20000: ask for a higher")
 
 
 def test_the_error_names_how_many_files_a_gang_needs() -> None:
-    with pytest.raises(NotEnoughFiles, match=rf"2048 nodes need {needed(2048)} open files.* 4096"):
-        with_files_for(2048, (1024, 4096))
+    with pytest.raises(NotEnoughFiles, match=r"8192 nodes need 8256 open files, 16448 with.* 4096"):
+        files_for(8192, (1024, 4096))

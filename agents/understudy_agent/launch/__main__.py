@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.events import Events
@@ -13,7 +15,7 @@ from understudy_agent.launch.guardian import Inheritance, guard
 from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.launcher import EXIT_CANNOT_START, Launcher
 from understudy_agent.launch.nodes import Nodes
-from understudy_agent.launch.open_files import NotEnoughFiles, have_files_for
+from understudy_agent.launch.open_files import NotEnoughFiles, OpenFiles, have_files_for
 from understudy_agent.launch.options import Options, UsageError, parse
 from understudy_agent.launch.progress import FileProgress, HookProgress, Progress, TimeAlive
 from understudy_agent.launch.rank_socket import socket_path
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(arguments)
         allocation = read_allocation(os.environ)
         check_size(options, allocation)
-        before_srun = have_files_for(len(allocation.nodes))
+        files = have_files_for(len(allocation.nodes))
         key = make_key()
         if options.events is not None:
             options.events.open("a").close()  # a path that cannot be written is a usage error
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def launcher(inherited: Inheritance) -> int:
         with closing(Events(options.events)) as events:
-            return run(options, allocation, key, events, before_srun, inherited)
+            return run(options, allocation, key, events, files, inherited)
 
     return guard(launcher, server, handled(options.checkpoint_signal))
 
@@ -59,11 +61,13 @@ def run(
     allocation: Allocation,
     key: JobKey,
     events: Events,
-    before_srun: Sequence[str],
+    files: OpenFiles,
     inherited: Inheritance,
 ) -> int:
     if inherited.memory is None:
-        _warn(options, allocation, events)
+        _warn(options, allocation, events, files)
+    if files.no_standbys:
+        options = replace(options, rearm_seconds=math.inf)
     line = AgentLine(
         socket_path(os.environ, None), int(allocation.job_id), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     )
@@ -75,7 +79,7 @@ def run(
     node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds, events)
     nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
     launcher = Launcher(
-        options, nodes, hub, Steps(hub, allocation, options, key, before_srun), events, progress, line, inherited
+        options, nodes, hub, Steps(hub, allocation, options, key, files.before_srun), events, progress, line, inherited
     )
     try:
         return launcher.run()
@@ -97,7 +101,13 @@ def check_size(options: Options, allocation: Allocation) -> None:
         )
 
 
-def _warn(options: Options, allocation: Allocation, events: Events) -> None:
+def _warn(options: Options, allocation: Allocation, events: Events, files: OpenFiles) -> None:
+    if files.no_standbys:
+        events.report(
+            "no_standbys",
+            f"no standbys: {files.no_standbys}. Until then each launch after the first waits for srun, and its "
+            "interpreters are cold",
+        )
     if options.nodes == len(allocation.nodes):
         message = f"no spare: the allocation has {options.nodes} nodes, and the gang needs all of them"
         events.report(

@@ -21,6 +21,7 @@ from understudy_agent.launch.protocol import (
     BEAT,
     BEAT_SECONDS,
     LINE_BYTES_MAX,
+    RESTING_BEAT_SECONDS,
     Lines,
     Message,
     ProtocolError,
@@ -68,6 +69,7 @@ class SeatLink:
     """What a seat reports that had another connection to a launcher of this job."""
     checked: Checked = UNCHECKED
     last_message_at: float = 0.0
+    resting: bool = False
     open: bool = True
 
 
@@ -88,7 +90,8 @@ class Hub:
         self._context = launcher_context(key)
         self._selector = selectors.DefaultSelector()
         self._links: dict[SeatLink, None] = {}
-        """The one whose last message is the oldest comes first."""
+        """The one whose last message is the oldest comes first. Without those that rest."""
+        self._resting: set[SeatLink] = set()
         self._unverified: dict[SeatLink, str] = {}
         """Oldest first, each with the address it comes from."""
         self._accepts = True
@@ -96,6 +99,7 @@ class Hub:
         self._also: socket.socket | None = None
         self._beats: Turns[SeatLink] = Turns(LAUNCHER_BEAT_SECONDS, time.monotonic())
         """Of verified seats. All in one pass would take 45 ms with 2,048 of them."""
+        self._rare_beats: Turns[SeatLink] = Turns(RESTING_BEAT_SECONDS, time.monotonic())
         self._asked_last = time.monotonic()
         self._server = server
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -107,7 +111,7 @@ class Hub:
         return len(self._unverified)
 
     def silent(self, seconds: float) -> Iterator[SeatLink]:
-        """Verified seats that have been silent for longer. Takes no time where there are none."""
+        """Verified seats that have been silent for longer, and do not rest. Takes no time where there are none."""
         now = time.monotonic()
         for link in self._links:
             if silence_of(link, now) <= seconds:
@@ -169,8 +173,32 @@ class Hub:
         take(came)
 
     def _beat(self, now: float) -> None:
-        for link in self._beats.due(now):
+        for link in (*self._beats.due(now), *self._rare_beats.due(now)):
             self._send(link, BEAT)
+
+    def rest(self, link: SeatLink) -> None:
+        """Another seat on its node beats: this one need not, and beats are rare both ways. Anything else that it sends
+        ends that.
+        """
+        if link.open and not link.resting:
+            link.resting = True
+            self._resting.add(link)
+            del self._links[link]
+            self._beats.remove(link)
+            self._rare_beats.add(link)
+            self._send(link, encode("pace", resting=True))
+
+    def wake(self, link: SeatLink, told: bool = False) -> None:
+        """It beats as others do. `told`: it knows that from the message that follows."""
+        if link.open and link.resting:
+            link.resting = False
+            self._resting.discard(link)
+            self._rare_beats.remove(link)
+            self._beats.add(link)
+            link.last_message_at = time.monotonic()
+            self._links[link] = None
+            if not told:
+                self._send(link, encode("pace", resting=False))
 
     def send(self, link: SeatLink, kind: str, **fields: object) -> None:
         """Never waits. A seat that has disconnected is reported as lost by `wait`."""
@@ -182,7 +210,7 @@ class Hub:
             self._flush(link)
 
     def close(self) -> None:
-        for link in list(self._links):
+        for link in (*self._links, *self._resting):
             self._forget(link)
         self._selector.close()
         self._server.close()
@@ -260,8 +288,7 @@ class Hub:
             return
         except (OSError, ProtocolError):
             piece, messages = b"", []
-        link.last_message_at = now
-        self._links[link] = self._links.pop(link)
+        self._heard(link, messages, now)
         for message in messages:
             if link.node:
                 if message["type"] != "beat":
@@ -278,6 +305,13 @@ class Hub:
             self._forget(link)
             if known:
                 yield link, {"type": "lost"}
+
+    def _heard(self, link: SeatLink, messages: Sequence[Message], now: float) -> None:
+        if any(message["type"] != "beat" for message in messages):
+            self.wake(link)
+        link.last_message_at = now
+        if not link.resting:
+            self._links[link] = self._links.pop(link)
 
     def _introduce(self, link: SeatLink, message: Message) -> None:
         """Raises ProtocolError where it is no seat of this job."""
@@ -314,8 +348,10 @@ class Hub:
             self._selector.unregister(link.socket)
             link.socket.close()
             self._links.pop(link, None)
+            self._resting.discard(link)
             self._unverified.pop(link, None)
             self._beats.remove(link)
+            self._rare_beats.remove(link)
 
 
 def _checked(value: object) -> Checked:
@@ -328,5 +364,5 @@ def _checked(value: object) -> Checked:
 
 
 def silence_of(link: SeatLink, now: float) -> float:
-    """Since its last message, less the usual time between two beats."""
-    return max(0.0, now - link.last_message_at - BEAT_SECONDS)
+    """Since its last message, less the usual time between two beats. 0: it rests."""
+    return 0.0 if link.resting else max(0.0, now - link.last_message_at - BEAT_SECONDS)

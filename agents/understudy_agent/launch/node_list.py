@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+REASONS_MAX = 8
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 
 
@@ -21,6 +22,18 @@ def fold(names: Sequence[str]) -> str:
         else:
             parts.append(f"{prefix}[{','.join(_ranges(numbers))}]")
     return ",".join(parts)
+
+
+def by_reason(reasons: Mapping[str, str]) -> str:
+    """Node → reason, for a message: `n[1-3]: its slurmd is dead; n7: a verdict`. Of more than eight reasons, which
+    differ by a figure only, the first ones.
+    """
+    nodes: dict[str, list[str]] = {}
+    for node, why in reasons.items():
+        nodes.setdefault(why, []).append(node)
+    parts = [f"{fold(having)}: {why}" for why, having in nodes.items()]
+    more = sum(map(len, list(nodes.values())[REASONS_MAX:]))
+    return "; ".join([*parts[:REASONS_MAX], *([f"and {more} nodes more"] if more else [])])
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""How many files the launcher has to have open, and the limit for it.
+"""How many files the launcher has to open, and the limit for it.
 
 Belongs here: the need, and what becomes of the limit. Must not: the connections (`hub.py`).
 """
@@ -6,11 +6,10 @@ Belongs here: the need, and what becomes of the limit. Must not: the connections
 from __future__ import annotations
 
 import resource
+from dataclasses import dataclass
 
 from understudy_agent.launch.hub import STRANGERS_MAX
 
-SOCKETS_PER_NODE = 2
-"""A seat of the gang, and one of the step that takes its place."""
 OTHER_FILES = 64
 
 
@@ -18,35 +17,48 @@ class NotEnoughFiles(Exception):
     """The message names the need, the limit and what to do."""
 
 
-def needed(nodes: int) -> int:
-    """With fewer some seat cannot connect."""
-    return SOCKETS_PER_NODE * nodes + OTHER_FILES
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    soft: int
+    """The limit that the launcher should have."""
+    before_srun: tuple[str, ...] = ()
+    """srun passes its limits on to the ranks, which must keep those of the job."""
+    no_standbys: str = ""
+    """Why there can be no connection for a second seat on each node, for the next launch. Empty: there can."""
 
 
-def with_files_for(nodes: int, limits: tuple[int, int]) -> tuple[int, tuple[str, ...]]:
-    """From this process's limits, soft and hard: the soft limit that it should have, and what to put before srun.
+def needed(nodes: int, seats: int = 2) -> int:
+    """With fewer some seat cannot connect. Two seats on each node: one of the gang, and one of the step that takes its
+    place.
+    """
+    return seats * nodes + OTHER_FILES
 
-    srun passes its limits on to the ranks, which must keep those of the job. Where the hard limit leaves too few for
-    strangers, those wait (`hub.py`). Raises NotEnoughFiles.
+
+def files_for(nodes: int, limits: tuple[int, int]) -> OpenFiles:
+    """From this process's limits, soft and hard. Where the hard limit leaves too few for strangers, those wait
+    (`hub.py`). Raises NotEnoughFiles.
     """
     soft, hard = limits
-    need, wanted = needed(nodes), needed(nodes) + STRANGERS_MAX
+    wanted = needed(nodes) + STRANGERS_MAX
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return soft, ()
-    if hard != resource.RLIM_INFINITY and hard < need:
-        raise NotEnoughFiles(
-            f"{nodes} nodes need {need} open files, and this job may open {hard}: ask for a higher hard limit "
-            "(LimitNOFILE of slurmd's unit, or `ulimit -Hn` where the job is submitted)"
-        )
+        return OpenFiles(soft)
     if hard == resource.RLIM_INFINITY:
-        return wanted, ("prlimit", f"--nofile={soft}:unlimited", "--")
-    return min(wanted, hard), ("prlimit", f"--nofile={soft}:{hard}", "--")
+        return OpenFiles(wanted, ("prlimit", f"--nofile={soft}:unlimited", "--"))
+    higher = "ask for a higher hard limit (LimitNOFILE of slurmd's unit, or `ulimit -Hn` where the job is submitted)"
+    if hard < needed(nodes, seats=1):
+        raise NotEnoughFiles(
+            f"{nodes} nodes need {needed(nodes, seats=1)} open files, {needed(nodes)} with standbys, and this job may "
+            f"open {hard}: {higher}"
+        )
+    few = "" if hard >= needed(nodes) else f"they need {needed(nodes)} open files, and this job may open {hard}"
+    soft, before = min(wanted, hard), soft
+    return OpenFiles(soft, ("prlimit", f"--nofile={before}:{hard}", "--"), few and f"{few}: {higher}")
 
 
-def have_files_for(nodes: int) -> tuple[str, ...]:
-    """Raises this process's soft limit where the gang needs it. Returns what to put before srun."""
+def have_files_for(nodes: int) -> OpenFiles:
+    """Raises this process's soft limit where the gang needs it. Raises NotEnoughFiles."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, before_srun = with_files_for(nodes, limits)
-    if before_srun:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, limits[1]))
-    return before_srun
+    files = files_for(nodes, limits)
+    if files.before_srun:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files.soft, limits[1]))
+    return files

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from understudy_agent.launch.case import Case, OutOfSpares, failed_first_count
+from understudy_agent.launch.node_list import by_reason
 
 STEP_ENDED_EXIT_CODE = 137
 """Exit code when the gang's step was ended from outside, or the gang hung, launch after launch: no rank has an exit
@@ -38,8 +39,7 @@ def stop(case: Case) -> Outcome:
     ended = case.ended
     if ended.failures and not ended.bad:
         return Outcome(ended.stopping, exit_code=ended.failures[0].exit_code)
-    lost = "; ".join(f"{node}: {why}" for node, why in ended.bad.items())
-    reason = "; ".join(filter(None, (ended.stopping, lost, "the ranks have not ended by themselves")))
+    reason = "; ".join(filter(None, (ended.stopping, by_reason(ended.bad), "the ranks have not ended by themselves")))
     return Outcome(reason, exit_code=EXIT_REQUEUE)
 
 
@@ -78,7 +78,7 @@ def replace_black_hole(case: Case) -> Outcome:
 def _with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
     replaced = _replaced(case, list(bad))
     seats = tuple(replaced.get(node, node) for node in case.ended.seats)
-    return Outcome(f"{_reasons(bad)}; {_replacements(replaced)}", seats, blamed=bad)
+    return Outcome(f"{by_reason(bad)}; {_replacements(replaced)}", seats, blamed=bad)
 
 
 def _replaced(case: Case, leaving: Sequence[str]) -> dict[str, str]:
@@ -149,16 +149,12 @@ def _on_same_nodes(case: Case, why: str) -> Outcome:
     return Outcome(f"{why}; started again on the same nodes ({_budget(case)})", case.ended.seats)
 
 
-def _reasons(bad: Mapping[str, str]) -> str:
-    return "; ".join(f"{node}: {why}" for node, why in bad.items())
-
-
 def _replacements(replaced: Mapping[str, str]) -> str:
     return ", ".join(f"{new} replaces {old}" for old, new in replaced.items()) or "on the same nodes"
 
 
 def _missing(case: Case) -> str:
-    return f"{_reasons(case.bad)}; {len(case.bad)} to replace, {len(case.spares_for_bad)} spares left"
+    return f"{by_reason(case.bad)}; {len(case.bad)} to replace, {len(case.spares_for_bad)} spares left"
 
 
 def _budget(case: Case) -> str:

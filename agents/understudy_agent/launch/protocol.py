@@ -14,6 +14,8 @@ Message = dict[str, Any]
 LINE_BYTES_MAX = 1024 * 1024
 """A start names all nodes of the gang: 12,500 names of 60 characters."""
 BEAT_SECONDS = 1.0
+RESTING_BEAT_SECONDS = 10.0
+"""Of a seat beside which another one beats, on the same node."""
 SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the secret
 
 

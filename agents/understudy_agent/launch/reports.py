@@ -16,7 +16,7 @@ from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
-from understudy_agent.launch.node_list import fold
+from understudy_agent.launch.node_list import by_reason, fold
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
@@ -202,7 +202,7 @@ class Reports:
 
     def fault(self, launch: Launch, over: LaunchEnd) -> None:
         """Reports nothing where every rank ended well."""
-        message = [f"{node}: {why}" for node, why in over.bad.items()] or [str(one) for one in launch.failures[:1]]
+        message = [by_reason(over.bad)] if over.bad else [str(one) for one in launch.failures[:1]]
         if over.restart_reason:
             message = [over.restart_reason]
         if over.hung_seconds:

@@ -30,6 +30,7 @@ from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
 from understudy_agent.launch.protocol import (
     BEAT,
     BEAT_SECONDS,
+    RESTING_BEAT_SECONDS,
     SECRET_VARIABLE,
     Lines,
     Message,
@@ -87,6 +88,7 @@ class Seat:
         self._phase = Phase.STANDBY
         self._keeping_until = 0.0
         self._last_message_at = self._beaten = time.monotonic()
+        self._beat_seconds = BEAT_SECONDS
         self._patience_seconds = SILENCE_SECONDS
         self._selector = selectors.DefaultSelector()
         self._ranks = Ranks(
@@ -156,7 +158,7 @@ class Seat:
             self._last_message_at = now
         if now - self._last_message_at > self._patience_seconds:
             raise ProtocolError(f"no message from the launcher for {self._patience_seconds:.0f} s; ending")
-        if now - self._beaten >= BEAT_SECONDS:
+        if now - self._beaten >= self._beat_seconds:
             self._beaten = now
             self._link.sendall(BEAT)
 
@@ -191,6 +193,8 @@ class Seat:
         match message["type"]:
             case "beat":
                 pass
+            case "pace":
+                self._beat_seconds = RESTING_BEAT_SECONDS if message.get("resting") else BEAT_SECONDS
             case "prepare":
                 with self._beating():
                     self._ranks.prepare(number(message, "processes"), bool(message.get("torchrun")))
@@ -225,7 +229,7 @@ class Seat:
             raise error  # it is of release 0.2, or Slurm ends the step
         again = {"launch": self._launch, "running": self._phase is Phase.RUNNING, "ended": self._ended}
         self._take_link(rejoin(replace(self._greeting, port=self.port), self._launcher_port, again))
-        self._last_message_at = time.monotonic()
+        self._last_message_at, self._beat_seconds = time.monotonic(), BEAT_SECONDS
 
     def _report_signals(self, numbers: bytes) -> None:
         """Slurm warns steps, and not the batch script, of a preemption: the seat reports it to the launcher."""
@@ -263,6 +267,7 @@ class Seat:
 
     def _go(self, part: Part) -> None:
         self._phase, self._launch, self._ended = Phase.RUNNING, part.launch, []
+        self._beat_seconds = BEAT_SECONDS
         self._port_holder.close()
         with self._beating():
             start = self._ranks.start(part)

@@ -45,6 +45,8 @@ class Seats:
         links = launch.step.links
         master = links[launch.seats[0]]
         processes, node_list = self._processes(master), fold(launch.seats)
+        for link in links.values():
+            self._hub.wake(link, told=link.node in launch.places)
         for node_rank, node in enumerate(launch.seats):
             self._hub.send(
                 links[node],
@@ -124,6 +126,7 @@ class Seats:
             case "warm":
                 step.warm.add(node)
                 self._reports.warm(node, step.generation, message.get("failed"))
+                self._let_rest(step, link, launch)
             case "started" if step is launch.step:
                 launch.started.add(node)
                 if len(launch.started) == len(launch.seats):
@@ -150,6 +153,12 @@ class Seats:
         if self._options.preload and not (step.retired_at or step.probe):
             self._hub.send(link, "prepare", processes=self._processes(link), torchrun=self._options.torchrun)
         self._standbys.welcome(step, link.node, launch)
+        if not self._options.preload:
+            self._let_rest(step, link, launch)
+
+    def _let_rest(self, step: Step, link: SeatLink, launch: Launch) -> None:
+        if self._standbys.is_beside(step, link.node, launch):
+            self._hub.rest(link)
 
     def _welcome_again(self, step: Step, link: SeatLink, launch: Launch, again: Mapping[str, Any]) -> None:
         """A seat whose node was lost, or whose step is over, is not needed any more. Raises ProtocolError."""

@@ -74,6 +74,10 @@ class Standbys:
         elif step is self._step and node not in launch.places:
             self._steps.leave(launch.step, node)  # the older standby there
 
+    def is_beside(self, step: Step, node: str, launch: Launch) -> bool:
+        """Whether the seat of this step on this node waits beside one of the gang."""
+        return step is self._step and step is not launch.step and node in launch.places
+
     # -- the spares for it ------------------------------------------------------------------------------------
 
     def spares(self, launch: Launch) -> list[str]:

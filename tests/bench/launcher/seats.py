@@ -24,6 +24,7 @@ from typing import Any
 from understudy_agent.launch.protocol import (
     BEAT,
     BEAT_SECONDS,
+    RESTING_BEAT_SECONDS,
     SECRET_VARIABLE,
     Lines,
     Message,
@@ -32,6 +33,8 @@ from understudy_agent.launch.protocol import (
 from understudy_controlplane.slurm.hostlist import expand
 
 HOME = Path(os.environ.get("BENCH_HOME", "."))
+LOOK_SECONDS = 0.05
+"""How often this process looks whose beat is due."""
 CONNECTING_MAX = 200
 """Slurm starts the tasks of a large step in a tree, not all in the same moment."""
 
@@ -47,6 +50,8 @@ class Seat:
         self.socket = socket.socket()
         self.lines = Lines()
         self.encrypted = self.proven = False
+        self.beat_seconds = BEAT_SECONDS
+        self.beaten = 0.0
 
 
 class Step:
@@ -64,7 +69,7 @@ class Step:
         self.lose = False
 
     def run(self) -> None:
-        beaten = time.monotonic()
+        looked = 0.0
         while self.open or self.waiting:
             while self.waiting and self.connecting < CONNECTING_MAX:
                 number, node = self.waiting.pop()
@@ -75,9 +80,11 @@ class Step:
                 self.lose = False
                 note(event="lost", node=self.nodes[1], at=time.time())
                 self.close(self.open[self.nodes[1]])
-            if time.monotonic() - beaten >= BEAT_SECONDS:
-                beaten = time.monotonic()
-                for seat in [one for one in self.open.values() if one.proven]:
+            now = time.monotonic()
+            if now - looked >= LOOK_SECONDS:
+                looked = now
+                for seat in [one for one in self.open.values() if one.proven and now - one.beaten >= one.beat_seconds]:
+                    seat.beaten = now
                     self.write(seat, BEAT)
 
     def connect(self, seat: Seat) -> None:
@@ -120,7 +127,10 @@ class Step:
             case "beat" if not seat.proven:
                 seat.proven = True
                 self.connecting -= 1
+            case "pace":
+                seat.beat_seconds = RESTING_BEAT_SECONDS if message["resting"] else BEAT_SECONDS
             case "go":
+                seat.beat_seconds = BEAT_SECONDS
                 self.went(seat, message["launch"], message["nodes"])
                 self.send(seat, "started", warm=True, kept=0, at=time.time())
             case "kill" | "keep":
