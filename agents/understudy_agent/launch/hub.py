@@ -188,8 +188,8 @@ class Hub:
             self._rare_beats.add(link)
             self._send(link, encode("pace", resting=True))
 
-    def wake(self, link: SeatLink, told: bool = False) -> None:
-        """It beats as others do. `told`: it knows that from the message that follows."""
+    def wake(self, link: SeatLink, known: bool = False) -> None:
+        """It beats as others do. `known`: it knows that from the message that follows."""
         if link.open and link.resting:
             link.resting = False
             self._resting.discard(link)
@@ -197,7 +197,7 @@ class Hub:
             self._beats.add(link)
             link.last_message_at = time.monotonic()
             self._links[link] = None
-            if not told:
+            if not known:
                 self._send(link, encode("pace", resting=False))
 
     def send(self, link: SeatLink, kind: str, **fields: object) -> None:

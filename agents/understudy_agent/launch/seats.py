@@ -46,7 +46,7 @@ class Seats:
         master = links[launch.seats[0]]
         processes, node_list = self._processes(master), fold(launch.seats)
         for link in links.values():
-            self._hub.wake(link, told=link.node in launch.places)
+            self._hub.wake(link, known=link.node in launch.places)
         for node_rank, node in enumerate(launch.seats):
             self._hub.send(
                 links[node],

@@ -80,7 +80,8 @@ class Gang:
         events: list[dict[str, Any]] = [json.loads(line) for line in (self.home / "events").read_text().splitlines()]
         if any(one["event"] == "no_standbys" for one in events):
             return True
-        return sum(one["event"] == "seat" and one["generation"] == 1 for one in events) == self.nodes + SPARES
+        there = [one for one in events if one["event"] == "seat" and one["generation"] == 1]
+        return len(there) == self.nodes + SPARES
 
     def close(self) -> None:
         for which in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
