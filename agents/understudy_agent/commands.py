@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "node": Command(
             "list | show | hold | quarantine | release | validate | burn-in | retire | requests", _cli("node", "node")
         ),
-        "job": Command("list | show | pause | resume | move | trust-checkpoints", _cli("job", "job")),
+        "job": Command("list | show | evidence | pause | resume | move | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("scan | now | show", _cli("checkpoints", "checkpoints")),
         "spare": Command(
             "list | show | explain | size | size-as-configured | add | remove | forget", _cli("spare", "spare")

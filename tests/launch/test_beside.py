@@ -397,7 +397,7 @@ def test_a_launcher_that_is_killed_while_it_ends_a_launch_goes_on_with_that(gang
         gang.wait_for(lambda: gang.events("rejoined"), 20, "the seats are connected again")
         gang.unstick("n3")
     gang.wait_for_launch(1, 3)
-    assert gang.nodes(1) == ["n1", "n4", "n3"]
+    assert gang.nodes(1) in (["n1", "n4", "n3"], ["n1", "n5", "n3"]), "whichever spare connected again first"
     gang.finish()
     assert gang.exit_code() == 0
     assert gang.rows() == ["L50", "L10"]
