@@ -79,6 +79,14 @@ def test_a_gang_that_may_go_on_confirms_nothing(table: StepTable) -> None:
     assert found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: table})).signal is Signal.SILENT
 
 
+@pytest.mark.parametrize(("stood_for", "signal"), [(7.5, Signal.SILENT), (31.0, Signal.NODE_DEAD)])
+def test_nor_one_of_which_a_rank_may_wait_for_an_order_to_save(stood_for: float, signal: Signal) -> None:
+    """Its node was cut off before it learnt what became of the order. It waits for half a minute at most."""
+    tables = {KEY: steps(stood_for)}
+    seen = b.snapshot(silent("n3", stood_for + 0.5), jobs=[b.job()], tables=tables, ordered_to_save=frozenset({KEY}))
+    assert found(seen).signal is signal
+
+
 def test_its_launcher_on_another_node_confirms_it() -> None:
     finding = found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], gangs={KEY: gang(["n3"])}))
     assert finding.signal is Signal.NODE_DEAD

@@ -39,6 +39,9 @@ PROGRESS_AGE_MAX_SECONDS = 5.0
 STANDS_SECONDS_MIN = 4.0
 """A gang that finishes no step for this long, for three steps, and for longer than it paused before, stands still."""
 
+WAITS_FOR_ORDER_SECONDS = 30.0
+"""For this time a rank waits at a step for what becomes of the order to save before it."""
+
 LAUNCHER_AGE_MAX_SECONDS = 12.0
 """A launcher is reported every five seconds."""
 
@@ -209,8 +212,9 @@ def _confirmed(snapshot: Snapshot, quiet: set[str]) -> dict[str, str]:
 
 
 def _stands(table: StepTable, snapshot: Snapshot) -> bool:
-    """For longer than a step takes, and than it has paused before."""
+    """For longer than a step takes, than it has paused before, and than a rank waits for an order."""
     pause = max(STANDS_SECONDS_MIN, 3 * step_seconds(table), table.longest_pause_seconds)
+    pause = max(pause, WAITS_FOR_ORDER_SECONDS) if table.job in snapshot.ordered_to_save else pause
     return bool(table.advanced_at) and snapshot.now - table.advanced_at > pause
 
 

@@ -78,6 +78,8 @@ class Snapshot:
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
     """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+    ordered_to_save: frozenset[JobKey] = frozenset()
+    """Jobs with an order to save of which not all ranks have reported the end: one may wait for it at its step."""
     unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
     """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
     was started, by slurmctld's clock.

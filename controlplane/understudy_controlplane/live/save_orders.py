@@ -99,6 +99,11 @@ class SaveOrders:
         with self._lock:
             return {job_id: _shown(gang) for job_id, gang in self._gangs.items()}
 
+    def unsettled(self) -> frozenset[int]:
+        """Jobs with an order that a rank may not know the end of."""
+        with self._lock:
+            return frozenset(job_id for job_id, gang in self._gangs.items() if not gang.settled)
+
     def propose(self, wanted: WantedSave, now: float) -> bool:
         """Returns whether the gang can be asked: it may have gone on since it was looked at."""
         job_id = wanted.job.job_id

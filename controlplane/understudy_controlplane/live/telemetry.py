@@ -125,6 +125,10 @@ class Telemetry:
                 del self._learnt[gone]
             self.saves.expect({job_id: job.restart_count for job_id, job in self._expected.items()})
 
+    def ordered_to_save(self) -> frozenset[int]:
+        """Jobs with an order to save of which not all ranks have reported the end."""
+        return self.saves.unsettled()
+
     def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
         """(job id, latest attempt) → furthest step finished by any rank, and when that was reported."""
         with self._lock:

@@ -228,8 +228,13 @@ class Observer:
             black_holes=stores.launches.black_holes_since(week_ago),
             replaced=stores.launches.replacements(config.cluster),
             tables=tables,
+            ordered_to_save=self._ordered_to_save(running),
             unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables]),
         )
+
+    def _ordered_to_save(self, running: Sequence[Job]) -> frozenset[JobKey]:
+        ordered = self._sources.telemetry.ordered_to_save()
+        return frozenset(job.key for job in running if job.key.job_id in ordered) if ordered else frozenset()
 
     def _unheard_gangs(self, silent: Sequence[Job]) -> dict[JobKey, float]:
         """Each restart is looked up once: what was before it does not change."""

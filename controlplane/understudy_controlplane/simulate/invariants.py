@@ -13,7 +13,7 @@ from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -142,6 +142,8 @@ class Invariants:
         self._asked: dict[str, float] = {}
         self._drained_by_person: set[str] = set()
         self._drained_for_prolog: set[str] = set()
+        self._back_from_outage: set[str] = set()
+        """Slurm itself kept them DOWN, and their validation or repair decides since."""
         self._drained_unseen: dict[str, float] = {}
         """By a person, when by the control plane's clock, and it has not read Slurm since."""
         self._drained_unread: set[str] = set()
@@ -441,7 +443,11 @@ class Invariants:
     def _budgets(self, records: dict[str, NodeRecord]) -> None:
         """Counted when a node is newly out of service; not those that operators asked for, or that Slurm drained."""
         guards = self._world.config.guards
-        not_counted = self._asked.keys() | self._drained_for_prolog
+        self._back_from_outage |= {
+            name for name, record in records.items() if record.validation_origin is ValidationOrigin.OUTAGE
+        }
+        self._back_from_outage &= {name for name, record in records.items() if record.at_fault}
+        not_counted = self._asked.keys() | self._drained_for_prolog | self._back_from_outage
         at_fault = {name for name, record in records.items() if record.at_fault and name not in not_counted}
         waiting = sum(self._waits(records[name]) for name in at_fault)
         limit = (guards.quarantined_nodes_max or 0) + min(waiting, guards.waiting_nodes_min)
