@@ -50,6 +50,23 @@ def test_a_look_at_a_changed_fleet_writes_nothing_and_returns_what_to_record(tmp
     assert [gpu.uuid for gpu in seen.gpus_due["n1"]] == ["GPU-new"]
 
 
+def test_a_node_may_be_out_since_the_reading_before_the_one_that_shows_it(tmp_path: Path) -> None:
+    """slurmctld may have been away in between."""
+    rehearsal = Rehearsal(tmp_path)
+    observer = rehearsal.control_plane.loop.observer
+
+    def look() -> float | None:
+        return observer.look(observer.read_slurm(0.0)).snapshot.nodes["n5"].out_since
+
+    assert look() is None
+    before = rehearsal.clock.now()
+    rehearsal.fake.advance(100)
+    rehearsal.fake.drain_by("alice", "n5", "odd")
+    assert look() == before
+    rehearsal.fake.advance(100)
+    assert look() == before
+
+
 def test_a_tick_records_what_the_look_returned(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     plane = rehearsal.control_plane

@@ -240,7 +240,7 @@ class NodeView:
     stopping: bool = False  # its agent announced that it stops
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
     shown_out_at: float | None = None  # the last reading of Slurm that showed it drained or down, to this process
-    out_since: float | None = None  # the first of the readings that have shown it so without a break
+    out_since: float | None = None  # the reading before those that have shown it so without a break, or the first one
     gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
     problems: tuple[str, ...] = ()  # what its agent could not read, as text
 

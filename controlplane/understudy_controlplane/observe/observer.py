@@ -90,7 +90,7 @@ class Observer:
         self._shown_out_at: dict[str, float] = {}
         """Node → the last reading that showed it drained or down."""
         self._out_since: dict[str, float] = {}
-        """Of nodes that the last reading showed so: the first of the readings that have, one after the other."""
+        """Of nodes that the last readings showed so without a break: the reading before these."""
         self._running: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
@@ -115,11 +115,12 @@ class Observer:
     def look(self, new_view: SlurmView | None) -> Observation:
         """Everything known now, as one value. `new_view` is what `read_slurm` returned, recorded by now."""
         if new_view is not None:
+            before = self._view.read_at if self._view is not None else new_view.read_at
             self._view = new_view
             self._show_jobs(new_view)
             out = [node.name for node in new_view.nodes.values() if node.draining or node.down]
             self._shown_out_at |= dict.fromkeys(out, new_view.read_at)
-            self._out_since = {name: self._out_since.get(name, new_view.read_at) for name in out}
+            self._out_since = {name: self._out_since.get(name, before) for name in out}
         with self._sources.stores.one_view():
             return self._look()
 
