@@ -79,7 +79,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "serve": Command("run the control plane", _cli("serve", "serve")),
         "check-config": Command("check the configuration", _cli("check_config", "check_config")),
         "doctor": Command("check Slurm and its settings", _cli("doctor", "doctor")),
-        "notify": Command("test: whether notifications arrive", _cli("notify", "notify")),
+        "notify": Command("list | test: messages, and whether they arrive", _cli("notify", "notify")),
         "token": Command("create | enroll | list | revoke | allow", _cli("token", "token")),
         "db": Command("check | prune | backup: the database", _cli("db", "db")),
         "support-bundle": Command("logs, decisions, settings of a time", _cli("support_bundle", "support_bundle")),

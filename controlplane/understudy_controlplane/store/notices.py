@@ -42,6 +42,8 @@ from understudy_controlplane.store.recoveries import plan_of
 
 AT_ONCE = 500
 """Rows of one query."""
+XID_SECONDS = 120.0
+"""From an Xid of a program until its decision: reports of the other nodes of its job are awaited."""
 
 _NOTICE, _MESSAGE, _JOB = tables.notice, tables.message, tables.job
 _INCIDENT, _TICKET, _DECISION, _RECOVERY = tables.incident, tables.ticket, tables.decision, tables.recovery
@@ -91,8 +93,8 @@ _NOTHING_BY_ROW = (
 )
 _JOBS_THERE = select(tables.kernel_event.c.jobs).where(
     tables.kernel_event.c.node == bindparam("of"),
-    tables.kernel_event.c.boot_id == bindparam("boot"),
-    tables.kernel_event.c.sequence == bindparam("line"),
+    tables.kernel_event.c.received_at.between(bindparam("since"), bindparam("until")),
+    tables.kernel_event.c.xid.is_not(None),
 )
 _ACCEPTED = and_(_MESSAGE.c.accepted > 0, _MESSAGE.c.accepted >= _MESSAGE.c.revision)
 _OF_STATUS: Mapping[MessageStatus, tuple[ColumnElement[bool], ...]] = {
@@ -436,10 +438,10 @@ def _program(number: int, job: Row[Any], ends: Sequence[Row[Any]]) -> ProgramFac
 
 
 def _job_there(connection: Connection, row: Any) -> tuple[int, str] | None:
-    """Id and user of the only job that was on the node; None: none, or several."""
-    values = {"of": row.subject, "boot": row.evidence.get("boot_id"), "line": row.evidence.get("sequence")}
-    jobs = connection.execute(_JOBS_THERE, values).scalar() or []
-    return (int(jobs[0][0]), str(jobs[0][2])) if len(jobs) == 1 else None
+    """Id and user of the only job that was on the node at the Xids before this decision; None: none, or several."""
+    values = {"of": row.subject, "since": row.at - XID_SECONDS, "until": row.at}
+    jobs = {(int(one[0]), str(one[2])) for there in connection.execute(_JOBS_THERE, values).scalars() for one in there}
+    return jobs.pop() if len(jobs) == 1 else None
 
 
 def _approval(row: Row[Any]) -> RequestFacts:
