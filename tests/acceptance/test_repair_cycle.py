@@ -341,7 +341,9 @@ def test_the_network_of_a_node_is_tested_with_idle_nodes_by_jobs_that_end(make_s
     begun, rack = time.time(), ("n1", "n2", "n3")
     asked = run(site, "commission", "start", "n[1-3]", "a new rack")
     assert asked.returncode == 0, asked.stderr
-    wait_for(site, lambda: all(tested_since(site, name, begun) for name in rack), 180, "each with the others as peers")
+    wait_for(
+        site, lambda: all(has_passed_since(site, name, begun) for name in rack), 180, "each with the others as peers"
+    )
     for name in rack:
         wait_for_state(site, name, "probation")
     site.wait_for(lambda: not gang.reservations(site), 60, "none is kept")
@@ -349,7 +351,7 @@ def test_the_network_of_a_node_is_tested_with_idle_nodes_by_jobs_that_end(make_s
     assert gang.state(site, busy) == "RUNNING"
 
 
-def tested_since(site: Site, name: str, since: float) -> bool:
+def has_passed_since(site: Site, name: str, since: float) -> bool:
     return any(one["at"] > since and one["status"] == "passed" for one in site.node(name)["stages"])
 
 

@@ -13,6 +13,14 @@ from tests import builders as b
 from understudy_controlplane.config import Hang
 from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds, stacks_shown
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+    StepStatus,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.subject import Subject
@@ -55,6 +63,15 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
     assert finding.evidence.shown()["ranks"] == [2]
     assert "rank 2 left collective 119 and did not enter all_reduce (120)" in finding.summary
     assert finding.at == b.NOW - 100
+
+
+@pytest.mark.parametrize(("since", "hangs"), [(59.0, False), (61.0, True)])
+def test_a_gang_whose_processes_have_just_started_again_has_all_its_time_again(since: float, hangs: bool) -> None:
+    """What is known of its ranks is of the launch before, until they report."""
+    plan = AllocationSwapPlan(steps=(), drain_reason="", nodes=("n3",), job=b.job().key, submit_at=1, restart_count=0)
+    steps = (RecoveryStep(0, StepName.AWAIT_PROCESSES, StepStatus.DONE, done_at=b.NOW - since),)
+    recovery = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - 90, steps)
+    assert bool(found(table(WAITING), recoveries=(recovery,))) is hangs
 
 
 def test_several_nodes_that_never_came_are_each_named() -> None:

@@ -25,6 +25,7 @@ from understudy_controlplane.config import Hang, Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
+from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -66,7 +67,15 @@ def _runs(table: StepTable, snapshot: Snapshot) -> bool:
 
 def _still_since(table: StepTable, snapshot: Snapshot) -> float:
     last = table.advanced_at or table.heard_since
-    return max(last, table.section_since if table.section else table.left_section_at, snapshot.started_at)
+    section = table.section_since if table.section else table.left_section_at
+    return max(last, section, snapshot.started_at, _processes_since(table, snapshot))
+
+
+def _processes_since(table: StepTable, snapshot: Snapshot) -> float:
+    """When the processes of a gang that recovers were there. The table is that of its last launch until they report."""
+    recovery = snapshot.recovery_of(table.job)
+    processes = recovery.step(StepName.AWAIT_PROCESSES) if recovery is not None else None
+    return (processes.done_at or 0.0) if processes is not None else 0.0
 
 
 def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
