@@ -111,11 +111,12 @@ def test_a_seat_that_shows_nothing_is_not_waited_for_long(gang: LocalGang) -> No
 def test_what_a_rank_that_failed_wrote_last_is_in_the_launchers_message(gang: LocalGang) -> None:
     gang.start(THREE, command("fails", "1"))
     wait_for_launch_1(gang)
+    gang.wait_for(lambda: gang.events("last_words"), 20, "its last words are reported")
     (words,) = gang.events("last_words")
     assert words["message"] == "launch 0: rank 1 on n2 wrote last: ValueError: no such data on rank 1"
     assert words["text"].startswith("=== rank 1 on n2 ended with exit code 1\n")
     assert "rank 1 warns\nTraceback (most recent call last):" in words["text"]
-    assert words["message"] in gang.output
+    gang.wait_for(lambda: words["message"] in gang.output, 20, "they are in the launcher's output")
     gang.finish()
     assert gang.exit_code() == 0
 
