@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import structlog
@@ -23,7 +24,7 @@ from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
-from understudy_controlplane.decide.incidents import incident_news
+from understudy_controlplane.decide.incidents import fabric_back, incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.maintenance import next_of
@@ -284,11 +285,13 @@ class Loop:
 
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self.look(slurm_age_max_seconds)
+        findings = detect(snapshot, self._current.config)
+        if back := fabric_back(snapshot, findings):
+            snapshot = replace(snapshot, fabric_back=back)
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.replace_orders(launcher_orders(snapshot, self._current.config))
-        findings = detect(snapshot, self._current.config)
         return snapshot, findings, decide(snapshot, findings, self._current.config)
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:

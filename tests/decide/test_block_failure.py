@@ -8,7 +8,7 @@ from typing import Any
 from tests import builders as b
 from understudy_agent.wire import KernelEvent
 from understudy_controlplane.decide import guards
-from understudy_controlplane.decide.incidents import CAUSE_GONE, incident_news
+from understudy_controlplane.decide.incidents import CAUSE_GONE, fabric_back, incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.detect import detect
@@ -116,6 +116,18 @@ def test_nodes_that_gangs_leave_count_as_one_until_they_are_back() -> None:
     out = b.node("n1", NodeState.QUARANTINED)
     taken = fleet(out, incidents=incidents, quarantined_at={"n1": (b.NOW - 20,)})
     assert incident_news(taken, [], incidents).over == ()
+
+
+def test_a_block_whose_fabric_is_back_has_spares_again_though_its_incident_is_kept_for_the_budgets() -> None:
+    out = b.node("n1", NodeState.QUARANTINED)
+    taken = fleet(out, incidents=opened(), quarantined_at={"n1": (b.NOW - 20,)})
+    assert set(BLOCK) <= taken.without_fabric
+    back = replace(taken, fabric_back=fabric_back(taken, detect(taken, CONFIG)))
+    assert not back.without_fabric
+    assert guards.failures(back, BLOCK) == {"nvlink_block b0"}
+    still = fleet(out, *map(unlinked, BLOCK[1:]), incidents=opened())
+    assert not fabric_back(still, detect(still, CONFIG))
+    assert not fabric_back(replace(taken, started_at=b.NOW - 10), [])
 
 
 def left(name: str) -> tuple[NodeView, OpenIncident]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import FAULTS, Finding
-from understudy_controlplane.fleet.incident import FAILED_AS_ONE, OpenIncident
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -76,12 +76,23 @@ def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
     return STEPS_AGAIN if steps and incident.subject not in accused else ""
 
 
+def fabric_back(snapshot: Snapshot, findings: Sequence[Finding]) -> frozenset[str]:
+    """Blocks with an open incident that no longer show the loss of their fabric."""
+    failed = {one.domain for one in findings if one.rule == BLOCK_FABRIC}
+    of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
+    return frozenset(of_blocks - failed) if _is_settled(snapshot) else frozenset()
+
+
+def _is_settled(snapshot: Snapshot) -> bool:
+    """The nodes have had the time to report to this control plane."""
+    return snapshot.now - snapshot.started_at > SETTLED_SECONDS
+
+
 def _of_domain(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) -> str:
-    """Over when its cause is no longer found, and the nodes have had the time to report to this control plane. Where
-    nodes were taken out of service for it, it stays until they are back, and for an hour: they count as one until then.
+    """Over when its cause is no longer found. Where nodes were taken out of service for it, it stays until they are
+    back, and for an hour: they count as one until then.
     """
-    known = snapshot.now - snapshot.started_at > SETTLED_SECONDS
-    if not known or incident.subject in accused:
+    if not _is_settled(snapshot) or incident.subject in accused:
         return ""
     nodes = snapshot.domains.get(incident.subject.name, ()) if incident.rule in FAILED_AS_ONE else ()
     taken = any(max(snapshot.quarantined_at.get(name, ()), default=0.0) >= incident.opened_at for name in nodes)

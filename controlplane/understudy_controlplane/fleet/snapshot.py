@@ -114,6 +114,8 @@ class Snapshot:
     gpu_wear: Mapping[tuple[str, str], Sequence[WearSample]] = field(default_factory=dict)
     """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
+    fabric_back: frozenset[str] = frozenset()
+    """NVLink blocks that no longer show the loss of their fabric; their incident stays open for the budgets."""
     topology: Topology = NO_TOPOLOGY
     preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
@@ -258,8 +260,8 @@ class Snapshot:
     @cached_property
     def without_fabric(self) -> frozenset[str]:
         """Nodes of NVLink blocks whose fabric has failed."""
-        failed = (subject.name for subject, one in self.incidents.items() if one.rule == BLOCK_FABRIC)
-        return frozenset(name for label in failed for name in self.domains.get(label, ()))
+        failed = {subject.name for subject, one in self.incidents.items() if one.rule == BLOCK_FABRIC}
+        return frozenset(name for label in failed - self.fabric_back for name in self.domains.get(label, ()))
 
     @cached_property
     def unheard(self) -> bool:

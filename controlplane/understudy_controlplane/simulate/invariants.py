@@ -685,7 +685,8 @@ class Invariants:
                 continue  # it was set back after the requeue
             moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
             usable = free - {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
-            if gang.computes or (job.pending and len(usable) < job.node_count) or gang.job_id in self._stays(core):
+            startable = world.slurm.in_few_blocks(sorted(usable), job.node_count)
+            if gang.computes or (job.pending and len(startable) < job.node_count) or gang.job_id in self._stays(core):
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
             raise Violation("everything-comes-to-rest", words)

@@ -293,11 +293,15 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
         drawn = _with_preemption(drawn, more)
     if more.random() < ASKING_SHARE:
         drawn = _with_asking_gangs(drawn, more)
+    blocks = Random(f"blocks {seed}")
+    if blocks.random() < BLOCKS_SHARE:
+        drawn = _with_blocks(drawn, blocks)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
 PREEMPTION_SHARE = 0.12
 ASKING_SHARE = 0.15
+BLOCKS_SHARE = 0.12
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -334,6 +338,20 @@ def _with_asking_gangs(scenario: Scenario, random: Random) -> Scenario:
             subject = "" if disturbed in TO_ALL else node_names(scenario.nodes)[first]
             events += _make(random, max(at, FAULTS_BEGIN), disturbed, subject, scenario.nodes)
     return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
+
+
+def _with_blocks(scenario: Scenario, random: Random) -> Scenario:
+    """Slurm has topology/block; the fabric of most nodes of a block may fail. More spares, so that units are found."""
+    block_nodes = random.choice((RACK, 2 * RACK))
+    settings = msgspec.structs.replace(scenario.settings, spares=scenario.settings.spares * random.choice((1, 2)))
+    names, failing = node_names(scenario.nodes), _moments(scenario, random, 2) if random.random() < 0.6 else ()
+    events = []
+    for at in failing:
+        first, seconds = block_nodes * random.randrange(scenario.nodes // block_nodes), round(random.uniform(60, 300), 1)
+        failed = names[first : first + random.randint(block_nodes // 2 + 1, block_nodes)]
+        events += [Event(at, Kind.NVLINK_DOWN, name, seconds) for name in failed]
+    both = (*scenario.events, *events)
+    return msgspec.structs.replace(scenario, settings=settings, block_nodes=block_nodes, events=both)
 
 
 DISTURBS_ORDERS = (

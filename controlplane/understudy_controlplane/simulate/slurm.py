@@ -370,7 +370,7 @@ class VirtualSlurm:
         for number, at in enumerate(range(0, len(names), size), 1):
             yield TopologyUnit(UnitKind.BLOCK, f"b{number}", tuple(names[at : at + size]), size=size)
 
-    def _in_few_blocks(self, free: Sequence[str], count: int) -> list[str]:
+    def in_few_blocks(self, free: Sequence[str], count: int) -> list[str]:
         """As topology/block: of the blocks with the most free nodes, no more than the job needs."""
         if not self.block_nodes:
             return [*free]
@@ -565,11 +565,11 @@ class VirtualSlurm:
             usable = [one for one in asked if one is not None and job.user in one.users]
             # In the first of them that has room.
             seats = (
-                self._in_few_blocks([name for name in free if name in one.nodes], job.node_count) for one in usable
+                self.in_few_blocks([name for name in free if name in one.nodes], job.node_count) for one in usable
             )
             return next((found for found in seats if len(found) >= job.node_count), [])
         reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
-        return self._in_few_blocks([name for name in free if name not in reserved], job.node_count)
+        return self.in_few_blocks([name for name in free if name not in reserved], job.node_count)
 
     def _start(self, job: _Job, seats: list[str]) -> None:
         self.changes += 1
