@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, OpenIncident
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.recovery import AllocationSwapPlan, PoolSwapPlan
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, PoolSwapPlan, SwapPlan
 from understudy_controlplane.fleet.slurm_blocks import SlurmBlocks
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -227,3 +227,22 @@ def test_a_gang_that_hangs_in_a_block_without_fabric_starts_again_in_another_one
         seen = fleet(blocks(3, 4), job, spares, "", incidents={subject: incident})
         (plan,) = [one.plan for one in decide(seen, [hang], CONFIG) if isinstance(one.plan, PoolSwapPlan)]
         assert (set(plan.seats), plan.leaving, plan.nodes) == (new, given_up, ())
+
+
+def test_a_launchers_gang_that_hangs_in_a_block_without_fabric_leaves_it_where_another_one_has_room() -> None:
+    """n4 is a spare of its allocation, in the same block. Else its launcher restarts it there."""
+    subject = Subject.of_domain("nvlink_block b1")
+    incident = OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "4 nodes …", b.NOW - 30)
+    job = gang("n1 n2 n3 n4")
+    state = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3, ranks_per_node=8)
+    hang = Finding(Signal.GANG_HUNG_UNNAMED, "hang.gang", "", b.NOW - 60, "the gang hangs", job=job.key)
+
+    def plans(spares: str, incidents: dict[Subject, OpenIncident]) -> list[object]:
+        seen = fleet(blocks(3, 4), job, spares, "", incidents=incidents, gangs={job.key: Gang(state, "n1", b.NOW - 1)})
+        return [one.plan for one in decide(seen, [hang], CONFIG) if isinstance(one.plan, SwapPlan)]
+
+    (pooled,) = plans("n5 n6 n7 n8", {subject: incident})
+    assert isinstance(pooled, PoolSwapPlan)
+    assert (set(pooled.seats), pooled.nodes) == ({"n5", "n6", "n7", "n8"}, ())
+    for inside in (plans("n5 n6 n7", {subject: incident}), plans("n5 n6 n7 n8", {})):
+        assert [type(plan) for plan in inside] == [AllocationSwapPlan]

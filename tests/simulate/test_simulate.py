@@ -19,7 +19,7 @@ from understudy_controlplane.cli.simulate import simulate as command
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.simulate.coverage import HOW, Coverage
 from understudy_controlplane.simulate.run import Outcome, run_seeds, shrink, simulate
-from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, Settings, draw
+from understudy_controlplane.simulate.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings, draw
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -98,6 +98,19 @@ def test_a_block_that_loses_its_fabric_is_one_failure_and_its_gang_goes_on_in_an
     story = [words for _, words in outcome.world.story]
     assert sum(words.startswith("ticket for nvlink_block b1") for words in story) == 1
     assert not any("circuit breaker" in words for words in story)
+
+
+def test_a_launchers_gang_that_hangs_in_a_block_without_fabric_leaves_its_allocation() -> None:
+    number = LAUNCHER_GANG
+    before = in_blocks().world.cluster.gangs[number]
+    names = [f"n{i}" for i in range(1, 33) if block(f"n{i}") == block(before.seats[0])]
+    assert set(before.spares) <= set(names)
+    down = tuple(Event(60.0, Kind.NVLINK_DOWN, name, 300.0) for name in names)
+    outcome = in_blocks(*down, Event(70.0, Kind.RANK_HANGS, str(number)))
+    assert outcome.violation is None
+    gang = outcome.world.cluster.gangs[number]
+    assert gang.computes
+    assert set(names).isdisjoint((*gang.seats, *gang.spares))
 
 
 WITHOUT_SPARES = Settings(spares=0, no_spare=NoSpare.WAIT)

@@ -117,11 +117,15 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
         return held
     old = (*hangs.at_fault(current.snapshot, job), *named)
     found = new_seats_after_hang(current, job, old)
-    if len(found.placement.taken) < len(hangs.at_fault(current.snapshot, job)) and not _inside(current, job):
+    inside = _inside(current, job) and not _leaves_its_block(current, job, {*old, *found.given_up})
+    if len(found.placement.taken) < len(hangs.at_fault(current.snapshot, job)) and not inside:
         words = f"no spare for job {job.key.job_id} with which Slurm would start it in the blocks that it needs"
         return Move(None, Because.NO_SPARE, words)
-    plan, words = hangs.restart(current.snapshot, job, findings, found, current.condemned, current.config)
-    return Move(plan, Because.RULE, words, found.placement.evidence if isinstance(plan, PoolSwapPlan) else {})
+    if inside:
+        inside_plan, words = hangs.restart_inside(current.snapshot, job, findings, current.condemned, current.config)
+        return Move(inside_plan, Because.RULE, words)
+    plan, words = hangs.requeue(current.snapshot, job, findings, found)
+    return Move(plan, Because.RULE, words, found.placement.evidence)
 
 
 def _inside(current: Round, job: Job) -> bool:
@@ -129,6 +133,13 @@ def _inside(current: Round, job: Job) -> bool:
     return job.key in current.snapshot.gangs and not allocation_swap.why_not(
         current.snapshot, job, (), current.condemned
     )
+
+
+def _leaves_its_block(current: Round, job: Job, leaving: Collection[str]) -> bool:
+    """Its launcher would start it again in a block whose fabric has failed, and it can leave all of that block."""
+    snapshot = current.snapshot
+    broken = snapshot.without_fabric.intersection(snapshot.gangs[job.key].seats)
+    return bool(broken) and broken <= set(leaving) and not _cannot_move(current, job, (), job.slurm.nodes)
 
 
 def _left_alone(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:

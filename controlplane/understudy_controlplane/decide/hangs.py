@@ -51,29 +51,31 @@ def leaving_service(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     return tuple(name for name in job.slurm.nodes if name in drained)
 
 
-def restart(
-    snapshot: Snapshot,
-    job: Job,
-    findings: Sequence[Finding],
-    found: Whole,
-    bad: Collection[str],
-    config: Config,
+def restart_inside(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], bad: Collection[str], config: Config
 ) -> tuple[Plan, str]:
+    """By its launcher, without the nodes that are named, where its allocation has spares for them."""
+    named, gang = _named(findings), snapshot.gangs[job.key]
+    places = allocation_swap.placed(snapshot, job, named, config, bad).by_node_left
+    plan = plans.allocation_plan(snapshot, job, gang, findings, config, hang=findings[0].summary, places=places)
+    return plan, f"the launcher of job {job.key.job_id} restarts it"
+
+
+def requeue(snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Whole) -> tuple[Plan, str]:
     """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
     none. Nodes that were to be drained at the job's end are drained by now: of the nodes that are `found` it gets the
     first for them.
     """
     number, why = job.key.job_id, findings[0].summary
-    named = [finding for finding in findings if finding.signal is Signal.GANG_HUNG]
-    if job.key in snapshot.gangs and not allocation_swap.why_not(snapshot, job, (), bad):
-        places = allocation_swap.placed(snapshot, job, named, config, bad).by_node_left
-        gang = snapshot.gangs[job.key]
-        inside = plans.allocation_plan(snapshot, job, gang, findings, config, hang=why, places=places)
-        return inside, f"the launcher of job {number} restarts it"
-    gone = at_fault(snapshot, job)
+    named, gone = _named(findings), at_fault(snapshot, job)
     chosen, given_up = found.placement.taken, found.given_up
     seats = job.slurm.nodes
     plan = plans.swap_plan(snapshot, job, named or findings, seats, chosen, hang=why, gone=gone, given_up=given_up)
     old = (*gone, *(finding.node for finding in named), *given_up)
     words = ", ".join(f"{new} in the place of {before}" for before, new in zip(old, chosen, strict=False))
     return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}"
+
+
+def _named(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that name a node which holds the others up."""
+    return [finding for finding in findings if finding.signal is Signal.GANG_HUNG]

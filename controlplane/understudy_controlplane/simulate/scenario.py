@@ -347,7 +347,10 @@ def _with_blocks(scenario: Scenario, random: Random) -> Scenario:
     names, failing = node_names(scenario.nodes), _moments(scenario, random, 2) if random.random() < 0.6 else ()
     events = []
     for at in failing:
-        first, seconds = block_nodes * random.randrange(scenario.nodes // block_nodes), round(random.uniform(60, 300), 1)
+        first, seconds = (
+            block_nodes * random.randrange(scenario.nodes // block_nodes),
+            round(random.uniform(60, 300), 1),
+        )
         failed = names[first : first + random.randint(block_nodes // 2 + 1, block_nodes)]
         events += [Event(at, Kind.NVLINK_DOWN, name, seconds) for name in failed]
     both = (*scenario.events, *events)

@@ -564,9 +564,7 @@ class VirtualSlurm:
             asked = [self._reservations.get(name) for name in job.reservation.split(",")]
             usable = [one for one in asked if one is not None and job.user in one.users]
             # In the first of them that has room.
-            seats = (
-                self.in_few_blocks([name for name in free if name in one.nodes], job.node_count) for one in usable
-            )
+            seats = (self.in_few_blocks([name for name in free if name in one.nodes], job.node_count) for one in usable)
             return next((found for found in seats if len(found) >= job.node_count), [])
         reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
         return self.in_few_blocks([name for name in free if name not in reserved], job.node_count)
