@@ -4,9 +4,12 @@ clock. NVML, /sys and /proc themselves are left out: `tests/agent` shows how the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
+from operator import is_
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,6 +23,7 @@ from understudy_agent.sample.kernel_record import parse_record
 from understudy_agent.sample.nvml import READINGS
 from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.wire import (
+    RECENT_SECONDS,
     RELEASE,
     WIRE_VERSION,
     Disk,
@@ -32,6 +36,8 @@ from understudy_agent.wire import (
     RankWindow,
     Report,
 )
+
+Read = TypeVar("Read")
 
 NVML_SECONDS = 2.0
 """`nvml.interval_seconds` of the agent's configuration."""
@@ -66,9 +72,21 @@ class UnsavedHistory(HardwareHistory):
 
 class VirtualNode:
     def __init__(
-        self, name: str, number: int, folder: Path, now: float, gpus: int = 8, nvml_seconds: float = NVML_SECONDS
+        self,
+        name: str,
+        number: int,
+        folder: Path,
+        now: float,
+        gpus: int = 8,
+        nvml_seconds: float = NVML_SECONDS,
+        *,
+        reads_at_rest: bool = False,
     ) -> None:
-        """What is read once a minute is read at another moment on each node, as on a real fleet."""
+        """What is read once a minute is read at another moment on each node, as on a real fleet.
+
+        Hardware on which nothing has changed shows the same again and again: it is not read, and readings that its
+        histories need are made up for when something changes. `reads_at_rest` reads it nevertheless.
+        """
         self.name = name
         self._boots = 1
         self.boot_id = f"boot 1 of {name}"
@@ -94,6 +112,7 @@ class VirtualNode:
         self._nvml_seconds = nvml_seconds
         self._lines = 0
         self._sequence = 0
+        self._reads_at_rest = reads_at_rest
         self.restart_agent(now)
 
     def restart_agent(self, now: float) -> None:
@@ -103,10 +122,14 @@ class VirtualNode:
         self._gpu_history = GpuHistory(self._hardware)
         self._port_history = PortHistory(self._hardware, self.boot_id)
         self._read: list[Gpu] = []
+        self._read_before: tuple[Gpu, ...] = ()
         self._due: dict[tuple[int, float], float] = {}
         self._known: dict[int, tuple[Gpu, float]] = {}
         self._sample = NvmlSample()
         self._host: Host | None = None
+        self._host_read: tuple[Host, list[str]] | None = None
+        self._gpus_rest: _Rest[NvmlSample] | None = None
+        self._ports_rest: _Rest[list[Port]] | None = None
         self._nvml_due = self._ports_due = self._host_due = now
         self.agent_started_at, self.silent, self._sequence = now, False, 0
 
@@ -122,6 +145,8 @@ class VirtualNode:
 
     def skip_to(self, now: float) -> None:
         """Nothing has changed until then."""
+        self._wake_gpus(self._nvml_due)
+        self._wake_ports(self._ports_due)
         self._nvml_due = self._ports_due = self._host_due = now
 
     def boot(self, now: float, driver: str = "") -> None:
@@ -180,16 +205,64 @@ class VirtualNode:
             at = self._nvml_due
             self._nvml_due += self._nvml_seconds
             if self.nvml_silent_since is None:
-                self._sample = self._gpu_history.add(self._nvml(at), at)
-            elif at - self.nvml_silent_since > NVML_SILENT_FROM:
-                self._sample = self._gpu_history.unanswered(self._sample, "NVML does not answer")
+                self._read_nvml(at)
+            else:
+                self._wake_gpus(at)
+                if at - self.nvml_silent_since > NVML_SILENT_FROM:
+                    self._sample = self._gpu_history.unanswered(self._sample, "NVML does not answer")
         while self._ports_due <= now:
-            self.facts += self._port_history.add(self.ports, self._ports_due, self._ports_due)
-            self._ports_due += max(PORTS_SECONDS, self._nvml_seconds / 2)
+            self._read_ports(self._ports_due)
+            self._ports_due += self._ports_seconds
         while self._host_due <= now:
-            if self.host_silent_since is None:
+            if self.host_silent_since is None and (self._host_read != (self.host, self.mounts) or self._reads_at_rest):
+                self._host_read = self.host, list(self.mounts)
                 self._host = with_history(self.host, self.mounts, self._hardware)
             self._host_due += HOST_SECONDS
+
+    @property
+    def at_rest(self) -> bool:
+        return self._gpus_rest is not None and self._ports_rest is not None
+
+    @property
+    def _ports_seconds(self) -> float:
+        return max(PORTS_SECONDS, self._nvml_seconds / 2)
+
+    def _read_nvml(self, at: float) -> None:
+        if self._gpus_rest is not None and not self.nvml_error and self._gpus_rest.shown == self.gpus:
+            return
+        self._wake_gpus(at)
+        before, read = self._read_before, self._nvml(at)
+        self._sample = self._gpu_history.add(read, at)
+        self._read_before = read.gpus
+        alike = len(before) == len(read.gpus) and all(map(is_, before, read.gpus))
+        if alike and not self._reads_at_rest and all(map(_gpu_rests, self._sample.gpus)):
+            self._gpus_rest = _Rest(read, list(self.gpus), at)
+
+    def _wake_gpus(self, now: float) -> None:
+        """Make up for the readings before `now`. Of counters that stand still, the last is all that counts."""
+        rest, self._gpus_rest = self._gpus_rest, None
+        left_out = rest.left_out(now, self._nvml_seconds) if rest is not None else []
+        if rest is None or not left_out:
+            return
+        for gpu in rest.read.gpus:
+            if gpu.clock_event_reasons is not None:
+                for at in left_out[:-1]:
+                    self._gpu_history.slowed.add(gpu.uuid, at, False)
+        self._sample = self._gpu_history.add(rest.read, left_out[-1])
+
+    def _read_ports(self, at: float) -> None:
+        if self._ports_rest is not None and self._ports_rest.shown == self.ports:
+            return
+        self._wake_ports(at)
+        self.facts += self._port_history.add(self.ports, at, at)
+        if not self._reads_at_rest and all(map(_port_rests, self._port_history.ports)):
+            self._ports_rest = _Rest(list(self.ports), list(self.ports), at)
+
+    def _wake_ports(self, now: float) -> None:
+        rest, self._ports_rest = self._ports_rest, None
+        left_out = rest.left_out(now, self._ports_seconds) if rest is not None else []
+        if rest is not None and left_out:
+            self.facts += self._port_history.add(rest.read, left_out[-1], left_out[-1])
 
     def _nvml(self, now: float) -> NvmlSample:
         if self.nvml_error:
@@ -228,6 +301,32 @@ class VirtualNode:
         if before.status is not GpuStatus.OK:
             before = Gpu(index, GpuStatus.OK)
         return replace(before, **fresh)
+
+
+@dataclass(frozen=True)
+class _Rest(Generic[Read]):
+    """Since `since` each reading was the same, and so was what the history made of it."""
+
+    read: Read
+    shown: Sequence[Gpu | Port]
+    since: float
+
+    def left_out(self, now: float, every: float) -> list[float]:
+        """Moments of readings before `now`, as far back as a history looks. The reading at `since` was taken."""
+        count = min(round((now - self.since) / every) - 1, ceil(RECENT_SECONDS / every) + 1)
+        return [now - every * number for number in range(count, 0, -1)]
+
+
+def _gpu_rests(gpu: Gpu) -> bool:
+    if gpu.status is not GpuStatus.OK or gpu.slowed_share_recent:
+        return False
+    share_known = gpu.slowed_share_recent is not None or gpu.clock_event_reasons is None
+    return share_known and not gpu.pcie_replays_recent and not gpu.nvlink_errors_recent
+
+
+def _port_rests(port: Port) -> bool:
+    recent = (port.link_downed_recent, port.symbol_errors_recent, port.transport_errors_recent)
+    return port.down_seconds is None and not any(recent) and not port.pause_storms_recent
 
 
 NVML_SILENT_FROM = 10.0

@@ -22,7 +22,8 @@ class GpuHistory:
     def __init__(self, hardware: HardwareHistory) -> None:
         self._hardware = hardware
         self._missing_since: dict[str, float] = {}
-        self._slowed = Share()
+        self.slowed = Share()
+        """By uuid: whether a GPU was slowed by its hardware."""
         self._replays = Growth()
         self._link_errors = Growth()
 
@@ -76,7 +77,7 @@ class GpuHistory:
             gpu,
             slowed_share_recent=None
             if reasons is None
-            else self._slowed.add(uuid, now, bool(reasons & HARDWARE_SLOWDOWN)),
+            else self.slowed.add(uuid, now, bool(reasons & HARDWARE_SLOWDOWN)),
             pcie_replays_recent=self._replays.add(uuid, now, gpu.pcie_replays),
             nvlink_errors_recent=self._link_errors.add(uuid, now, gpu.nvlink_errors),
             nvlinks_max=None if gpu.nvlinks is None else self._hardware.seen.nvlinks[uuid],

@@ -14,16 +14,24 @@ class Growth:
     def __init__(self, seconds: float = RECENT_SECONDS) -> None:
         self._seconds = seconds
         self._readings: dict[Hashable, deque[tuple[float, int]]] = {}
+        """Each value, and when it was last read: most counters of a healthy node stand still."""
 
     def add(self, key: Hashable, now: float, value: int | None) -> int | None:
         """By how much the counter grew within the time; None when `value` is None."""
         if value is None:
             return None
-        readings = self._readings.setdefault(key, deque())
-        if readings and value < readings[-1][1]:
-            readings.clear()
-        if not readings or now > readings[-1][0]:
-            readings.append((now, value))
+        readings = self._readings.get(key)
+        if readings is None:
+            readings = self._readings[key] = deque()
+        if readings:
+            last_at, last = readings[-1]
+            if value < last:
+                readings.clear()
+            elif value == last and now > last_at:
+                readings.pop()
+            elif now <= last_at:
+                return value - readings[0][1]
+        readings.append((now, value))
         while readings[0][0] < now - self._seconds:
             readings.popleft()
         return value - readings[0][1]
