@@ -71,17 +71,15 @@ def signals_of(snapshot: Snapshot, node: str) -> LemonSignals:
 
 def scores(signals: Mapping[str, LemonSignals], nodes: int) -> dict[str, float]:
     """Node → score, of those with any signal. `nodes` is the size of the fleet: who is not in `signals` has none."""
-    usual = {name: _median([getattr(one, name) for one in signals.values()], nodes) for name in NAMES}
-    return {node: _score(one, usual) for node, one in signals.items()}
-
-
-def _score(one: LemonSignals, usual: Mapping[str, float]) -> float:
-    return float(
-        sum(
-            min(max(getattr(one, name) - usual[name], 0.0) * getattr(WEIGHTS, name), getattr(POINTS_MAX, name))
-            for name in NAMES
-        )
-    )
+    totals = dict.fromkeys(signals, 0.0)
+    for name in NAMES:
+        weight, most = getattr(WEIGHTS, name), getattr(POINTS_MAX, name)
+        values = [getattr(one, name) for one in signals.values()]
+        usual = _median(values, nodes)
+        for node, value in zip(signals, values, strict=True):
+            if value > usual:
+                totals[node] += min((value - usual) * weight, most)
+    return totals
 
 
 def _median(values: list[float], nodes: int) -> float:
