@@ -24,6 +24,7 @@ SIGNALS_OF_STEPS = frozenset({"USR1", "USR2", "TERM"})
 """A seat passes these on to the launcher when Slurm signals the steps; others reach it with `B:` alone."""
 MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "prun"})
 
+NOT_CHECKED = "options of `understudy run` with a variable ($…) are not checked"
 INTERACTIVE = frozenset({"salloc"})
 
 _SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
@@ -174,6 +175,13 @@ def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Itera
                 line,
                 f"with --{name}={nodes} no other node can replace one of these: name properties (--constraint) instead",
             )
+    for name in ("container-image", "container-name"):
+        if name in options:
+            yield Finding(
+                options[name][0],
+                f"with --{name} Pyxis runs the batch script in the container, where there is no srun: give it to "
+                "`understudy run … --srun-args`, or to srun",
+            )
     yield from _for_interactive_use(script)
     yield from _for_output(options)
 
@@ -239,10 +247,10 @@ def _with_launcher(options: dict[str, tuple[int, str]], number: int, words: Sequ
     yield from _input(number, words, at)
     launch = _parsed(words[at + 2 :])
     if isinstance(launch, str):
-        yield Finding(number, launch, is_problem="$" not in launch)
+        yield Finding(number, launch, is_problem=launch != NOT_CHECKED)
         return
     yield from _nodes(options, launch)
-    yield from _ranks(options, number, launch)
+    yield from _ranks(options, launch)
     yield from _signal(options, launch)
     program = launch.command[0].rpartition("/")[2]
     if program in MPI:
@@ -256,7 +264,7 @@ def _with_launcher(options: dict[str, tuple[int, str]], number: int, words: Sequ
 def _parsed(words: Sequence[str]) -> Options | str:
     """Options of `understudy run`, or why they could not be read."""
     if any("$" in word for word in words[: words.index("--") if "--" in words else len(words)]):
-        return "options of `understudy run` with a variable ($…) are not checked"
+        return NOT_CHECKED
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -272,16 +280,14 @@ def _input(number: int, words: Sequence[str], at: int) -> Iterator[Finding]:
         yield Finding(number, "ranks have no standard input: name a file that every rank can read")
 
 
-def _ranks(options: dict[str, tuple[int, str]], number: int, launch: Options) -> Iterator[Finding]:
+def _ranks(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Finding]:
     """Slurm starts one seat on each node, whatever number of tasks the job has."""
     line, wanted = options.get("ntasks-per-node", (0, ""))
-    if "--multi-prog" in launch.command:
-        yield Finding(number, "every rank runs the same command: start a script that chooses its program by $RANK")
-    elif "gpus-per-task" in options:
-        line = options["gpus-per-task"][0]
+    if "gpus-per-task" in options and not (launch.torchrun or launch.binding.gpus_per_task == 0):
         yield Finding(
-            line,
-            "ranks see all GPUs of their node, and each chooses one by $LOCAL_RANK: ask for --gpus-per-node",
+            options["gpus-per-task"][0],
+            "each rank sees its own GPUs alone, as with srun: where programs choose a GPU by $LOCAL_RANK, ask for "
+            "--gpus-per-node",
             False,
         )
     if launch.procs_per_node is not None or launch.torchrun:

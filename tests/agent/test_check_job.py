@@ -74,6 +74,8 @@ CHANGES = [
     ("-- python train.py", "-- python train.py < data", 5, "no standard input"),
     ("exec ", "cat data | exec ", 5, "no standard input"),
     ("-- python train.py", "-- --multi-prog ranks.conf", 5, "by $RANK"),
+    ("--nodes=66", "--nodes=66 --container-image=x.sqsh", 2, "--srun-args"),
+    ("-- python", "--srun-args -n8 -- python", 5, "--procs-per-node"),
     ("exec understudy", "srun --pty bash\nexec understudy", 5, "interactive"),
     ("exec understudy", "salloc -N 2\nexec understudy", 5, "interactive"),
     ("#SBATCH --gres=gpu:8", "module load cuda", 4, "ignores this #SBATCH line"),

@@ -36,9 +36,16 @@ class LocalGang(Gang):
             command.chmod(0o755)
 
     def start(
-        self, options: Sequence[str], command: Sequence[str] | None = None, nodes: int = 5, files: str = "1024:"
+        self,
+        options: Sequence[str],
+        command: Sequence[str] | None = None,
+        nodes: int = 5,
+        files: str = "1024:",
+        **variables: str,
     ) -> None:
-        """One rank a node. `files`: the soft limit of open files that the job was submitted with, and the hard one."""
+        """One rank a node, unless the options say otherwise. `variables`: of the job. `files`: the soft limit of open
+        files that it was submitted with, and the hard one.
+        """
         names = [f"n{number}" for number in range(1, nodes + 1)]
         environment = {
             "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}",
@@ -47,6 +54,7 @@ class LocalGang(Gang):
             "SLURM_JOB_ID": "1",
             "SLURM_JOB_NODELIST": ",".join(names),
             "UNDERSTUDY_SOCKET": str(self.home / "agent.sock"),
+            **variables,
         }
         words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
         with (self.home / "output").open("wb") as output:

@@ -13,7 +13,7 @@ from pathlib import Path
 NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("UNDERSTUDY_LAUNCH", "UNDERSTUDY_SOCKET", "UNDERSTUDY_LAUNCH_SECRET", "SLURM_JOB_ID", "SLURM_PROCID"),
-    *("SLURM_NTASKS", "SLURMD_NODENAME"),
+    *("SLURM_NTASKS", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"),
 )
 
 
@@ -23,7 +23,8 @@ def main() -> None:
     if "--ignore-term" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, lambda *_: append(home / "warned", {"rank": os.environ["RANK"]}))
-    append(home / "ranks", {"at": began, "pid": os.getpid(), **{name: os.environ.get(name) for name in NAMES}})
+    own = {"at": began, "pid": os.getpid(), "cpus": sorted(os.sched_getaffinity(0))}
+    append(home / "ranks", own | {name: os.environ.get(name) for name in NAMES})
     launch, node, rank = (os.environ[name] for name in ("UNDERSTUDY_LAUNCH", "SLURMD_NODENAME", "RANK"))
     for word in sys.argv[1:]:
         if word.startswith("exit:"):  # exit:launch:node or rank:code, `*` is any

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -548,3 +549,61 @@ def test_a_check_that_cannot_run_keeps_no_node_from_the_gang_and_later_launches_
     assert [(gang.home / f"ran.n{number}").read_text() for number in range(1, 5)] == ["ran\n"] * 4
     gang.finish()
     assert gang.exit_code() == 0
+
+
+# -- what srun would have given to each rank ---------------------------------------------------------------------------
+
+two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks can be bound apart on two CPUs only")
+
+
+@two_cpus
+@pytest.mark.parametrize("preload", [[], ["--preload", "json"]], ids=["cold", "warm"])
+def test_ranks_have_the_cpus_and_gpus_of_a_task_also_after_a_fault(gang: LocalGang, preload: list[str]) -> None:
+    job = {"SLURM_CPUS_PER_TASK": "1", "SLURM_GPUS_PER_TASK": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    gang.start(["--nodes", "2", "--procs-per-node", "2", "--rearm-seconds", "0", *preload], nodes=3, **job)
+    gang.wait_for_launch(0, 4)
+    gang.wait_for_standbys(3, "warm" if preload else "seat")
+    gang.condemn("n1")
+    gang.wait_for_launch(1, 4)
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    for launch in (0, 1):
+        for one in gang.ranks(launch):
+            local_rank = int(one["LOCAL_RANK"])
+            assert one["cpus"] == [(first, second)[local_rank]]
+            assert one["CUDA_VISIBLE_DEVICES"] == ("0,1", "2,3")[local_rank]
+            assert (one["SLURM_CPUS_PER_TASK"], one["OMP_NUM_THREADS"]) == ("1", "1")
+
+
+def test_without_such_a_number_ranks_have_all_of_their_node(gang: LocalGang) -> None:
+    gang.start(["--nodes", "1", "--procs-per-node", "2"], nodes=2, CUDA_VISIBLE_DEVICES="0,1,2,3")
+    gang.wait_for_launch(0, 2)
+    assert [one["cpus"] for one in gang.ranks(0)] == [sorted(os.sched_getaffinity(0))] * 2
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in gang.ranks(0)] == ["0,1,2,3"] * 2
+
+
+def test_gpus_that_are_not_there_end_the_job_with_a_message_and_blame_no_node(gang: LocalGang) -> None:
+    gang.start(["--nodes", "2", "--procs-per-node", "2", "--gpus-per-task", "2"], nodes=3, CUDA_VISIBLE_DEVICES="0,1,2")
+    assert gang.exit_code() == 2
+    assert "2 ranks with 2 GPUs each, and CUDA_VISIBLE_DEVICES has 3" in gang.output
+    assert gang.rows() == ["L30"]
+
+
+def test_a_library_that_is_imported_in_advance_finds_the_threads_of_a_rank(gang: LocalGang) -> None:
+    """OpenMP reads OMP_NUM_THREADS when it is loaded."""
+    (gang.home / "reads_threads.py").write_text("import os\nTHREADS = os.environ.get('OMP_NUM_THREADS')\n")
+    script = gang.home / "shows.py"
+    script.write_text("import reads_threads\nprint(f'threads {reads_threads.THREADS}', flush=True)\n")
+    command = [str(gang.python), str(script)]
+    gang.start(["--nodes", "1", "--procs-per-node", "2", "--preload", "reads_threads"], command, nodes=2)
+    assert gang.exit_code() == 0
+    assert gang.output.count("threads 1") == 2
+
+
+def test_options_for_srun_reach_it(gang: LocalGang) -> None:
+    srun = gang.home / "bin" / "srun"
+    srun.write_text(srun.read_text().replace("exec", 'echo "$@" >> "$HOME/srun"; exec'))
+    image = "--container-image=image.sqsh"
+    gang.start(["--nodes", "1", "--seat-python", sys.executable, f"--srun-args={image} --mem=0"], nodes=2)
+    gang.wait_for_launch(0, 1)
+    (line, *_) = (gang.home / "srun").read_text().splitlines()
+    assert line.startswith(f"{image} --mem=0 --container-mounts={gang.home}:{gang.home} --jobid=1 ")

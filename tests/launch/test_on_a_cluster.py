@@ -83,7 +83,7 @@ def test_every_rank_finds_its_place_and_the_job_ends_with_the_gang(gang: GangJob
 
 @pytest.mark.parametrize(
     "asked",
-    ["--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=2", "--gpus-per-task=4 --ntasks-per-node=2"],
+    ["--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=2", "--gpus-per-task=1 --ntasks-per-node=8"],
 )
 def test_without_a_number_there_is_a_rank_for_each_gpu(gang: GangJob, asked: str) -> None:
     gang.submit(["--nodes", "2"], nodes=3, sbatch=asked.split())

@@ -16,6 +16,7 @@ from understudy_agent.launch.collected import Shown, printable
 from understudy_agent.launch.ending import SILENT_SECONDS, EndingSample
 from understudy_agent.launch.hub import silence_of
 from understudy_agent.launch.memory import LaunchMemory
+from understudy_agent.launch.options import Options
 from understudy_agent.launch.protocol import ProtocolError
 from understudy_agent.launch.steps import Step
 from understudy_agent.launch.watch import (
@@ -88,10 +89,10 @@ class Launch:
             self._places_of, self._places = self.seats, {node: rank for rank, node in enumerate(self.seats)}
         return self._places
 
-    def ranks_per_node(self, wanted: int | None) -> int:
-        """`wanted` by the user; else one for each GPU of the first node, or one. 0: that node has not answered yet."""
+    def ranks_per_node(self, options: Options) -> int:
+        """As the user wants, or by the GPUs of the first node. 0: that node has not answered yet."""
         link = self.step.link(self.seats[0])
-        return wanted or (0 if link is None else link.gpus or 1)
+        return options.procs_per_node or (0 if link is None else options.ranks_on(link.gpus))
 
     def remember(self) -> LaunchMemory:
         return LaunchMemory(

@@ -316,7 +316,7 @@ class Launcher:
     def _awaits_layout(self, age_seconds: float) -> bool:
         """For the first launch, where it may make a difference: the agent has just been asked."""
         sizes = parallelism_of(group_sizes(self._options.command).split()) or DATA_PARALLEL
-        spans = sizes.nodes_of_group(self._launch.ranks_per_node(self._options.procs_per_node)) > 1
+        spans = sizes.nodes_of_group(self._launch.ranks_per_node(self._options)) > 1
         first = self._launch.number == 0 and not self._options.keep_rank_order
         return first and spans and self._line.connected and not self._line.has_orders and age_seconds < LAYOUT_SECONDS
 
@@ -332,7 +332,7 @@ class Launcher:
             if (link := launch.step.link(node)) is not None and link.gpus == launch.step.links[launch.seats[0]].gpus
         ]
         in_place = launch.seats
-        each = launch.ranks_per_node(self._options.procs_per_node)
+        each = launch.ranks_per_node(self._options)
         launch.seats = arrange(in_place, spares, each, sizes, layout.domains)
         if launch.seats != in_place:
             self._reports.arranged(launch, in_place)
@@ -344,7 +344,7 @@ class Launcher:
         launch.began_at = time.monotonic()
         self._budget.begin(launch, launch.began_at)
         self._failed_steps = 0
-        ranks = len(launch.seats) * launch.ranks_per_node(self._options.procs_per_node)
+        ranks = len(launch.seats) * launch.ranks_per_node(self._options)
         restore = self._line.restore_point(ranks) if launch.number > 0 else None
         self._seats.go(launch, restore)
         self._reports.begun(launch, self._standbys.spares(launch), restore)

@@ -7,10 +7,13 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy_agent.launch import srun_options
+from understudy_agent.launch.binding import Binding, CpuBind, cpus_of_task, gpus_of_task, is_cyclic, parse_cpu_bind
 from understudy_agent.launch.case import OutOfSpares, Rules
 from understudy_agent.launch.first_check import COMMAND, SECONDS_MAX
 from understudy_agent.launch.ports import port_range
@@ -79,6 +82,11 @@ class Options:
     ports: range | None
     """Ports for the gang's rendezvous and for the launcher's connections. None: any free port."""
     output: Output
+    binding: Binding
+    srun: tuple[str, ...]
+    """Options of srun, for the steps that start the seats."""
+    seat_python: str
+    """Python of the seats; empty: the launcher's own."""
     seat_seconds: float
     silence_seconds: float
     kill_seconds: float
@@ -89,13 +97,23 @@ class Options:
     wait_for_node_seconds: float
     rules: Rules
 
+    def ranks_on(self, gpus: int) -> int:
+        """Of a node with this number of GPUs."""
+        return self.procs_per_node or max(1, gpus // (self.binding.gpus_per_task or 1))
+
 
 def parse(arguments: Sequence[str] | None) -> Options:
     """Ends the process on a usage error, as argparse does (exit code 2). Raises UsageError."""
-    given = _parser().parse_args(arguments)
+    own, srun = srun_options.take_out(sys.argv[1:] if arguments is None else arguments)
+    given = _parser().parse_args(own)
     command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
     if not command:
         raise UsageError("no command given; put it last, after `--`")
+    if command[0].startswith("-"):
+        raise UsageError(
+            f"the command begins with an option, {command[0]}: after `--` the program comes first; in place of "
+            "--multi-prog start a script that chooses its program by $RANK"
+        )
     if given.nodes < 1:
         raise UsageError(f"--nodes {given.nodes}: a gang has one node at least")
     nodes_min = given.nodes if given.min_nodes is None else given.min_nodes
@@ -109,6 +127,10 @@ def parse(arguments: Sequence[str] | None) -> Options:
         raise UsageError(
             "--in-process with --torchrun: torchrun always starts new worker processes; leave one of the two out"
         )
+    try:
+        srun_options.check(srun)
+    except srun_options.NotForSrun as error:
+        raise UsageError(str(error)) from error
     return Options(
         command=command,
         nodes=given.nodes,
@@ -127,6 +149,9 @@ def parse(arguments: Sequence[str] | None) -> Options:
         in_process_seconds=given.in_process_seconds if given.in_process else None,
         ports=_ports(given.port_range),
         output=_output(given),
+        binding=_binding(given),
+        srun=srun,
+        seat_python=given.seat_python,
         seat_seconds=given.seat_seconds,
         silence_seconds=given.silence_seconds,
         kill_seconds=given.kill_seconds,
@@ -152,6 +177,26 @@ def _ports(text: str) -> range | None:
         return port_range(text) if text else None
     except ValueError as error:
         raise UsageError(f"--port-range {text}: first and last, as in 20000-20999") from error
+
+
+def _binding(given: argparse.Namespace) -> Binding:
+    """What the job's environment has was for srun: the same as an option to it."""
+    if given.torchrun:
+        if given.cpu_bind or given.gpus_per_task:
+            raise UsageError(
+                "--cpu-bind and --gpus-per-task with --torchrun: torchrun starts the ranks, and each finds all CPUs "
+                "and GPUs of its node; leave them out"
+            )
+        return Binding()
+    try:
+        bind = parse_cpu_bind(given.cpu_bind) if given.cpu_bind else CpuBind()
+    except ValueError as error:
+        raise UsageError(f"--cpu-bind {given.cpu_bind}: {error}") from error
+    wanted = given.gpus_per_task
+    if wanted and wanted != "all" and not (wanted.isdecimal() and int(wanted)):
+        raise UsageError(f"--gpus-per-task {wanted}: a number above 0, or all")
+    each = gpus_of_task(os.environ) if not wanted else 0 if wanted == "all" else int(wanted)
+    return Binding(bind, cpus_of_task(os.environ), is_cyclic(os.environ), each)
 
 
 def _output(given: argparse.Namespace) -> Output:
@@ -194,6 +239,32 @@ def _parser() -> argparse.ArgumentParser:
         help="replace nodes in place, also where another order keeps groups of ranks in one rack",
     )
     add("--torchrun", action="store_true", help="one torchrun on each node, which starts the ranks there")
+    add(
+        "--cpu-bind",
+        default="",
+        metavar="HOW",
+        help="CPUs of each rank, as srun: none, cores, threads, sockets, ldoms, map_cpu:LIST, mask_cpu:LIST, "
+        "map_ldom:LIST, mask_ldom:LIST (default: cores, where the job has --cpus-per-task)",
+    )
+    add(
+        "--gpus-per-task",
+        default="",
+        metavar="K",
+        help="GPUs that each rank sees, as srun; all: those of its node (default: as the job has it, else all)",
+    )
+    add(
+        "--srun-args",
+        default="",
+        metavar="OPTION",
+        help="options up to -- are passed on to srun, which starts the seats: --srun-args --container-image=x -- "
+        "python train.py",
+    )
+    add(
+        "--seat-python",
+        default="",
+        metavar="PATH",
+        help="Python with Understudy on the nodes, or in their container (default: the one that runs this command)",
+    )
     add(
         "--in-process",
         action="store_true",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.rank_output import Relay, Stream
@@ -40,6 +42,19 @@ def start_process(
     )
     program.returncode = 0  # Python does not wait for it: the seat collects all its children in one place
     return program.pid
+
+
+@contextlib.contextmanager
+def bound_to(cpus: frozenset[int]) -> Iterator[None]:
+    """Processes that this thread starts meanwhile have these CPUs alone."""
+    own = os.sched_getaffinity(0)
+    if cpus != own:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        if cpus != own:
+            os.sched_setaffinity(0, own)
 
 
 def exit_status_of(error: OSError) -> int:

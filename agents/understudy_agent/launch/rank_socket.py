@@ -7,8 +7,10 @@ installed. A test compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 DEFAULT_SOCKET = "/run/understudy/agent.sock"
+KEEPER_SOCKET = "/run/understudy-keeper/keeper.sock"
 
 
 def socket_path(environment: Mapping[str, str], given: str | None) -> str:
@@ -17,3 +19,14 @@ def socket_path(environment: Mapping[str, str], given: str | None) -> str:
     """
     path = given or environment.get("UNDERSTUDY_SOCKET") or DEFAULT_SOCKET
     return path.replace("%n", environment.get("SLURMD_NODENAME", ""))
+
+
+def folders_of_sockets(environment: Mapping[str, str]) -> list[str]:
+    """Folders of this node that a container needs for its ranks: of the agent's socket and the keeper's, as far as they
+    are there. The folders, and not the sockets, which are new files when a service restarts.
+    """
+    keeper = (environment.get("UNDERSTUDY_KEEPER_SOCKET") or KEEPER_SOCKET).replace(
+        "%n", environment.get("SLURMD_NODENAME", "")
+    )
+    folders = [Path(path).parent for path in (socket_path(environment, None), keeper)]
+    return [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]

@@ -56,7 +56,7 @@ class Reports:
                 "nodes_min": nodes_min,
                 "group_sizes": group_sizes(self._options.command),
                 "unwell": self._unwell,
-                "ranks_per_node": launch.ranks_per_node(self._options.procs_per_node),
+                "ranks_per_node": launch.ranks_per_node(self._options),
             }
         )
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from understudy_agent.launch.binding import Binding, binding_for_seat
 from understudy_agent.launch.channel import Channel
 from understudy_agent.launch.evidence import Collection
 from understudy_agent.launch.first_check import check
@@ -92,7 +93,12 @@ class Seat:
         self._patience_seconds = SILENCE_SECONDS
         self._selector = selectors.DefaultSelector()
         self._ranks = Ranks(
-            command, options.preload, self._selector, options.in_process is not None, _output_options(options)
+            command,
+            options.preload,
+            self._selector,
+            options.in_process is not None,
+            _output_options(options),
+            binding_for_seat(options.binding) if options.binding else Binding(),
         )
         self._collection: Collection | None = None
         self._evidence_bytes_max = 0
@@ -334,6 +340,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--label", action="store_true")
     parser.add_argument("--local-ranks-filter", default="")
     parser.add_argument("--torchrun-options", default="[]")
+    parser.add_argument("--binding", default="")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)
 

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from understudy_agent.launch import command as commands
+from understudy_agent.launch.binding import Binding, BindingError, NodeBinding
 from understudy_agent.launch.channel import Channel
 from understudy_agent.launch.evidence import EVIDENCE_VARIABLE, Collection, Places, RanksHere
 from understudy_agent.launch.greeting import node_name
 from understudy_agent.launch.rank_output import Console, OutputOptions, Outputs, Relay, path_of
-from understudy_agent.launch.rank_process import exit_status_of, start_rank
+from understudy_agent.launch.rank_process import bound_to, exit_status_of, start_rank
 from understudy_agent.launch.task import Part, rank_environment
 from understudy_agent.launch.tree import kill_tree, parents
 from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
@@ -27,6 +28,9 @@ from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
 HUNG_LINES = 10
 """That a rank of a gang that hangs wrote last."""
 NO_FILES = OutputOptions()
+UNBOUND = Binding()
+USAGE_STATUS = 2
+"""Of a rank that cannot have the CPUs or GPUs that its user wants: the job ends, and no node is blamed."""
 LEFT_GANG_STATUS = 1
 """Reported for a rank that has left its gang after an exception: Python's exit status for an exception."""
 
@@ -58,12 +62,14 @@ class Ranks:
         selector: selectors.BaseSelector,
         restartable: bool,
         output: OutputOptions = NO_FILES,
+        binding: Binding = UNBOUND,
     ) -> None:
         """`restartable`: ranks may continue in the next launch, where their program can."""
         self._command = list(command)
         self._selector = selector
         self._restartable = restartable
         self._pool = WarmPool(selector, preload)
+        self._binding = NodeBinding(binding)
         self._ranks: dict[int, int] = {}  # process id → local rank
         self._channels: dict[int, Channel] = {}  # process id → its channel, where it may continue in the next launch
         self._torchrun = False
@@ -82,7 +88,8 @@ class Ranks:
         """Starts warm interpreters for a later launch."""
         program = commands.parse_python(self._command)
         if program is not None and not torchrun and not self._ranks:
-            self._pool.start(processes, program, self._open_channel, self._outputs)
+            with contextlib.suppress(BindingError):  # the ranks report it
+                self._pool.start(processes, program, self._open_channel, self._outputs, self._binding)
 
     def warm(self, interpreter: WarmInterpreter) -> bool:
         """Whether all interpreters are ready now, or have failed."""
@@ -103,13 +110,22 @@ class Ranks:
         failed: list[Exit] = []
         for local_rank in range(count):
             environment = rank_environment(os.environ, part, local_rank) | {EVIDENCE_VARIABLE: places}
+            try:
+                if not part.torchrun:
+                    environment |= self._binding.variables(count, local_rank)
+                cpus = self._binding.cpus(count, local_rank)
+            except BindingError as error:
+                sys.stderr.write(f"understudy: {node_name()}: {error}\n")
+                failed.append(Exit(local_rank, USAGE_STATUS))
+                continue
             if local_rank in kept:
                 self._outputs.speak_for(self._outputs.of(kept[local_rank]), environment)
                 self._channels[kept[local_rank]].go_on(environment)
             elif warm:
                 self._start_warm(usable[local_rank], local_rank, environment)
             else:
-                failed += self._start_cold(part, local_rank, environment)
+                with bound_to(cpus):
+                    failed += self._start_cold(part, local_rank, environment)
         return Start(warm, len(kept), failed)
 
     def _start_warm(self, interpreter: WarmInterpreter, local_rank: int, environment: dict[str, str]) -> None:

@@ -97,7 +97,7 @@ class Seats:
         return {node: link for node, link in links.items() if link is not None}
 
     def _processes(self, link: SeatLink) -> int:
-        return self._options.procs_per_node or link.gpus or 1
+        return self._options.ranks_on(link.gpus)
 
     # -- from the seats ---------------------------------------------------------------------------------------
 

@@ -54,6 +54,12 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
             "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set: run it in a batch script "
             "(sbatch --no-kill --nodes=<gang and spares>)"
         )
+    components = environment.get("SLURM_HET_SIZE", "")
+    if components.isdecimal() and int(components) > 1:
+        raise NoAllocation(
+            f"job {job_id} is heterogeneous, with {components} components: a gang cannot be restarted in one of them; "
+            "submit a job of its own for the gang"
+        )
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", listed],
@@ -95,10 +101,12 @@ def asked_for_no_kill(allocation: Allocation, environment: Mapping[str, str]) ->
     return None
 
 
-def srun_arguments(allocation: Allocation, nodes: Sequence[str], seat: Sequence[str]) -> list[str]:
-    """One task on each node, beside other steps, that outlives the loss of any of its nodes."""
+def srun_arguments(
+    allocation: Allocation, nodes: Sequence[str], seat: Sequence[str], options: Sequence[str] = ()
+) -> list[str]:
+    """One task on each node, beside other steps, that outlives the loss of any of its nodes. `options`: the user's."""
     return [
-        *("srun", f"--jobid={allocation.job_id}", "--overlap", "--no-kill"),
+        *("srun", *options, f"--jobid={allocation.job_id}", "--overlap", "--no-kill"),
         # A seat that is lost concerns the launcher, which knows what to do; Slurm would end the standbys, too.
         *("--kill-on-bad-exit=0", "--wait=0"),
         *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),

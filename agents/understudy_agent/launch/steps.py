@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from understudy_agent.launch import srun_options
 from understudy_agent.launch.hub import Hub, SeatLink, silence_of
 from understudy_agent.launch.memory import StepMemory
 from understudy_agent.launch.options import Options
+from understudy_agent.launch.rank_socket import folders_of_sockets
 from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
 from understudy_agent.launch.tls import JobKey
 from understudy_agent.launch.tree import started_at
@@ -140,6 +142,7 @@ class Steps:
         self._allocation = allocation
         self._options = options
         self._key = key
+        self._srun_options = srun_options.with_mounts(options.srun, folders_of_sockets(os.environ))
         self._steps: dict[int, Step] = {}
         self._commands: list[tuple[float, subprocess.Popen[bytes]]] = []
         """Of scancel, and when each was started."""
@@ -151,19 +154,21 @@ class Steps:
         """Raises OSError where there is no srun."""
         generation, self._next = self._next, self._next + 1
         # -P: neither the working directory nor a script's is where the modules of this package are looked for.
-        seat = [sys.executable, "-P", "-m", "understudy_agent.launch.seat", f"--port={self._hub.port}"]
+        python = self._options.seat_python or sys.executable
+        seat = [python, "-P", "-m", "understudy_agent.launch.seat", f"--port={self._hub.port}"]
         seat += [
             f"--certificate={self._key.fingerprint}",
             f"--generation={generation}",
             f"--preload={','.join(self._options.preload)}",
             *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
             *self._options.output.for_seats(),
+            f"--binding={self._options.binding.for_seat()}",
             *([f"--port-range={ports[0]}-{ports[-1]}"] if (ports := self._options.ports) else []),
             *([f"--selfcheck={self._options.selfcheck}"] if self.checks and not probe else []),
             "--",
             *self._options.command,
         ]
-        srun = srun_arguments(self._allocation, nodes, seat)
+        srun = srun_arguments(self._allocation, nodes, seat, self._srun_options)
         program = start_step([*self._before_srun, *srun], self._key.secret)
         step = Step(generation, tuple(nodes), program, time.monotonic(), probe=probe)
         self._steps[generation] = step

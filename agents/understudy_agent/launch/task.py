@@ -58,8 +58,8 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
         "WORLD_SIZE": str(meeting.nodes * meeting.processes),
         **_slurm_variables(meeting, part.node_list, tasks_here, local_rank),
     }
-    if meeting.processes > 1 and not part.torchrun:
-        found = {"OMP_NUM_THREADS": "1", **found}  # as torchrun: else each rank takes all of the node's cores
+    if not part.torchrun:
+        found |= threads_of_rank(environment, meeting.processes)
     removed = _SET_BY_TORCHRUN if part.torchrun else ()
     if part.launch > 0:
         removed = (*removed, *_RESTORE_POINT)
@@ -67,6 +67,11 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
     if part.launch > 0 and part.restore is not None:
         found |= dict(zip(_RESTORE_POINT, map(str, part.restore), strict=True))
     return found
+
+
+def threads_of_rank(environment: Mapping[str, str], processes: int) -> dict[str, str]:
+    """As torchrun: else each of several ranks on a node takes all of its cores."""
+    return {"OMP_NUM_THREADS": "1"} if processes > 1 and "OMP_NUM_THREADS" not in environment else {}
 
 
 def _slurm_variables(meeting: Meeting, node_list: str, tasks_here: int, local_rank: int) -> dict[str, str]:

@@ -9,15 +9,17 @@ import contextlib
 import json
 import os
 import selectors
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy_agent.launch.binding import NodeBinding
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.command import PythonProgram
 from understudy_agent.launch.protocol import SECRET_VARIABLE
 from understudy_agent.launch.rank_output import Outputs, Relay
-from understudy_agent.launch.rank_process import start_process
+from understudy_agent.launch.rank_process import bound_to, start_process
+from understudy_agent.launch.task import threads_of_rank
 
 _WARM_PROGRAM = Path(__file__).with_name("warm.py")
 
@@ -43,13 +45,20 @@ class WarmPool:
         self._interpreters: list[WarmInterpreter] = []
 
     def start(
-        self, count: int, program: PythonProgram, open_channel: Callable[[], Channel | None], outputs: Outputs
+        self,
+        count: int,
+        program: PythonProgram,
+        open_channel: Callable[[], Channel | None],
+        outputs: Outputs,
+        binding: NodeBinding,
     ) -> None:
-        """Does nothing where there are some already. Raises OSError."""
+        """Does nothing where there are some already. Raises OSError and BindingError."""
         if not self._preload or self._interpreters:
             return
-        for _ in range(count):
-            interpreter = _start(program, self._preload, open_channel(), outputs.open())
+        threads = threads_of_rank(os.environ, count)
+        for local_rank in range(count):
+            with bound_to(binding.cpus(count, local_rank)):
+                interpreter = _start(program, self._preload, open_channel(), outputs.open(), threads)
             outputs.started(interpreter.pid, interpreter.relays)
             self._interpreters.append(interpreter)
             self._selector.register(interpreter.ready, selectors.EVENT_READ, interpreter)
@@ -87,8 +96,10 @@ class WarmPool:
         os.close(interpreter.go)
 
 
-def _start(program: PythonProgram, preload: str, channel: Channel | None, relays: Sequence[Relay]) -> WarmInterpreter:
-    """Raises OSError."""
+def _start(
+    program: PythonProgram, preload: str, channel: Channel | None, relays: Sequence[Relay], threads: Mapping[str, str]
+) -> WarmInterpreter:
+    """`threads`: what libraries read while they are imported. Raises OSError."""
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     kind = "module" if program.module else "script"
@@ -96,7 +107,7 @@ def _start(program: PythonProgram, preload: str, channel: Channel | None, relays
         *(program.interpreter, *program.flags, str(_WARM_PROGRAM), str(ready_write), str(go_read)),
         *(preload, kind, program.target, *program.arguments),
     ]
-    environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE} | dict(threads)
     inherited = (ready_write, go_read, *([channel.descriptor] if channel else []))
     pid = start_process(arguments, environment, inherited, relays)
     os.close(ready_write)
