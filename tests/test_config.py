@@ -84,6 +84,13 @@ def test_a_setting_of_an_earlier_release_says_what_replaces_it(key: str) -> None
     assert "understudy token create --role" in message
 
 
+def test_the_webhook_of_repairs_names_the_receiver_that_replaces_it() -> None:
+    message = complaint('cluster = "c"\n[repair]\nwebhook = "https://me:correct-horse@tickets.example.org/"')
+    assert "repair.webhook is no setting any more" in message
+    assert 'a receiver in [notify.receivers] with kind = "webhook" and least = "page"' in message
+    assert "correct-horse" not in message
+
+
 class TestRetention:
     def test_keeps_all_that_the_control_plane_decides_by(self) -> None:
         """The shortest times that a site may set are not shorter than any look back."""

@@ -659,7 +659,6 @@ def _tickets(shape: Shape) -> Iterator[Row]:
             "label": f"{node}-{number}",
             "node": node,
             "opened_at": at,
-            "sent_at": at,
             "closed_at": at + 7200 if at < NOW - 14_400 else None,
             "body": json.dumps({"node": node, "history": [EVIDENCE] * 8}),
         }

@@ -77,7 +77,6 @@ from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.loop import Loop
 from understudy_controlplane.notify.notifier import Notifier
-from understudy_controlplane.notify.webhook import Webhook
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.pruner import Pruner
@@ -86,7 +85,6 @@ from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.saves import Saves
-from understudy_controlplane.recover.tickets import WebhookSender
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.report_writer import ReportWriter, attached
 from understudy_controlplane.slurm.protocol import Slurm
@@ -133,7 +131,6 @@ class Outside:
     probe: Callable[[SlurmNode], bool]
     clock: Clock = field(default_factory=SystemClock)
     make_stores: Callable[[Engine], Stores] = Stores.of
-    webhook: WebhookSender = field(default_factory=Webhook)
     sleep: Callable[[float], None] = time.sleep
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
     alone: Callable[[], None] = lambda: None
@@ -449,7 +446,7 @@ def _cause(message: str) -> str:
 def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, current, outside.clock)
-    effects = Effects(outside.slurm, outside.probe, launchers, outside.webhook, outside.sleep, outside.begin_effect)
+    effects = Effects(outside.slurm, outside.probe, launchers, outside.sleep, outside.begin_effect)
     runner = Runner(effects, stores, current, outside.clock)
     return Loop(
         Observer(sources),

@@ -6,10 +6,8 @@ import json
 import shlex
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from tests import PYTHON_PATH, REPOSITORY
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
+from tests.notify.site import HttpReceiver, http_receiver, webhook
 from tests.testbed.site import Site
 from understudy_agent.stages import StageName
 
@@ -37,41 +36,13 @@ def stages(*chosen: str) -> dict[str, dict[str, Any]]:
     return off | {name: {"seconds": 0} for name in chosen}
 
 
-class Tickets:
-    """A site's ticket system: takes what is posted to it, after it has refused the first try."""
-
-    def __init__(self) -> None:
-        self.refused = 0
-        self.taken: list[dict[str, Any]] = []
-        tickets = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if tickets.refused == 0:
-                    tickets.refused += 1
-                    self.send_error(503)
-                    return
-                tickets.taken.append(body)
-                self.send_response(201)
-                self.end_headers()
-
-            def log_message(self, *_arguments: object) -> None:
-                """Nothing: pytest shows what matters."""
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/tickets"
-
-
 @pytest.fixture
-def tickets() -> Iterator[Tickets]:
-    system = Tickets()
-    thread = threading.Thread(target=system.server.serve_forever)
-    thread.start()
-    yield system
-    system.server.shutdown()
-    thread.join()
-    system.server.server_close()
+def tickets() -> Iterator[HttpReceiver]:
+    """A site's ticket system. It checks signatures, and refuses what comes until `status` is another."""
+    with http_receiver() as receiver:
+        receiver.status = 503
+        yield receiver
+    assert receiver.wrong == []
 
 
 def wait_for(site: Site, predicate: Callable[[], bool], timeout_seconds: float, what: str) -> None:
@@ -96,6 +67,14 @@ def wait_for_row(site: Site, node: str, row: int) -> None:
     wait_for(site, lambda: row in rows_about(site, node), 180, f"row {row} about {node}")
 
 
+def taken(site: Site, tickets: HttpReceiver) -> dict[str, Any]:
+    """The first message, after the ticket system has refused it."""
+    site.wait_for(lambda: tickets.refused, 60, "the ticket system is asked")
+    tickets.status = 201
+    site.wait_for(lambda: tickets.got, 60, "it takes the message about the ticket")
+    return tickets.got[0]
+
+
 RELEASED = ("n3: release: will be carried out (request ", "n3: release: waits for a guard (request ")
 """The second one where the node's last test has not left Slurm yet."""
 
@@ -117,14 +96,15 @@ def rows_about(site: Site, node: str) -> list[int]:
 
 
 def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_person(
-    make_site: MakeSite, tickets: Tickets, tmp_path: Path
+    make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o755)
     site = make_site(
         nodes=4,
         spares=1,
         settings={
-            "repair": {"enabled": True, "cooldown_seconds": 1, "webhook": tickets.url},
+            "repair": {"enabled": True, "cooldown_seconds": 1},
+            "notify": {"receivers": {"tickets": webhook(tmp_path, tickets, least="page")}},
             "validation": {
                 "enabled": True,
                 "selfcheck": SELFCHECK,
@@ -179,9 +159,9 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
         site, "n3", "manual_repair", 360
     )  # two reboots and two tests: Slurm may start a job late after a reboot
     assert rows_about(site, "n3") == [10, 200, 210, 221, 200, 210, 221, 202]
-    site.wait_for(lambda: tickets.taken, 60, "the ticket is taken")
-    assert tickets.refused == 1
-    (ticket,) = tickets.taken
+    message = taken(site, tickets)
+    assert (message["importance"], "n3" in message["notices"][0]["about"]) == ("page", True)
+    ticket = site.items("/v1/tickets")[0]["body"]
     assert ticket["node"] == "n3"
     ticket_text = json.dumps(ticket["evidence"])
     for what in ("Xid (PCI:", serial, "tested on n3", "FAILED with exit code 1"):

@@ -138,9 +138,8 @@ def test_a_port_that_is_taken_is_named(usable: dict[str, Any]) -> None:
 
 
 def test_a_host_that_can_have_no_address_is_named(usable: dict[str, Any]) -> None:
-    found = problems(b.config(server=usable | {"host": "no..name"}, repair={"webhook": "http://no..name/x"}))
+    found = problems(b.config(server=usable | {"host": "no..name"}))
     assert "'no..name' is no host name; set an address of this host" in found["server.host, server.port"]
-    assert "no..name" in found["repair.webhook"]
 
 
 @pytest.mark.integration
@@ -169,11 +168,9 @@ def test_addresses_of_nodes_are_looked_up(usable: dict[str, Any], addresses: dic
 def test_files_and_receivers_that_are_not_there_are_named(usable: dict[str, Any], tmp_path: Path) -> None:
     missing = {"tls_certificate": str(tmp_path / "a.pem"), "tls_key": str(tmp_path / "a.key")}
     server = usable | missing | {"munge_socket": str(tmp_path / "munge")}
-    found = problems(b.config(server=server, repair={"webhook": "http://127.0.0.1:1/secret"}))
+    found = problems(b.config(server=server))
     assert "No such file" in found["server.tls_certificate"]
     assert "is no socket of munged; start munged" in found["server.munge_socket"]
-    assert "cannot connect to 127.0.0.1 port 1: " in found["repair.webhook"]
-    assert "secret" not in found["repair.webhook"]
 
 
 @pytest.mark.integration  # it looks for a Python with pyslurm
@@ -245,6 +242,6 @@ def test_each_number_outside_its_bounds_is_named_with_them(key: tuple[str, ...],
 
 
 def test_a_value_that_may_hold_a_password_is_not_shown() -> None:
-    with pytest.raises(ConfigError, match=r"repair\.webhook: has to match pattern") as caught:
-        parse_config('cluster = "c"\n[repair]\nwebhook = "htps://me:correct-horse@x"', "site.toml")
+    with pytest.raises(ConfigError, match=r"server\.database: has to be a valid string") as caught:
+        parse_config('cluster = "c"\n[server]\ndatabase = ["postgresql://me:correct-horse@x"]', "site.toml")
     assert "correct-horse" not in str(caught.value)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.notify.site import secret_file
 from tests.recover.rehearsal import Rehearsal
 from understudy_controlplane.cli.support_bundle import contents, support_bundle
+from understudy_controlplane.config import Notify
 
 PASSWORD = "correct-horse-battery"
 
@@ -21,13 +23,13 @@ def test_it_has_the_incident_of_that_time_and_no_secret(tmp_path: Path) -> None:
     begin = rehearsal.clock.now()
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended)
-    config = rehearsal.control_plane.reads.current.config.model_copy(
-        update={"repair": rehearsal.control_plane.reads.current.config.repair.model_copy(
-            update={"webhook": f"https://hooks.example/{PASSWORD}"})}
-    )  # fmt: skip
+    current = rehearsal.control_plane.reads.current.config
+    address = secret_file(tmp_path / "url", f"https://hooks.example/{PASSWORD}")
+    receivers = {"hook": {"kind": "webhook", "url_file": address, "secret_file": address}}
+    config = current.model_copy(update={"notify": Notify.model_validate({"receivers": receivers})})
     found = dict(contents(config, begin, rehearsal.clock.now() + 1))
     assert PASSWORD not in b"".join(found.values()).decode()
-    assert json.loads(found["config.json"])["repair"]["webhook"] == "https://***"
+    assert json.loads(found["config.json"])["notify"]["receivers"]["hook"]["url_file"] == address
     assert json.loads(found["versions.json"])["packages"]["slurm-understudy"]
     (incident,) = (json.loads(line) for line in found["incidents.jsonl"].splitlines())
     assert incident["subject"] == "n3"

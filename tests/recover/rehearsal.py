@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,6 @@ class Rehearsal:
         self.never_back: set[str] = set()
         """Nodes that do not come back from a reboot."""
         self._rebooting: dict[str, float] = {}
-        self.tickets: list[Mapping[str, Any]] = []
-        self.tickets_refused = 0
-        self.webhook_says = ""
-        self._ticket_answers: dict[str, str] = {}
         self.each_tick: Callable[[], None] = lambda: None
         self.clock = VirtualClock(self.fake)
         self.control_plane = self._compose()
@@ -217,22 +213,16 @@ class Rehearsal:
         ]
         return f"gang {self.gang_state()} on {self.gang_nodes()}; recoveries {steps}"
 
+    @property
+    def tickets(self) -> list[dict[str, Any]]:
+        """What they say, oldest first."""
+        return [one["body"] for one in reversed(self.control_plane.stores.repairs.tickets(1000))]
+
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _compose(self) -> ControlPlane:
-        outside = Outside(self.line, self._probe, self.clock, webhook=self, sleep=self._sleep)
+        outside = Outside(self.line, self._probe, self.clock, sleep=self._sleep)
         return compose(self._config, outside)
-
-    def send(self, url: str, body: Mapping[str, Any]) -> None:
-        """As the sender of tickets."""
-        if not self.webhook_says:
-            self.tickets.append({"url": url, **body})
-        else:
-            self.tickets_refused += 1
-        self._ticket_answers[body["id"]] = self.webhook_says
-
-    def take_answer(self, label: str) -> str | None:
-        return self._ticket_answers.pop(label, None)
 
     def _boot(self) -> None:
         """Nodes that Slurm reboots are silent meanwhile, and come back with another boot id and whole GPUs."""

@@ -808,7 +808,7 @@ def test_a_management_network_that_is_away_for_eight_seconds_ends_no_job(tmp_pat
 
 def test_a_person_is_notified_once_of_what_a_guard_holds_back_for_long(tmp_path: Path) -> None:
     guards = {"quarantined_nodes_max": 0, "page_after_seconds": 10}
-    rehearsal = Rehearsal(tmp_path, guards=guards, repair={"webhook": "http://tickets"})
+    rehearsal = Rehearsal(tmp_path, guards=guards)
     rehearsal.fail("n8")
     rehearsal.run(8)
     assert rehearsal.tickets == []

@@ -45,7 +45,7 @@ from understudy_controlplane.store.recoveries import RecoveryStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
-REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5, "webhook": "http://tickets/"}}
+REPAIR = {"repair": {"enabled": True, "cooldown_seconds": 5}}
 VALIDATION = {"validation": {"enabled": True, "probation_hours": 1}}
 TESTED: dict[str, Any] = REPAIR | VALIDATION
 HOLD = f"{NODE_HOLD_PREFIX}n5"
@@ -153,7 +153,7 @@ def test_a_node_that_fails_its_test_twice_goes_to_a_person_with_the_evidence(tmp
     assert rehearsal.line.effects["reboot_node n5"] == 2
     rehearsal.run(5)
     (ticket,) = rehearsal.tickets
-    assert (ticket["node"], ticket["url"]) == ("n5", "http://tickets/")
+    assert ticket["node"] == "n5"
     evidence_text = str(ticket["evidence"])
     assert "Xid (PCI:0000:01:00): 79" in evidence_text, "the line of the kernel's log"
     assert "4712" in evidence_text, "the serial number of the GPU, as it was before the first reboot"
@@ -502,21 +502,6 @@ def test_no_more_nodes_are_in_repair_at_once_than_may_be(tmp_path: Path) -> None
             break
     assert states == [NodeState.PROBATION] * 2
     assert [one["because"] for one in decided(rehearsal, 200)].count("repair_budget") == 1
-
-
-def test_a_webhook_that_does_not_answer_is_asked_again_and_the_node_stays_out(tmp_path: Path) -> None:
-    rehearsal = start(tmp_path, **REPAIR | {"repair": {**REPAIR["repair"], "reboot": False}})
-    rehearsal.webhook_says = "HTTP 503"
-    rehearsal.fail("n5")
-    wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
-    rehearsal.run(1000)
-    assert rehearsal.tickets == []
-    assert 10 < rehearsal.tickets_refused < 1000 / 14
-    rehearsal.webhook_says = ""
-    rehearsal.run(20)
-    assert [ticket["node"] for ticket in rehearsal.tickets] == ["n5"]
-    (ticket,) = rehearsal.control_plane.stores.repairs.tickets(10)
-    assert ticket["sent_at"] is not None
 
 
 @pytest.mark.parametrize(("verb", "state"), [(Verb.HOLD, NodeState.OPERATOR_HOLD), (Verb.RETIRE, NodeState.RETIRED)])

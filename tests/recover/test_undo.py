@@ -18,10 +18,10 @@ PLAN = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason
 
 
 class NoTickets:
-    def is_sent(self, label: str) -> bool:
+    def is_there(self, label: str) -> bool:
         raise AssertionError(label)
 
-    def send(self, plan: object) -> None:
+    def open(self, plan: object) -> None:
         raise AssertionError(plan)
 
     def read_end(self, path: str) -> str:

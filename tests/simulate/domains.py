@@ -47,9 +47,7 @@ def wrong(fault: Fault, outcome: Outcome) -> list[str]:
     """What was promised and is not so."""
     story = [words for _, words in outcome.world.story]
     kinds = ("switch", "cdu", "power_feed")
-    about = [
-        words.partition(" at ")[0] for words in story if words.startswith(tuple(f"ticket for {k} " for k in kinds))
-    ]
+    about = [words for words in story if words.startswith(tuple(f"ticket for {k} " for k in kinds))]
     label = "switch rack2" if fault.kind == "switch" else f"{fault.kind} x"
     return [
         *([f"violated: {outcome.violation}"] if outcome.violation is not None else []),

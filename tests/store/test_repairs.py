@@ -169,11 +169,10 @@ class TestTickets:
     def test_one_that_is_opened_twice_is_one(self, repairs: RepairStore) -> None:
         for _ in range(2):
             repairs.open_ticket("n1-17", "n1", {"node": "n1"}, b.NOW)
-        assert not repairs.is_ticket_sent("n1-17")
-        repairs.ticket_sent("n1-17", b.NOW + 5)
-        assert repairs.is_ticket_sent("n1-17")
+        assert repairs.is_ticket("n1-17")
+        assert not repairs.is_ticket("n1-18")
         (ticket,) = repairs.tickets(10)
-        assert (ticket["opened_at"], ticket["sent_at"], ticket["closed_at"]) == (b.NOW, b.NOW + 5, None)
+        assert (ticket["opened_at"], ticket["closed_at"]) == (b.NOW, None)
 
     def test_its_evidence_is_what_was_found_decided_and_logged(self, repairs: RepairStore, engine: Engine) -> None:
         write_round(engine, [fault("n1", HardwareDetail(part="0000:01:00.0")), fault("n2")], b.NOW)

@@ -329,7 +329,6 @@ class TicketRecord(msgspec.Struct, frozen=True):
     label: str
     node: str
     opened_at: float
-    sent_at: float | None
     closed_at: float | None
     acknowledged_at: float | None
     acknowledged_by: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -41,7 +40,7 @@ class Wrong(Exception):
 @click.option("--file-only", is_flag=True, help="Check the file itself, and try nothing.")
 @json_option
 def check_config(config: Path, file_only: bool, as_json: bool) -> None:
-    """Check the configuration, and try what it names: certificate, database, port, Slurm, addresses, webhook.
+    """Check the configuration, and try what it names: certificate, database, port, Slurm, addresses.
 
     Run it as the control plane's user. Exits with 2 where the control plane could not work with it.
     """
@@ -59,11 +58,6 @@ def check_config(config: Path, file_only: bool, as_json: bool) -> None:
     sys.exit(Exit.DONE if all(check.ok for check in checks) else Exit.USAGE)
 
 
-WEBHOOK_DEPRECATED = (
-    'it is deprecated: a receiver with kind = "webhook" and least = "page" in [notify.receivers] gets the same, signed'
-)
-
-
 def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[Check]:
     from understudy_controlplane.config import ConfigError
 
@@ -75,7 +69,6 @@ def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[C
         "slurm": lambda: _slurm(config, choose),
         "topology.file": lambda: _topology(config.topology.file),
         "topology.infiniband": lambda: _fabric(config.topology.infiniband),
-        "repair.webhook": lambda: _webhook(config.repair.webhook),
     }
     tries |= _notify(config)
     for name, attempt in tries.items():
@@ -256,21 +249,3 @@ def _secret(path: Path) -> str:
     except SecretError as error:
         raise Wrong(str(error)) from error
     return f"{path} has a key"
-
-
-def _webhook(url: str) -> str:
-    """Connects, and sends nothing."""
-    import httpx
-
-    if not url:
-        return ""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise Wrong(f"is no URL: {error}; write https://HOST/PATH") from error
-    port = parsed.port or (443 if parsed.scheme == "https" else 80)
-    try:
-        socket.create_connection((parsed.host, port), CONNECT_SECONDS).close()
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
-        raise Wrong(f"cannot connect to {parsed.host} port {port}: {error}; set the URL of a receiver") from error
-    return f"{parsed.host} port {port} accepts connections; {WEBHOOK_DEPRECATED}"

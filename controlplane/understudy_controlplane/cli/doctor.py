@@ -221,12 +221,7 @@ def _notifications(config: Config) -> Check:
     names = [*config.notify.receivers]
     if names:
         remark = "`understudy notify test` shows whether they arrive"
-        if config.repair.webhook:
-            remark += "; tickets go to repair.webhook too, which is deprecated: remove it once a receiver replaces it"
         return Check("notifications", Severity.GOOD, f"to {', '.join(names)}", remark)
-    if config.repair.webhook:
-        why = 'it is deprecated; set [notify.receivers] with kind = "webhook" and least = "page"'
-        return Check("notifications", Severity.COST, "only tickets, to repair.webhook", why)
     why = "when a person is needed, only `understudy status` and the dashboard show it; set [notify.receivers]"
     return Check("notifications", Severity.COST, "none", why)
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -94,8 +93,6 @@ def without_secrets_of(config: Config) -> dict[str, Any]:
 
     shown = config.model_dump(mode="json")
     shown["server"]["database"] = without_secrets(config.server.database)
-    if config.repair.webhook:
-        shown["repair"]["webhook"] = f"{urlsplit(config.repair.webhook).scheme}://***"
     return shown
 
 

@@ -79,10 +79,12 @@ REMOVED = {
     "makes it, and token_file in the agent's configuration names its file",
     "server.operator_token_file": "each operator has a token; `understudy token create --role operator --label WHO "
     "--file FILE` makes it",
+    "repair.webhook": 'a receiver in [notify.receivers] with kind = "webhook" and least = "page" gets the same, '
+    "signed and from a queue; see 'From repair.webhook' in docs/notifications.md",
 }
 """Settings of earlier releases, and what replaces them."""
 
-SECRET = ("server.database", "repair.webhook")
+SECRET = ("server.database",)
 """Settings with values that may hold a password."""
 
 

@@ -221,13 +221,6 @@ class Repair(Section):
     dead_node_wait_seconds: float = Field(
         1800.0, ge=0, description="Time for a dead node to come back by itself; after that manual repair is needed."
     )
-    webhook: str = Field(
-        "",
-        pattern="^(https?://.+)?$",
-        description="Deprecated: a receiver in `[notify.receivers]` gets the same, signed and from a queue "
-        "([notifications](notifications.md#from-repairwebhook)). URL that receives a ticket (POST, JSON) when a person "
-        "is needed.",
-    )
 
 
 class RunStages(StrEnum):

@@ -42,7 +42,7 @@ def chosen_mail(address: str, domains: Collection[str]) -> str:
 
 def secrets_of(config: Config) -> list[str]:
     """All that no message may contain. A file that cannot be read is left out."""
-    found = [config.server.database, config.repair.webhook]
+    found = [config.server.database]
     for path in _files(config):
         try:
             found.append(read_secret(path))

@@ -41,7 +41,7 @@ from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.patience import Patience, rest_seconds
 from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps import STEPS
-from understudy_controlplane.recover.tickets import Tickets, WebhookSender
+from understudy_controlplane.recover.tickets import Tickets
 from understudy_controlplane.recover.timeouts import timeout_seconds
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_for_effects
 from understudy_controlplane.store.stores import Stores
@@ -68,8 +68,6 @@ ON_A_NODE = frozenset(
     }
 )
 
-TICKET_AGAIN_SECONDS = 15.0
-
 EFFECT_SECONDS = 1.0
 """How long the other recoveries wait for a call of one of them. Most take milliseconds; one may take its time-out."""
 
@@ -94,7 +92,6 @@ class Effects:
     slurm: Slurm
     answers: Callable[[SlurmNode], bool]  # whether this node's slurmd answers at its port
     launchers: Launchers
-    webhook: WebhookSender  # of tickets
     sleep: Callable[[float], None] = time.sleep
     begin: Callable[[Callable[[], None]], Effect] = Effect
 
@@ -105,7 +102,7 @@ class Runner:
     """
 
     def __init__(self, effects: Effects, stores: Stores, current: CurrentConfig, clock: Clock) -> None:
-        self._tickets = Tickets(stores.repairs, current, clock, effects.webhook)
+        self._tickets = Tickets(stores.repairs, current, clock)
         self._slurm = effects.slurm
         self._answers = effects.answers
         self._sleep = effects.sleep
@@ -290,8 +287,7 @@ class Runner:
         """An effect may take a moment to be seen: it is not tried again at once."""
         if step.intended_at is None:
             return True
-        pause = TICKET_AGAIN_SECONDS if step.name is StepName.OPEN_TICKET else 0.0
-        pause = max(pause, self._current.config.recovery.repeat_after_seconds)
+        pause = self._current.config.recovery.repeat_after_seconds
         return not 0.0 <= self._clock.now() - step.intended_at < pause  # negative: the clock was set back
 
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, context: StepContext) -> Recovery:

@@ -52,11 +52,9 @@ class GangFacts:
 class Tickets(Protocol):
     """What steps need beside Slurm: tickets for people, and the ends of the output of the control plane's jobs."""
 
-    def is_sent(self, label: str) -> bool: ...
+    def is_there(self, label: str) -> bool: ...
 
-    def send(self, plan: ManualRepairPlan | PagePlan) -> None:
-        """Whether the webhook takes it is seen later."""
-        ...
+    def open(self, plan: ManualRepairPlan | PagePlan) -> None: ...
 
     def read_end(self, path: str) -> str:
         """The last lines of a file; empty where it cannot be read here."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -20,41 +18,21 @@ log = structlog.get_logger()
 END_BYTES = 4000
 
 
-class WebhookSender(Protocol):
-    """Brings tickets to a URL; the loop does not wait for it."""
-
-    def send(self, url: str, body: Mapping[str, Json]) -> None: ...
-
-    def take_answer(self, label: str) -> str | None:
-        """Once: why the ticket was not accepted; empty: it was. None: there is no answer, or not yet."""
-        ...
-
-
 class Tickets:
-    def __init__(self, store: RepairStore, current: CurrentConfig, clock: Clock, webhook: WebhookSender) -> None:
+    """The notifier brings them to people."""
+
+    def __init__(self, store: RepairStore, current: CurrentConfig, clock: Clock) -> None:
         self._store = store
         self._current = current
         self._clock = clock
-        self._webhook = webhook
 
-    def is_sent(self, label: str) -> bool:
-        """An answer that has come meanwhile is written down first."""
-        answer = self._webhook.take_answer(label)
-        if answer:
-            log.warning("ticket_refused", ticket=label, error=answer, remedy="see repair.webhook")
-        elif answer is not None:
-            self._store.ticket_sent(label, self._clock.now())
-        return self._store.is_ticket_sent(label)
+    def is_there(self, label: str) -> bool:
+        return self._store.is_ticket(label)
 
-    def send(self, plan: ManualRepairPlan | PagePlan) -> None:
-        """Written down first. A webhook that took it but whose answer was lost gets it again, under the same id."""
+    def open(self, plan: ManualRepairPlan | PagePlan) -> None:
         now, page = self._clock.now(), isinstance(plan, PagePlan)
         body = self._of_page(plan) if isinstance(plan, PagePlan) else self._of_repair(plan)
         self._store.open_ticket(plan.label, str(body["node"]), body, now, closed=page)
-        if self._current.config.repair.webhook:
-            self._webhook.send(self._current.config.repair.webhook, body)
-        else:
-            self._store.ticket_sent(plan.label, now)
 
     def _of_repair(self, plan: ManualRepairPlan) -> dict[str, Json]:
         node = plan.nodes[0]

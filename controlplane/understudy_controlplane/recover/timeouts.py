@@ -8,9 +8,6 @@ from understudy_controlplane.fleet.recovery import Plan, StepName, ValidationPla
 from understudy_controlplane.recover.step import Observation, Todo, Wait
 from understudy_controlplane.recover.steps.repair import NETWORK_SECONDS, START_SECONDS
 
-TICKET_SECONDS = 24 * 3600.0
-"""How long a ticket is sent again to a webhook that does not accept it."""
-
 
 def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config: Config) -> float:
     own = _own_timeout(step, plan, config)
@@ -24,9 +21,7 @@ def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config
     return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
 
 
-def _own_timeout(  # noqa: PLR0911 - a list: a return for each step
-    step: StepName, plan: Plan, config: Config
-) -> float | None:
+def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:
     """Of steps that take as long as what they run."""
     match step:
         case StepName.REBOOT_NODE:
@@ -39,8 +34,6 @@ def _own_timeout(  # noqa: PLR0911 - a list: a return for each step
         case StepName.TEST_NETWORK | StepName.AWAIT_PEERS:
             wait_seconds = config.validation.network_wait_minutes * 60 + ROUNDS_SECONDS
             return wait_seconds + NETWORK_SECONDS + START_SECONDS
-        case StepName.OPEN_TICKET:
-            return TICKET_SECONDS
         case StepName.ORDER_RESTART:
             return config.recovery.launcher_timeout_seconds
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from random import Random
@@ -16,7 +16,6 @@ from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
@@ -63,6 +62,7 @@ BLAMES_SECONDS, LEAVES_SECONDS = 4.0, 6.0
 SLURM_SAVES_SECONDS = 5.0
 PERSON_SECONDS = (20.0, 90.0)
 """How long a person takes from a ticket to the repaired node."""
+TICKETS_A_ROUND_MAX = 100
 
 
 APPROVES_SECONDS = 3.0
@@ -99,7 +99,6 @@ def configuration(scenario: Scenario) -> Config:
                 "cooldown_seconds": 5,
                 "reboot_timeout_seconds": 120,
                 "dead_node_wait_seconds": 60,
-                "webhook": "http://tickets/",
             },
             "validation": {
                 "enabled": settings.validates,
@@ -178,7 +177,7 @@ class World:
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._repairs: dict[str, float] = {}  # node → when a person has repaired it
         self._rebooting: dict[str, float] = {}
-        self._tickets: dict[str, str] = {}
+        self._ticket_seen = 0
         self.spares_removed: set[str] = set()
         """Nodes about which an operator has asked that they leave the spare pool."""
         self.invariants = Invariants(self)
@@ -273,6 +272,8 @@ class World:
             self._recovering = False
             self._due = self.now + IDLE_TICK_SECONDS
             return
+        with self.from_outside():
+            self._see_tickets(core)
         self._live()
         if self.core is None:
             return
@@ -293,7 +294,6 @@ class World:
                 cast(Slurm, self.line),
                 lambda node: self.cluster.machines[node.name].answers(self.now),
                 self.clock,
-                webhook=self,
                 make_stores=self._stores,
                 sleep=self.slurm.advance,
                 begin_effect=EffectAtOnce,
@@ -365,18 +365,16 @@ class World:
 
     # -- people and tickets --------------------------------------------------------------------------------------
 
-    def send(self, url: str, body: Mapping[str, Json]) -> None:
-        """A ticket: a person repairs the node."""
-        node, label = str(body["node"]), str(body["id"])
-        self.narrate(f"ticket for {node} at {url}")
-        self._tickets[label] = ""
-        if "about" in body:
-            self.invariants.notified_of.update(cast(list[str], body["about"]))
-            return
-        self._repairs.setdefault(node, self.now + self.random.uniform(*PERSON_SECONDS))
-
-    def take_answer(self, label: str) -> str | None:
-        return self._tickets.pop(label, None)
+    def _see_tickets(self, core: Core) -> None:
+        """A person repairs the node of each new one."""
+        new = [one for one in core.stores.repairs.tickets(TICKETS_A_ROUND_MAX) if one["id"] > self._ticket_seen]
+        for ticket in reversed(new):
+            self._ticket_seen = ticket["id"]
+            self.narrate(f"ticket for {ticket['node']}")
+            if "about" in ticket["body"]:
+                self.invariants.notified_of.update(ticket["body"]["about"])
+            else:
+                self._repairs.setdefault(ticket["node"], self.now + self.random.uniform(*PERSON_SECONDS))
 
     def _reset_breaker(self, core: Core) -> None:
         """A person finds out why it has opened, and closes it."""

@@ -261,16 +261,10 @@ class RepairStore:
             append(connection, entry)
         return asked
 
-    def ticket_sent(self, label: str, now: float) -> None:
-        table = tables.ticket
-        with self._engine.begin() as connection:
-            connection.execute(update(table).where(table.c.label == label).values(sent_at=now))
-
-    def is_ticket_sent(self, label: str) -> bool:
+    def is_ticket(self, label: str) -> bool:
         table = tables.ticket
         with reading(self._engine) as connection:
-            query = select(table.c.id).where(table.c.label == label, table.c.sent_at.is_not(None))
-            return connection.execute(query).first() is not None
+            return connection.execute(select(table.c.id).where(table.c.label == label)).first() is not None
 
     def open_tickets(self) -> tuple[float, ...]:
         """When each was opened."""

@@ -544,12 +544,11 @@ operator_intent = Table(
 ticket = Table(
     "ticket",
     metadata,
-    # A person is needed. Written before it is sent.
+    # A person is needed.
     Column("id", Number, primary_key=True),
     Column("label", String(255), nullable=False),
     Column("node", String(255), nullable=False),
     Column("opened_at", Double, nullable=False),
-    Column("sent_at", Double),  # when the webhook took it, or at once where there is none
     Column("closed_at", Double),  # when the node left manual repair, or an operator closed it
     Column("acknowledged_at", Double),  # when an operator took it over
     Column("acknowledged_by", String(255), nullable=False, server_default=""),

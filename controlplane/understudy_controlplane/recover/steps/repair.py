@@ -284,12 +284,12 @@ def _with_ticket(context: StepContext) -> ManualRepairPlan | PagePlan:
 
 
 def observe_ticket(context: StepContext) -> Observation:
-    sent = context.tickets.is_sent(_with_ticket(context).label)
-    return Done() if sent else Todo("the webhook has not accepted the ticket")
+    there = context.tickets.is_there(_with_ticket(context).label)
+    return Done() if there else Todo("there is no ticket yet")
 
 
-def send_ticket(context: StepContext, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
-    context.tickets.send(_with_ticket(context))
+def open_ticket(context: StepContext, slurm: Slurm) -> None:  # noqa: ARG001 - Slurm has no part in it
+    context.tickets.open(_with_ticket(context))
 
 
 HOLD_NODE = Step(StepName.HOLD_NODE, observe_held, hold)
@@ -303,5 +303,5 @@ TEST_NETWORK = Step(
     StepName.TEST_NETWORK, observe_network_tested, run_network_test, needs=(StepName.HOLD_NODE, StepName.RESUME_NODE)
 )
 AWAIT_PEERS = Step(StepName.AWAIT_PEERS, observe_peers_tested, nothing_to_do)
-OPEN_TICKET = Step(StepName.OPEN_TICKET, observe_ticket, send_ticket)
+OPEN_TICKET = Step(StepName.OPEN_TICKET, observe_ticket, open_ticket)
 RELEASE_NODE = Step(StepName.RELEASE_NODE, observe_released, release, needs=(StepName.DRAIN_NODES,))
