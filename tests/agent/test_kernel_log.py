@@ -163,7 +163,7 @@ def test_overwritten_records_are_reported_and_reading_continues() -> None:
     log = KernelLog(source, "b")
     try:
         assert sequences(log) == [1, 900]
-        assert any("overrun 1 times" in problem for problem in log.problems())
+        assert any("overruns: 1" in problem for problem in log.problems())
     finally:
         source.close()
 

@@ -194,7 +194,7 @@ def test_a_users_job_is_explained_to_them(rehearsal: Rehearsal) -> None:
             explained(client, "jobs/2")
         with pytest.raises(understudy_client.RefusedError, match="may not read"):
             explained(client, "nodes/n3")
-    assert job[0].endswith("restarted 1 times, managed"), job
+    assert job[0].endswith("restarted once, managed"), job
     assert any(" pool n3 to n6: succeeded in " in line for line in job), job
 
 
@@ -271,7 +271,7 @@ def test_a_node_and_a_job_are_explained(rehearsal: Rehearsal) -> None:
     assert node[0].startswith("n3 is quarantined since "), node
     assert " in Slurm IDLE DRAIN: understudy: xid.79" in node[0]
     assert any(" quarantine (row 10): " in line for line in node), node
-    assert job[0].endswith("restarted 1 times, managed"), job
+    assert job[0].endswith("restarted once, managed"), job
     assert any(" pool n3 to n6: succeeded in " in line for line in job), job
     assert any(" quarantine (row 10): Xid 79 " in line for line in job), "why it was moved"
 

@@ -53,7 +53,7 @@ def test_a_configuration_that_can_be_used_has_no_problem(usable: dict[str, Any])
     config = b.config(server=usable | {"node_addresses": {"n1": ["127.0.0.1"]}})
     found = {check.name: check.detail for check in tried(config, chosen())}
     assert problems(config) == {}
-    assert found["slurm"] == "cluster testbed, 1 nodes, by cli"
+    assert found["slurm"] == "cluster testbed, 1 node, by cli"
     assert "can be opened" in found["server.database"]
 
 

@@ -123,7 +123,7 @@ def test_the_plan_says_what_happens_to_each_node_and_whether_there_are_spares() 
     assert words["n3"] == ("waiting", "it is drained; job 8 runs to its end")
     assert words["n2"][1].endswith("then it is drained; the gang of job 7 leaves it at its next complete checkpoint")
     assert spares_needed(seen(plan), plan, b.config()).startswith(
-        "2 gangs (job 7, job 9) leave 3 seats, one gang after the other; free spares elsewhere: 1"
+        "2 gangs leave 3 seats, one gang after the other (job 7, job 9); free spares elsewhere: 1"
     )
     during = work(stages={"n5": Stage.HELD, "n3": Stage.HELD})
     stages = {one.node: one.stage for one in outlook(seen(during, held("n5"), held("n3")), during)}

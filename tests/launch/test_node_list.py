@@ -46,4 +46,4 @@ def test_nodes_with_the_same_reason_are_named_together() -> None:
 
 def test_a_message_about_thousands_of_nodes_that_differ_stays_short() -> None:
     reasons = {f"n{number}": f"no message for {number} s" for number in range(1, 12_501)}
-    assert by_reason(reasons).endswith(f"n8: no message for 8 s; and {12_500 - REASONS_MAX} nodes more")
+    assert by_reason(reasons).endswith(f"n8: no message for 8 s; and {12_500 - REASONS_MAX} more nodes")

@@ -377,7 +377,7 @@ def test_the_report_of_a_week_is_one_mail_with_the_whole_report_as_a_file(
     assert mail["Subject"] == f"Understudy testbed: report of {week}"
     text = mail.get_body(("plain",)).get_content()
     assert "interruptions: 1 unexpected, 0 planned" in text
-    assert "interrupted 1 times: Faulty GPU" in text
+    assert "interrupted once: Faulty GPU" in text
     assert "https://head1:7117/dashboard/reports" in text
     (page,) = mail.iter_attachments()
     assert page.get_filename() == f"understudy-testbed-{week}.html"

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch.counted import counted
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.guardian import Inheritance, guard
 from understudy_agent.launch.hub import Hub, open_server
@@ -97,7 +98,7 @@ def check_size(options: Options, allocation: Allocation) -> None:
     if options.nodes > len(allocation.nodes):
         raise UsageError(
             f"--nodes {options.nodes}, but job {allocation.job_id} has {len(allocation.nodes)}: ask sbatch for "
-            f"{options.nodes} nodes and some spares (--nodes={options.nodes + 1} --no-kill)"
+            f"{counted(options.nodes, 'node')} and some spares (--nodes={options.nodes + 1} --no-kill)"
         )
 
 
@@ -109,7 +110,7 @@ def _warn(options: Options, allocation: Allocation, events: Events, files: OpenF
             "interpreters are cold",
         )
     if options.nodes == len(allocation.nodes):
-        message = f"no spare: the allocation has {options.nodes} nodes, and the gang needs all of them"
+        message = f"no spare: the allocation has {counted(options.nodes, 'node')}, and the gang needs all of them"
         events.report(
             "no_spares", f"{message}. Ranks that fail are started again; a node that fails cannot be replaced here"
         )

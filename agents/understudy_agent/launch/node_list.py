@@ -6,6 +6,8 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from understudy_agent.launch.counted import counted
+
 REASONS_MAX = 8
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 
@@ -33,7 +35,7 @@ def by_reason(reasons: Mapping[str, str]) -> str:
         nodes.setdefault(why, []).append(node)
     parts = [f"{fold(having)}: {why}" for why, having in nodes.items()]
     more = sum(map(len, list(nodes.values())[REASONS_MAX:]))
-    return "; ".join([*parts[:REASONS_MAX], *([f"and {more} nodes more"] if more else [])])
+    return "; ".join([*parts[:REASONS_MAX], *([f"and {counted(more, 'more node')}"] if more else [])])
 
 
 def _split(name: str) -> tuple[str, str]:

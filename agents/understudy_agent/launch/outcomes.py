@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from understudy_agent.launch.case import Case, OutOfSpares, failed_first_count
+from understudy_agent.launch.counted import counted
 from understudy_agent.launch.node_list import by_reason
 
 STEP_ENDED_EXIT_CODE = 137
@@ -90,7 +91,7 @@ def _replaced(case: Case, leaving: Sequence[str]) -> dict[str, str]:
 
 
 def shrink(case: Case) -> Outcome:
-    reason = f"{_missing(case)}; continuing with {len(case.seats_left)} nodes"
+    reason = f"{_missing(case)}; continuing with {counted(len(case.seats_left), 'node')}"
     return Outcome(reason, case.seats_left, blamed=case.bad)
 
 
@@ -104,7 +105,7 @@ def leave_to_requeue(case: Case) -> Outcome:
 
 def fail(case: Case) -> Outcome:
     shrink = case.rules.when_out_of_spares is OutOfSpares.SHRINK
-    below = f", and fewer than {case.rules.nodes_min} nodes" if shrink else ""
+    below = f", and fewer than {counted(case.rules.nodes_min, 'node')}" if shrink else ""
     return Outcome(f"{_missing(case)}{below}; the job cannot continue", blamed=case.bad)
 
 
@@ -113,9 +114,10 @@ def give_up(case: Case) -> Outcome:
     if first is None:
         no_step = f"no new step for {ended.hung_seconds:.1f} s" if ended.hung_seconds else ""
         why = ended.restart_reason or no_step or "its step in Slurm was ended"
-        reason = f"{history.without_progress} launches without progress; the last: {why}. The job is not started again"
+        launches = counted(history.without_progress, "launch", "launches")
+        reason = f"{launches} without progress; the last: {why}. The job is not started again"
         return Outcome(reason, exit_code=STEP_ENDED_EXIT_CODE)
-    reason = f"{history.without_progress} launches without progress; the last: {first}"
+    reason = f"{counted(history.without_progress, 'launch', 'launches')} without progress; the last: {first}"
     cleared = tuple(
         node for node, node_rank in history.black_holes if node_rank == first.node_rank and node != first.node
     )
@@ -154,7 +156,7 @@ def _replacements(replaced: Mapping[str, str]) -> str:
 
 
 def _missing(case: Case) -> str:
-    return f"{by_reason(case.bad)}; {len(case.bad)} to replace, {len(case.spares_for_bad)} spares left"
+    return f"{by_reason(case.bad)}; {len(case.bad)} to replace, {counted(len(case.spares_for_bad), 'spare')} left"
 
 
 def _budget(case: Case) -> str:

@@ -13,6 +13,7 @@ from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.case import History, OutOfSpares
 from understudy_agent.launch.collected import findings, fitted, text_of
 from understudy_agent.launch.command import group_sizes
+from understudy_agent.launch.counted import counted
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
@@ -136,7 +137,9 @@ class Reports:
             self._events.report("selfcheck_ignored", f"{message}; try `{command}` on one of them", nodes=[*failed])
         if impossible:
             node, why = next(iter(impossible.items()))
-            message = f"the self-check could not run on {len(impossible)} nodes ({node}: {why}); they are used"
+            message = (
+                f"the self-check could not run on {counted(len(impossible), 'node')} ({node}: {why}); they are used"
+            )
             self._events.report("selfcheck_impossible", message, nodes=[*impossible])
 
     def arranged(self, launch: Launch, in_place: Sequence[str]) -> None:
@@ -148,8 +151,8 @@ class Reports:
     def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
         """`restore`: step and path that its ranks restore, while no control plane answers."""
         master = launch.step.links[launch.seats[0]]
-        message = f"launch {launch.number} on {len(launch.seats)} nodes ({fold(launch.seats)})"
-        standing_by = f"{len(spares)} spares" + (f" ({fold(spares)})" if spares else "")
+        message = f"launch {launch.number} on {counted(len(launch.seats), 'node')} ({fold(launch.seats)})"
+        standing_by = counted(len(spares), "spare") + (f" ({fold(spares)})" if spares else "")
         self._events.report(
             "launch",
             f"{message}; {standing_by}",

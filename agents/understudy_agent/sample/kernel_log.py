@@ -94,7 +94,7 @@ class DeviceSource:
     def problems(self) -> list[str]:
         found = [self._error] if self._error else []
         if self._overruns:
-            found.append(f"{self._path}: overrun {self._overruns} times: records were overwritten unread")
+            found.append(f"{self._path}: records were overwritten unread (overruns: {self._overruns})")
         return found
 
     def rewind(self) -> None:

@@ -23,6 +23,7 @@ from understudy_controlplane.api.records import (
 )
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
@@ -230,7 +231,7 @@ def explain_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explan
     if isinstance(record, Response):
         return record
     managed = "managed" if record["managed"] else "not managed: Understudy never touches it"
-    restarted = f"restarted {record['restart_count']} times"
+    restarted = f"restarted {times(record['restart_count'])}"
     key = JobKey(record["cluster"], job_id, record["submit_at"])
     is_now = f"job {job_id} of {record['user']} is {record['state']}, {restarted}, {managed}{_in_slurm(deps, key)}"
     recoveries = _recoveries(deps, RecoveryFilter(job_id=job_id, user_id=reader.user_id))

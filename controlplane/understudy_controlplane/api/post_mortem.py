@@ -18,6 +18,7 @@ from understudy_controlplane.api.jobs import job_records
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.report import gpus_of
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStep, StepStatus
 from understudy_controlplane.ingest.answers import refuse
@@ -193,7 +194,9 @@ def _cost(moved: Moved, price: float | None) -> str:
     steps = moved.recovery.get("steps_lost")
     words = f"{name} stood still for {_seconds(stood)} (recovery {moved.recovery['id']}, {moved.recovery['status']})"
     if steps is not None:
-        words += f" and did {steps} steps again" + (f", for {_seconds(redone)}" if redone is not None else "")
+        words += f" and did {counted(steps, 'step')} again" + (
+            f", for {_seconds(redone)}" if redone is not None else ""
+        )
     if moved.gpus:
         hours = gpu_hours(moved.gpus, stood + (redone or 0.0))
         words += f": {hours:.3g} GPU-hours on {moved.gpus} GPUs"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from understudy_controlplane.api.fleet_report import FleetReport
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.plan.causes import PEOPLE
 from understudy_controlplane.plan.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 
@@ -70,7 +71,7 @@ def summary(report: FleetReport) -> list[tuple[str, str]]:
         ("incidents", f"{sum(one.count for one in report.incidents)} opened, {report.incidents_open} open now"),
         ("recoveries", f"{sum(one.count for one in report.recoveries)} ended"),
         ("gangs stood still", f"{report.seconds_lost / 60:.1f} min in recoveries, from the fault on"),
-        ("nodes quarantined", f"{sum(one.count for one in report.quarantines)} times"),
+        ("nodes quarantined", times(sum(one.count for one in report.quarantines))),
     ]
 
 
@@ -81,7 +82,7 @@ def digest(report: FleetReport) -> list[str]:
     """For a message: what one reads first, the most frequent causes, and the jobs that lost most."""
     lines = [f"{name}: {value}" for name, value in summary(report)]
     causes = [one for one in report.costs.interrupted.causes if one.interruptions][:DIGEST_LISTED]
-    lines += [f"interrupted {one.interruptions} times: {one.component}" for one in causes]
+    lines += [f"interrupted {times(one.interruptions)}: {one.component}" for one in causes]
     lost = [(sum(one.lost_gpu_hours.values()), one) for one in report.costs.jobs[:DIGEST_LISTED]]
     lines += [
         f"job {one.job_id} ({one.name}) of {one.user} lost {hours:,.1f} GPU-hours" for hours, one in lost if hours

@@ -22,6 +22,7 @@ from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX
@@ -188,7 +189,7 @@ async def _set_size(deps: SpareDependencies, request: Request) -> Response:
     if not body.reason.strip():
         return refuse(422, "reason must not be empty", "give a reason that the next operator understands")
     configured = deps.current.config.spares.count
-    words = f"{configured if body.size is None else body.size} spares are wanted"
+    words = f"{counted(configured if body.size is None else body.size, 'spare is', 'spares are')} wanted"
     prospect = _prospect(deps, f"{words}; none leaves the pool for that")
     number = None
     if not body.dry_run:

@@ -14,6 +14,7 @@ import click
 
 from understudy_controlplane.cli.options import config_of, config_option, json_option
 from understudy_controlplane.cli.output import Exit, print_json
+from understudy_controlplane.fleet.counted import counted
 
 if TYPE_CHECKING:
     from understudy_controlplane.config import Config
@@ -166,7 +167,7 @@ def _slurm(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> str:
     if name.casefold() != config.cluster.casefold():  # Slurm ignores case here
         raise Wrong(f"cluster: this host's Slurm is the cluster {name!r}, not {config.cluster!r}; set the right one")
     _addresses(config, nodes)
-    return f"cluster {name}, {len(nodes)} nodes, by {choice.name}"
+    return f"cluster {name}, {counted(len(nodes), 'node')}, by {choice.name}"
 
 
 def _addresses(config: Config, nodes: set[str]) -> None:
@@ -191,7 +192,8 @@ def _topology(path: Path | None) -> str:
     except TopologyFileError as error:
         raise Wrong(str(error)) from error
     nodes = {name for one in domains for name in one.nodes}
-    return f"{path}: {len(domains)} domains of {len(nodes)} nodes; `understudy topology check` holds it against Slurm"
+    found = f"{counted(len(domains), 'domain')} of {counted(len(nodes), 'node')}"
+    return f"{path}: {found}; `understudy topology check` holds it against Slurm"
 
 
 def _fabric(path: Path | None) -> str:

@@ -16,6 +16,7 @@ from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, p
 from understudy_controlplane.cli.options import json_option
 from understudy_controlplane.cli.output import date, one_line, print_json
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
+from understudy_controlplane.fleet.counted import counted
 
 if TYPE_CHECKING:
     from understudy_client import Checkpoint, CheckpointExplanation, CheckpointInterval, Client
@@ -111,7 +112,7 @@ def _explain(client: Client, run: str, ranks: int | None, as_json: bool) -> None
 
 
 def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator[str]:
-    of = f" with {explained.ranks} ranks" if explained.ranks else ""
+    of = f" with {counted(explained.ranks, 'rank')}" if explained.ranks else ""
     if explained.answer == "restore":
         yield f"an attempt of job {job_id}{of} that begins now restores step {explained.step}: {explained.path}"
     elif explained.answer == "fresh":
@@ -122,7 +123,7 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         chosen = explained.answer == "restore" and (one.step, one.path) == (explained.step, explained.path)
         state = "chosen" if chosen else "passed over" if one.against else "older"
         known = f", {one.condition}" if one.condition == "verified" else ""
-        known += {"fixed": f", for {one.world_size} ranks", "reshardable": ", for any number of ranks"}.get(
+        known += {"fixed": f", for {counted(one.world_size, 'rank')}", "reshardable": ", for any number of ranks"}.get(
             one.layout, ""
         )
         known += {
@@ -147,7 +148,8 @@ def interval_lines(found: CheckpointInterval) -> Iterator[str]:
         return
     lost = _lost(found.gpu_hours_lost_today or 0.0, found.gpu_hour_price)
     best = _lost(found.gpu_hours_lost_best, found.gpu_hour_price)
-    yield f"interval now: {_hours(found.today_seconds)}, which costs {lost} in each hour, on {found.gpus} GPUs"
+    gpus = counted(found.gpus, "GPU")
+    yield f"interval now: {_hours(found.today_seconds)}, which costs {lost} in each hour, on {gpus}"
     yield f"best interval: {_hours(found.best_seconds)} (Daly: {_hours(found.daly_seconds)}), which would cost {best}"
 
 

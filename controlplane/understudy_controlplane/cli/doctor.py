@@ -26,6 +26,7 @@ from understudy_controlplane.cli.output import console as standard_output
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.plan.advice import Advice, advise
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
@@ -178,7 +179,8 @@ def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Check:
         )
     seconds = clock.now() - begun
     found = (
-        f"{len(view.nodes)} nodes, {len(view.jobs)} jobs, {len(view.reservations)} reservations "
+        f"{counted(len(view.nodes), 'node')}, {counted(len(view.jobs), 'job')}, "
+        f"{counted(len(view.reservations), 'reservation')} "
         f"in {seconds * 1000:.0f} ms"
     )
     interval = policy.poll_interval_seconds

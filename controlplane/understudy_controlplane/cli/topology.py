@@ -11,6 +11,7 @@ import msgspec
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.output import Exit, one_line, print_json
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.slurm.hostlist import compress
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def check(client: Client, as_json: bool) -> None:
         print_json({"problems": found.problems})
     else:
         lines = [f"WRONG {one_line(one)}" for one in found.problems]
-        click.echo("\n".join(lines) or f"good: {len(found.domains)} domains, nothing is inconsistent or missing")
+        click.echo(
+            "\n".join(lines) or f"good: {counted(len(found.domains), 'domain')}, nothing is inconsistent or missing"
+        )
     sys.exit(Exit.FAILED if found.problems else Exit.DONE)
 
 

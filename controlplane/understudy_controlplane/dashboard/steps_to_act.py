@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.api.status import Status
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -26,7 +27,7 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
         ToDo(
             status.slurm.read_at is not None and not status.slurm.error,
             "Slurm is read",
-            status.slurm.error or f"{len(nodes)} nodes, {len(snapshot.jobs)} jobs",
+            status.slurm.error or f"{counted(len(nodes), 'node')}, {counted(len(snapshot.jobs), 'job')}",
             "understudy doctor",
         ),
         ToDo(
@@ -38,7 +39,7 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
         ToDo(
             bool(snapshot.topology.domains),
             "racks or switches are known",
-            f"{len(snapshot.topology.domains)} domains",
+            f"{counted(len(snapshot.topology.domains), 'domain')}",
             "understudy topology show",
         ),
         ToDo(
@@ -62,7 +63,7 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
         ToDo(
             bool(ready),
             "people agree with what it would have done",
-            f"{len(ready)} rules are ready" + (f": {', '.join(ready[:4])}" if ready else ""),
+            f"{counted(len(ready), 'rule is', 'rules are')} ready" + (f": {', '.join(ready[:4])}" if ready else ""),
             "understudy observed",
         ),
         ToDo(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
@@ -167,9 +168,7 @@ def object_to_requested_test(
     """
     origins = {ValidationOrigin.IN_SERVICE, ValidationOrigin.SUSPECT_REQUESTED, ValidationOrigin.PROBATION}
     policy = config.validation
-    limit, what = (
-        (policy.burn_ins_at_once_max, "burn-ins") if burn_in else (policy.requested_at_once_max, "validations")
-    )
+    limit, what = (policy.burn_ins_at_once_max, "burn-in") if burn_in else (policy.requested_at_once_max, "validation")
     burning = {
         one.plan.nodes[0] for one in snapshot.recoveries if isinstance(one.plan, ValidationPlan) and one.plan.hours
     }
@@ -179,7 +178,10 @@ def object_to_requested_test(
     )
     if len(already) + under_test < limit:
         return None
-    return Objection(Because.REPAIR_BUDGET, f"{limit} requested {what} are under way already, which is the limit")
+    return Objection(
+        Because.REPAIR_BUDGET,
+        f"{counted(limit, f'requested {what} is', f'requested {what}s are')} under way already, which is the limit",
+    )
 
 
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
@@ -218,7 +220,10 @@ def object_to_repair(
     limit = scaled(config.repair.nodes_at_once_share, len(snapshot.nodes), config.repair.nodes_at_once_max)
     at_work = (node.state in IN_REPAIR and not node.record.tested_in_service for node in snapshot.nodes.values())
     if len(already) + sum(at_work) >= limit:
-        return Objection(Because.REPAIR_BUDGET, f"{limit} nodes are in repair or test already, which is the limit")
+        return Objection(
+            Because.REPAIR_BUDGET,
+            f"{counted(limit, 'node is', 'nodes are')} in repair or validation already, which is the limit",
+        )
     return _object_so_soon(snapshot, config, tried)
 
 
@@ -296,13 +301,14 @@ def object_to_quarantine(
     limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
     if held - _waiting(snapshot, config) >= limit or len(at_fault) >= ceiling:
         words = (
-            f"{held} nodes are quarantined already, where {limit} besides those that wait for a person are the limit"
+            f"{counted(held, 'node is', 'nodes are')} quarantined already; the limit is {limit}, besides nodes that "
+            "wait for a person"
         )
         return Objection(Because.FLEET_BUDGET, words)
     recent = _within_the_hour(snapshot, already, finding.node)
     per_hour = hourly_limit(snapshot, config)
     if recent >= per_hour:
-        words = f"{recent} nodes were quarantined within the hour, where {per_hour} are the limit"
+        words = f"{counted(recent, 'node was', 'nodes were')} quarantined within the hour; the limit is {per_hour}"
         return Objection(Because.HOURLY_BUDGET, words)
     return _object_for_domains(snapshot, config, finding.node, already)
 
@@ -365,12 +371,12 @@ def object_to_move(
     moving = [plan for plan in (*(one.swap for one in running), *already) if plan is not None and _stops_gang(plan)]
     limit = scaled(policy.gang_moves_share, nodes, policy.gang_moves_min)
     if len(moving) >= limit:
-        words = f"{len(moving)} gangs are being moved or restarted already, where {limit} are the limit"
+        words = f"{counted(len(moving), 'gang is', 'gangs are')} being moved or restarted already; the limit is {limit}"
         return Objection(Because.MOVE_BUDGET, words)
     recent = len([plan for plan in already if _stops_gang(plan)]) + len(snapshot.swaps)
     limit = scaled(policy.gang_moves_per_hour_share, nodes, policy.gang_moves_per_hour_min)
     if recent >= limit:
-        words = f"{recent} gangs were moved or restarted within the hour, where {limit} are the limit"
+        words = f"{counted(recent, 'gang was', 'gangs were')} moved or restarted within the hour; the limit is {limit}"
         return Objection(Because.MOVE_BUDGET, words)
     return _object_to_move_in_domains(snapshot, config, leaving or job.slurm.nodes, moving)
 
@@ -394,8 +400,8 @@ def _object_to_move_in_domains(
         count = sum(domain in one for one in elsewhere)
         if count >= limit:
             words = (
-                f"{count} gangs with nodes in {domain} ({gangs} in all) are being moved or restarted already, "
-                f"where {limit} are the limit"
+                f"{counted(count, 'gang')} of {gangs} with nodes in {domain} {'is' if count == 1 else 'are'} being "
+                f"moved or restarted already; the limit is {limit}"
             )
             return Objection(Because.MOVE_BUDGET, words)
     return None
@@ -423,6 +429,7 @@ def _object_for_domains(snapshot: Snapshot, config: Config, node: str, already: 
         limit = max(1, int(config.guards.domain_share_max * size))
         held = snapshot.quarantined_in[domain] + sum(domain in snapshot.domains_of.get(name, ()) for name in already)
         if held >= limit:
-            words = f"{limit} nodes of {domain} ({size} in all) are quarantined already, which is the limit"
+            verb = "is" if limit == 1 else "are"
+            words = f"{counted(limit, 'node')} of {size} in {domain} {verb} quarantined already, which is the limit"
             return Objection(Because.DOMAIN_BUDGET, words)
     return None

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans
 from understudy_controlplane.decide.whole_blocks import Whole
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT
@@ -35,7 +36,7 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
         return ""
     where = f"step {now_at}" if now_at is not None and now_at >= 0 else "its first step"
     return (
-        f"job {job.key.job_id} was restarted {count} times because it hung, without progress beyond {where}: "
+        f"job {job.key.job_id} was restarted {times(count)} because it hung, without progress beyond {where}: "
         "no node is at fault, or it is not known which; left to its user (scontrol requeue, or scancel)"
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.gang_moves import gangs_on
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.maintenance import Maintenance, Stage
 from understudy_controlplane.fleet.node import NodeState
@@ -148,7 +149,8 @@ def spares_needed(snapshot: Snapshot, maintenance: Maintenance, config: Config) 
     seats = sum(len(set(maintenance.nodes) & set(job.slurm.nodes)) for job in gangs)
     elsewhere = [name for name in spares.free_spares(snapshot, config) if name not in maintenance.nodes]
     names = ", ".join(f"job {job.key.job_id}" for job in sorted(gangs, key=lambda one: one.key.job_id)[:8])
+    leave = f"{counted(len(gangs), 'gang leaves', 'gangs leave')} {counted(seats, 'seat')}"
     return (
-        f"{len(gangs)} gangs ({names}) leave {seats} seats, one gang after the other; free spares elsewhere: "
-        f"{len(elsewhere)}. A gang for which there is no spare stays until there is one"
+        f"{leave}, one gang after the other ({names}); "
+        f"free spares elsewhere: {len(elsewhere)}. A gang for which there is no spare stays until there is one"
     )

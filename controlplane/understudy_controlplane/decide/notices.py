@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.config import Importance
+from understudy_controlplane.fleet.counted import counted, times
 from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import ENDED_STATES
@@ -260,8 +261,8 @@ def of_stopped(facts: IncidentFacts) -> Notice:
 def of_program(facts: ProgramFacts) -> Notice:
     """For the owner of a job whose program failed under the launcher: no node is blamed, and no recovery follows."""
     over = facts.has_given_up or facts.state in ENDED_STATES
-    times = f"{facts.failures} times, the last time: " if facts.failures > 1 else ""
-    lines = [f"It failed {times}{_line(facts.reason)}" if times else _line(facts.reason)]
+    often = f"It failed {times(facts.failures)}, the last time: " if facts.failures > 1 else ""
+    lines = [f"{often}{_line(facts.reason)}"]
     if facts.has_given_up:
         lines.append("The launcher starts it no more.")
     elif over:
@@ -357,7 +358,7 @@ def _restarted(move: MoveFacts) -> str:
     if move.restore_step is None:
         return f"{did}."
     lost = move.last_step + 1 - move.restore_step if move.last_step is not None else None
-    steps = f", and {max(lost, 0)} steps are computed again" if lost is not None else ""
+    steps = f", and {counted(max(lost, 0), 'step is', 'steps are')} computed again" if lost is not None else ""
     return f"{did}. It went on from step {move.restore_step}{steps}."
 
 

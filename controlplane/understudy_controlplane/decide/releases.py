@@ -11,6 +11,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -174,5 +175,5 @@ def _too_often(snapshot: Snapshot, job: Job, config: Config) -> guards.Objection
     limit = config.jobs.releases_per_hour_max
     if sum(key == job.key for _, key in snapshot.releases) < limit:
         return None
-    words = f"it was released {limit} times within the hour, which is the limit: left to a person (scontrol release)"
+    words = f"it was released {times(limit)} within the hour, which is the limit: left to a person (scontrol release)"
     return guards.Objection(Because.RELEASE_BUDGET, words)

@@ -14,6 +14,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.decide.spare_checks import checks_due
 from understudy_controlplane.detect.site_signals import threat_to
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
@@ -93,7 +94,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
         elif node.state is NodeState.PROBATION:
             hours = config.validation.probation_hours
             if node.record.since <= snapshot.ago(hours * HOUR_SECONDS):
-                yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} hours are over")
+                yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} h are over")
         elif (
             node.state is NodeState.SUSPECT
             and config.probes_suspects(snapshot.mode)
@@ -236,7 +237,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     evidence: dict[str, Json] = {"fault": fault, **known_of(node)}
     often = len(snapshot.quarantined_at.get(node.name, ()))
     if often >= config.repair.quarantines_max:
-        words = f"quarantined {often} times within a week"
+        words = f"quarantined {times(often)} within a week"
         yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)
         return
     if tried and tried[-1].status is RecoveryStatus.CANCELLED:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_agent.wire import AnomalyKind, RestoreOutcome
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
@@ -65,7 +66,7 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> R
     halves = Counter((one.job, one.attempt) for one in known.announced)
     if max(halves.values(), default=0) <= 1:
         return RestoreDecision(RestoreAnswer.FRESH)
-    why = f"{halves.total()} checkpoints were announced, none of them by every rank of the gang"
+    why = f"{counted(halves.total(), 'checkpoint was', 'checkpoints were')} announced, none by every rank of the gang"
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
 
 
@@ -91,7 +92,7 @@ def other_size(checkpoint: Checkpoint, ranks: int) -> str:
     """Why a gang of so many ranks cannot restore it; empty: it can, or the gang's size or the layout is not known."""
     if not ranks or not checkpoint.ranks or checkpoint.ranks == ranks:
         return ""
-    return f"only {checkpoint.ranks} ranks can restore it, and this gang has {ranks}"
+    return f"only {counted(checkpoint.ranks, 'rank')} can restore it, and this gang has {ranks}"
 
 
 def _gone(checkpoint: Checkpoint) -> str:

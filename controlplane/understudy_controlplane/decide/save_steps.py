@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from understudy_controlplane.config import Mode, SignalEffect, Signals
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, WantedSave
@@ -113,8 +114,10 @@ def _of_gang(
         return WantedSave(key, step, every, SaveCause.WARNING, warning.words)
     best = best_every(gang, cost) if cost is not None and snapshot.mode is Mode.ACT else None
     if best is not None and abs(best - gang.every) > OTHER_INTERVAL_SHARE * gang.every:
-        before = f"{gang.every} steps" if gang.every else "no interval"
-        return WantedSave(key, step, best, SaveCause.INTERVAL, f"every {best} steps from now on instead of {before}")
+        before = counted(gang.every, "step") if gang.every else "no interval"
+        return WantedSave(
+            key, step, best, SaveCause.INTERVAL, f"every {counted(best, 'step')} from now on instead of {before}"
+        )
     return None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from understudy_controlplane.decide.placement import Choice, Layout, Placement, Preference, layout_of, place
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import DomainKind, Topology, shown
@@ -82,7 +83,7 @@ def _of_slurm(topology: Topology, job: Job, seats: Sequence[str]) -> Rule | None
     groups = {name: f"blocks of {min(group)}" for group in known.groups(nodes) for name in group}
     labels = _blocks(topology)
     alone = all(len({labels.get(name) for name in group}) == 1 for group in known.groups(nodes))
-    why = f"Slurm starts a job of {nodes} nodes in one {'block' if alone else 'group of blocks'} only"
+    why = f"Slurm starts a job of {counted(nodes, 'node')} in one {'block' if alone else 'group of blocks'} only"
     return Rule(nodes, 1, required=True, why=why, block_of=labels if alone else groups)
 
 
@@ -138,7 +139,7 @@ def whole(snapshot: Snapshot, rule: Rule, leaving: Leaving, preference: Preferen
         if found is not None:
             new, more = found
             return choice.placed((*given_up, *more), new)
-    words = f"{rule.why}, and no block has enough spares for {rule.size} nodes of the gang"
+    words = f"{rule.why}, and no block has enough spares for {counted(rule.size, 'node')} of the gang"
     return NoRoom(f"{words} ({len(leaving.candidates)} fit one by one)", rule.required)
 
 
@@ -236,5 +237,5 @@ class _Choice:
     def _words(self, given_up: Sequence[str], new: Mapping[str, int]) -> str:
         if not given_up:
             return self._rule.why
-        where = " and ".join(f"{count} nodes of {block}" for block, count in new.items())
+        where = " and ".join(f"{counted(count, 'node')} of {block}" for block, count in new.items())
         return f"it gives up {shown(given_up)} as well, which failed in nothing, and gets {where}: {self._rule.why}"

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.bursts import Reading
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.job import JobThere
 
 Gpu = tuple[str, str]
@@ -81,7 +82,7 @@ def suspicion(reading: Reading, history: Iterable[Reading], node: str, sightings
         return ""
     where = f" ({reading.line.location})" if reading.line.location else ""
     return (
-        f"the same GPU{where} had it {events} times within {policy.suspect_hours:g} h in {len(jobs)} jobs of "
+        f"the same GPU{where} had it {times(events)} within {policy.suspect_hours:g} h in {len(jobs)} jobs of "
         f"{len(users)} users, who had it nowhere else"
     )
 

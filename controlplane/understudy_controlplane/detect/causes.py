@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from understudy_agent.wire import Gpu, Host, Port
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.node import NodeView
 
 
@@ -74,7 +75,7 @@ def _of_gpu(gpu: Gpu) -> Iterator[tuple[Cause, str]]:
     if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
         yield Cause.PCIE, f"PCIe link down-trained to x{gpu.pcie_width} of x{gpu.pcie_width_max}"
     if (gpu.pcie_replays_recent or 0) >= PCIE_REPLAYS_RECENT_MIN:
-        yield Cause.PCIE, f"PCIe link had to repeat itself {gpu.pcie_replays_recent} times within ten minutes"
+        yield Cause.PCIE, f"PCIe link had to repeat itself {times(gpu.pcie_replays_recent or 0)} within ten minutes"
     slower = gpu.pcie_generation and gpu.pcie_generation_max and gpu.pcie_generation < gpu.pcie_generation_max
     if slower and (gpu.utilization_percent or 0) >= BUSY_PERCENT_MIN:
         words = f"PCIe link runs at generation {gpu.pcie_generation} of {gpu.pcie_generation_max} under load"
@@ -93,14 +94,14 @@ def _of_port(port: Port) -> Iterator[tuple[Cause, str]]:
     elif port.rate_gbps and port.rate_gbps_max and port.rate_gbps < port.rate_gbps_max:
         yield Cause.INFINIBAND, f"port {port.label} runs at {port.rate_gbps:g} of {port.rate_gbps_max:g} Gb/s"
     elif port.link_downed_recent:
-        yield Cause.INFINIBAND, f"port {port.label} went down {port.link_downed_recent} times within ten minutes"
+        yield Cause.INFINIBAND, f"port {port.label} went down {times(port.link_downed_recent)} within ten minutes"
     if (port.symbol_errors_recent or 0) >= SYMBOL_ERRORS_RECENT_MIN:
         yield Cause.INFINIBAND, f"port {port.label} had {port.symbol_errors_recent} symbol errors within ten minutes"
     if (port.transport_errors_recent or 0) >= TRANSPORT_ERRORS_RECENT_MIN:
         words = f"port {port.label} had {port.transport_errors_recent} time-outs and lost packets within ten minutes"
         yield Cause.INFINIBAND, words
     if port.pause_storms_recent:
-        yield Cause.INFINIBAND, f"port {port.label} stopped its peers {port.pause_storms_recent} times in ten minutes"
+        yield Cause.INFINIBAND, f"port {port.label} stopped its peers {times(port.pause_storms_recent)} in ten minutes"
     if port.module_received_low:
         light = f"{port.module_received_milliwatts:.3f} mW" if port.module_received_milliwatts is not None else "light"
         yield Cause.INFINIBAND, f"the module of port {port.label} receives {light}, which is below its own limit"

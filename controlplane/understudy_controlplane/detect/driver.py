@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import domain_faults, nodes_alike
 from understudy_controlplane.detect.standstill import stands_still
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -42,7 +43,7 @@ def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             words += f"; job {job.job_id} there makes no progress"
         if together:
             many.append((node.name, at))
-            words += f"; {alike} nodes show the same"
+            words += f"; {counted(alike, 'node shows', 'nodes show')} the same"
         yield Finding(
             signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT if job else Signal.HEALTH_SUSPECTED,
             rule="driver.silent_and_stalled" if job else "driver.silent",

@@ -17,6 +17,7 @@ from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import domain_faults, nodes_alike
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import stands_still
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
@@ -109,7 +110,7 @@ def _flaps(snapshot: Snapshot, node: NodeView, policy: Hardware) -> Iterator[Fin
     for part, outages in _outages(snapshot.now, node, policy):
         own = [event for event in outages if event.seconds >= policy.port_flap_seconds]
         if len(own) >= policy.port_flaps:
-            words = f"went down and came back {len(own)} times within {policy.port_flaps_hours:g} hours"
+            words = f"went down and came back {times(len(own))} within {policy.port_flaps_hours:g} hours"
             yield _of_outages(node, part, own, Signal.HARDWARE_FAULT, "infiniband.port_flaps", words)
 
 
@@ -118,7 +119,7 @@ def unsteady_ports(now: float, node: NodeView, policy: Hardware) -> Iterator[Fin
     for part, outages in _outages(now, node, policy):
         flaps = sum(event.seconds >= policy.port_flap_seconds for event in outages)
         if flaps < policy.port_flaps <= len(outages):
-            words = f"went down briefly {len(outages) - flaps} times within {policy.port_flaps_hours:g} hours"
+            words = f"went down briefly {times(len(outages) - flaps)} within {policy.port_flaps_hours:g} hours"
             yield _of_outages(node, part, outages, Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady", words)
 
 

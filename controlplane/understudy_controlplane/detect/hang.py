@@ -23,6 +23,7 @@ import numpy as np
 from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Hang, Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
 from understudy_controlplane.fleet.recovery import StepName
@@ -168,7 +169,7 @@ def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, po
         if limit is None or snapshot.now - one.at <= limit:
             yield still
             continue
-        at_work = f"GPUs of {len(working)} ranks work" if working else "no GPU of it works"
+        at_work = f"GPUs of {counted(len(working), 'rank')} work" if working else "no GPU of it works"
         words = f"{one.summary}; {at_work}; its limit, by what the job did before, is {limit:.0f} s"
         yield replace(still, signal=Signal.GANG_HUNG_UNNAMED, rule="hang.silent", summary=words)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -12,7 +13,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 def inventory(snapshot: Snapshot) -> Iterator[Finding]:
     """Recorded, and no more: a GPU may have been repaired. It helps an administrator to understand its next fault."""
     for moved in snapshot.moved_gpus:
-        past = f", where it failed {moved.faults} times" if moved.faults else ""
+        past = f", where it failed {times(moved.faults)}" if moved.faults else ""
         yield Finding(
             Signal.RECORDED,
             "inventory.faulty_gpu_moved" if moved.faults else "inventory.gpu_moved",

@@ -16,6 +16,7 @@ from understudy_controlplane.detect.attribution import HOUR_SECONDS, Sightings, 
 from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
 from understudy_controlplane.detect.node_log import read
+from understudy_controlplane.fleet.counted import times as times_words
 from understudy_controlplane.fleet.drill import is_drill
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -203,7 +204,7 @@ def _repeated(reading: Reading, alike: dict[tuple[int | None, str], list[Reading
         until = max(until, one.stored.event.at)
     if times < rule.times:
         return reading
-    why = f"seen {times} times within {rule.hours:g} h on this GPU"
+    why = f"seen {times_words(times)} within {rule.hours:g} h on this GPU"
     fault = reading.verdict.fault if reading.verdict.fault in CONDEMNING else rule.fault
     return replace(reading, verdict=Verdict(fault, rule.repair, why))
 

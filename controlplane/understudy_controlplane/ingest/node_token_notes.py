@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.slurm.hostlist import compress
 
@@ -75,7 +76,7 @@ class NodeTokenNotes:
         after: dict[str, Json] = {"refused": shown, "other_requests": self._refused_others}
         self._refused.clear()
         self._refused_others = 0
-        return f"{count} requests", after
+        return f"{counted(count, 'request')}", after
 
 
 def _of_nodes(nodes: set[str]) -> tuple[str, dict[str, Json]] | None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from understudy_controlplane.config import OWNERS, Importance, Notify, ReceiverKind
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource, Stage
 from understudy_controlplane.notify.plain import plain, plain_lines
 from understudy_controlplane.notify.quiet_hours import quiet_until
@@ -174,7 +175,7 @@ def _counts(notices: Sequence[Notice]) -> str:
     pages = sum(one.importance is Importance.PAGE and one.stage not in (Stage.OVER,) for one in notices)
     over = sum(one.stage is Stage.OVER for one in notices)
     needs = f", {pages} of them need a person" if pages else ""
-    return f"{len(notices)} notices{needs}{f', {over} are over' if over else ''}:"
+    return f"{counted(len(notices), 'notice')}{needs}{f', {over} are over' if over else ''}:"
 
 
 def _state(one: Notice, policy: Notify) -> str:

@@ -16,6 +16,7 @@ import structlog
 from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import WrittenCheckpoint
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -152,7 +153,7 @@ class Copier:
             return
         self._forget(work)
         self._on_change()
-        took = f"in {self._clock.monotonic() - work.begun_at:.0f} s, by {len(work.parts)} nodes"
+        took = f"in {self._clock.monotonic() - work.begun_at:.0f} s, by {counted(len(work.parts), 'node')}"
         log.info("checkpoint_copied", job=str(one.job), path=one.copy_to, detail=took)
 
     def _give_up(self, work: _Work, why: str) -> None:

@@ -21,6 +21,7 @@ from understudy_controlplane.decide.course import (
     undo_steps_of_failure,
 )
 from understudy_controlplane.decide.peers import NO_TURNS, Turn
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
     UNDOES,
@@ -233,7 +234,7 @@ class Runner:
             return self._take_up_again(recovery, undone, step)
         if step.name in ON_A_NODE and step.attempts >= TRIES_MAX:
             reason = self._refusals.get((recovery.id, step.position), "its effect is not seen")
-            why = f"tried {step.attempts} times: {reason}"
+            why = f"tried {times(step.attempts)}: {reason}"
             never_began = step.name in JOBS_ON_A_NODE or step.name is StepName.TEST_NETWORK
             return self._fail(recovery, step, why, never_began=never_began)
         return self._act(recovery, step, context)

@@ -12,6 +12,7 @@ from understudy_agent.wire import OrderState
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb
@@ -459,7 +460,7 @@ class Invariants:
         moves = Counter(job for _, job in self._history.swaps_since(hour_ago))
         for job, number in moves.items():
             if number > self._world.config.jobs.swaps_per_hour_max:
-                raise Violation("never-over-a-budget", f"job {job} was moved {number} times within an hour")
+                raise Violation("never-over-a-budget", f"job {job} was moved {times(number)} within an hour")
 
     def _waits(self, record: NodeRecord) -> bool:
         """For a person, or for the jobs on it."""

@@ -31,6 +31,7 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect.kernel_log import kernel_log
 from understudy_controlplane.detect.node_log import NodeLog, kernel_row_name
 from understudy_controlplane.detect.xid import Judged, burst_shown, judge_logs
+from understudy_controlplane.fleet.counted import counted, times
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail
@@ -395,7 +396,7 @@ def draw(analysis: Analysis, console: Console) -> None:
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
     found += sum(len(others) for others in analysis.others.values())
     console.print(
-        f"{reading.lines_total} lines, {found} events of GPUs or switches on {len(reading.logs)} "
+        f"{counted(reading.lines_total, 'line')}, {counted(found, 'event')} of GPUs or switches on {len(reading.logs)} "
         f"{'node' if len(reading.logs) == 1 else 'nodes'}"
     )
     if found and not reading.timed:
@@ -413,17 +414,19 @@ def draw(analysis: Analysis, console: Console) -> None:
 def _draw_burst(reading: Reading, host: str, number: int, group: Sequence[Judged], console: Console) -> None:
     burst = group[0].burst
     blamed = f"to blame: {burst.blamed.name} on {burst.blamed.device}" if burst.blamed else "no hardware fault"
-    console.print(f"burst {number}, {burst.events} events in {burst.until - burst.since:.1f} s; {escape(blamed)}")
+    console.print(
+        f"burst {number}, {counted(burst.events, 'event')} in {burst.until - burst.since:.1f} s; {escape(blamed)}"
+    )
     table = Table(box=None, header_style="bold", padding=(0, 1))
     for title in ("time", "event", "verdict", "repair", "why"):
         table.add_column(title, no_wrap=title in ("time", "verdict", "repair"), overflow="fold")
     for one in group:
         stored, finding = one.reading.stored, one.finding
         colour = COLOURS.get(finding.signal.value, "dim")
-        times = f", {stored.count} times," if stored.count > 1 else ""
+        often = f", {times(stored.count)}," if stored.count > 1 else ""
         table.add_row(
             escape(reading.shown.get((host, stored.begun_at), "")),
-            escape(f"{one.reading.name}{times} on {one.reading.device}"),
+            escape(f"{one.reading.name}{often} on {one.reading.device}"),
             f"[{colour}]{finding.signal.value}[/]",
             one.reading.verdict.repair.value,
             escape(one.why),

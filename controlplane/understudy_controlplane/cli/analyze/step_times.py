@@ -29,6 +29,7 @@ from rich.table import Table
 
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.slow_ranks import PEERS_MIN, SlowRank, judge
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -134,7 +135,8 @@ def draw(analysis: Analysis, console: Console) -> None:
     content = analysis.content
     span = f"steps {content.steps[0]} to {content.steps[-1]}" if content.steps else "no steps"
     console.print(
-        f"{len(content.ranks)} ranks, {span}; {content.gaps} step times missing, {content.refused_count} lines refused"
+        f"{counted(len(content.ranks), 'rank')}, {span}; {counted(content.gaps, 'step time')} missing, "
+        f"{counted(content.refused_count, 'line')} refused"
     )
     if analysis.suspects:
         table = Table("rank", "role", "ratio", "z", "from step", "to step", "peers", box=None, header_style="bold")
@@ -178,7 +180,8 @@ def _analyze(lines: IO[str], directory: Path, policy: Straggler) -> Analysis:
             chunk.tofile(cells)
         if not content.ranks:
             raise AnalyzeError(
-                f"the file contains no step time; {content.refused_count} lines were refused{_first_refusal(content)}"
+                f"the file contains no step time; "
+                f"{counted(content.refused_count, 'line was', 'lines were')} refused{_first_refusal(content)}"
             )
         cells.flush()
         matrices = _matrices(directory, content)
@@ -378,7 +381,9 @@ def _repeated(content: Content, cell: Any) -> str:
 def _notes(content: Content, policy: Straggler) -> list[str]:
     notes: list[str] = []
     if len(content.steps) < policy.window_steps:
-        notes.append(f"{len(content.steps)} steps are too few: a window takes {policy.window_steps}")
+        notes.append(
+            f"{counted(len(content.steps), 'step is', 'steps are')} too few: a window takes {policy.window_steps}"
+        )
     sizes: dict[str, int] = {}
     for rank in content.ranks:
         role = content.roles.get(rank, "")

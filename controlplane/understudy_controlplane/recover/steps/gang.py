@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import (
     RESTART_FORGOTTEN,
@@ -43,7 +44,7 @@ def observe_processes(context: StepContext) -> Observation:
     if job is not None and context.is_next_attempt:
         gang = context.gang(job.restart_count)
         if gang.world_size and gang.ranks_started >= gang.world_size:
-            return Done(f"{gang.ranks_started} ranks", at=gang.last_started_at)
+            return Done(f"{counted(gang.ranks_started, 'rank')}", at=gang.last_started_at)
     expected = _no_word_expected(context)
     return expected or Wait("not all ranks have connected")
 
