@@ -157,7 +157,7 @@ class TestBudgets:
         assert len(moved(decisions) & {job.key for job in jobs[:7]}) == 4
         assert jobs[7].key in moved(decisions)
         held = next(one for one in decisions if one.because is Because.MOVE_BUDGET)
-        assert "switch rack1 (7 in all)" in held.reason
+        assert "4 gangs of 7 with nodes in switch rack1 are" in held.reason
 
     def test_a_domain_that_is_most_of_the_fleet_has_the_fleets_budget(self) -> None:
         jobs = jobs_of(8)
