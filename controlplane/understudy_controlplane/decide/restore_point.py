@@ -66,7 +66,8 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> R
     halves = Counter((one.job, one.attempt) for one in known.announced)
     if max(halves.values(), default=0) <= 1:
         return RestoreDecision(RestoreAnswer.FRESH)
-    why = f"{counted(halves.total(), 'checkpoint was', 'checkpoints were')} announced, none of them by every rank of the gang"
+    announced = counted(halves.total(), "checkpoint was", "checkpoints were")
+    why = f"{announced} announced, none of them by every rank of the gang"
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
 
 
