@@ -12,6 +12,7 @@ from understudy_agent.parallelism import Parallelism, parallelism_of, traffic
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.placement import Layout, Placement, place
 from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
@@ -102,6 +103,38 @@ def test_a_node_on_probation_is_taken_last_however_near_it_is() -> None:
     config = b.config()
     (decision,) = [one for one in decide(seen, detect(seen, config), config) if one.subject == "n2" and one.plan]
     assert b.plan_as(PoolSwapPlan, decision.plan).spares == ("n6",)
+
+
+def after_restart(spares: str, *, hangs: bool = False, racks: str = "n1 n2 n3 n4 s1 s2 s3 s4") -> PoolSwapPlan:
+    """n9 was taken in another rack when there was no other spare. Now n2 fails, or the gang hangs."""
+    topology = merged(domains(RACK, r1=racks, r2="n9 s9 s8 s7"))
+    job = b.job(nodes=["n1", "n2", "n3", "n9"])
+    bad = [] if hangs else [b.node("n2", events=(b.xid_event("n2", 79),))]
+    nodes = [*bad, b.node("n9"), *(b.node(name, is_spare=True) for name in spares.split())]
+    seen = b.snapshot(*nodes, jobs=[job], spares=spares.split(), topology=topology)
+    config = b.config(spares={"no_spare": "wait"})
+    found = detect(seen, config)
+    if hangs:
+        found = [Finding(Signal.GANG_HUNG_UNNAMED, "hang.gang", "", b.NOW - 60, "the gang hangs", job=job.key)]
+    (decision,) = [one for one in decide(seen, found, config) if isinstance(one.plan, PoolSwapPlan)]
+    plan = b.plan_as(PoolSwapPlan, decision.plan)
+    assert ("it gives up n9 as well, far from its other nodes" in decision.reason) == ("n9" in plan.leaving)
+    return plan
+
+
+def test_a_gang_that_a_swap_has_scattered_is_together_again_after_its_next_restart() -> None:
+    for hangs in (False, True):
+        plan = after_restart("s1 s2 s3", hangs=hangs)
+        assert plan.leaving == ("n9",)
+        assert "n9" not in (*plan.seats, *plan.nodes, *plan.excluded)
+        assert len(plan.seats) == 4
+        assert set(plan.seats) <= {"n1", "n2", "n3", "s1", "s2", "s3"}
+
+
+def test_a_scattered_gang_stays_so_where_it_would_take_the_last_spares_or_gain_little() -> None:
+    assert after_restart("s1 s2").leaving == ()
+    assert after_restart("s1 s9 s8 s7").leaving == ()
+    assert after_restart("s1 s2 s3", racks="n2 n3 s1 s2 s3").leaving == ()
 
 
 @given(st.integers(0, 2**32))

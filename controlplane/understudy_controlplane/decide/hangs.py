@@ -74,7 +74,8 @@ def requeue(snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Wh
     plan = plans.swap_plan(snapshot, job, named or findings, seats, chosen, hang=why, gone=gone, given_up=given_up)
     old = (*gone, *(finding.node for finding in named), *given_up)
     words = ", ".join(f"{new} in the place of {before}" for before, new in zip(old, chosen, strict=False))
-    return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}"
+    whole = f"; {found.placement.whole}" if found.placement.whole else ""
+    return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}{whole}"
 
 
 def _named(findings: Sequence[Finding]) -> list[Finding]:

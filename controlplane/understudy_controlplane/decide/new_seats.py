@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from understudy_controlplane.decide.far_seats import nearer
 from understudy_controlplane.decide.placement import NO_PLACEMENT, layout_of, place
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole, rule_of, startable, whole
@@ -15,7 +16,7 @@ NONE_LEFT = Whole(NO_PLACEMENT, ())
 
 def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
     """One for each node that is left, and for those that the gang gives up for whole NVLink blocks, or because their
-    block has lost its fabric. There are as many candidates as nodes are left.
+    block has lost its fabric, or because they are far from its others. There are as many candidates as nodes are left.
     """
     snapshot, job, left = current.snapshot, leaving.job, leaving.left
     leaving = replace(leaving, candidates=startable(snapshot, leaving))
@@ -33,18 +34,20 @@ def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
     if given_up:
         words = f"it gives up {', '.join(given_up)} as well, whose block has lost its NVLink fabric"
     placement = place(snapshot.topology, layout_of(snapshot, job), [*left, *given_up], free, current.preference)
-    return Whole(replace(placement, whole=words), tuple(given_up))
+    placement = replace(placement, whole=words)
+    if rule is not None or given_up:
+        return Whole(placement, tuple(given_up))
+    closer = nearer(current, job, placement, free)
+    return Whole(closer.placement, closer.given_up)
 
 
 def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Whole:
-    """For as many of these nodes as there are spares. No other node is given up, because a hang condemns none, except
-    those of a block that has lost its fabric: the gang would hang there again.
+    """For as many of these nodes as there are spares. A hang condemns no other node; given up are those of a block that
+    has lost its fabric, because the gang would hang there again, and those far from all others.
     """
     snapshot, seats = current.snapshot, job.slurm.nodes
     broken = {name for name in seats if name in snapshot.without_fabric and name not in left}
-    if not left and not broken:
-        return NONE_LEFT
-    leaving = Leaving(job, seats, left, current.fitting(job, (*left, *broken)[0]))
+    leaving = Leaving(job, seats, left, current.fitting(job, (*left, *broken, *seats)[0]))
     leaving = replace(leaving, candidates=startable(snapshot, leaving))
     free, rule = leaving.candidates, rule_of(snapshot, job, seats)
     if broken and len(free) >= len(left) + len(broken):
@@ -58,4 +61,8 @@ def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Whole
             return found
     if rule is not None and rule.required:
         return NONE_LEFT
-    return Whole(place(snapshot.topology, layout_of(snapshot, job), left, free, current.preference), ())
+    placement = place(snapshot.topology, layout_of(snapshot, job), left, free, current.preference)
+    if rule is not None or len(placement.taken) < len(left):
+        return Whole(placement, ())
+    closer = nearer(current, job, placement, free)
+    return Whole(closer.placement, closer.given_up)
