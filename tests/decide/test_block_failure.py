@@ -118,6 +118,12 @@ def test_nodes_that_gangs_leave_count_as_one_until_they_are_back() -> None:
     assert incident_news(taken, [], incidents).over == ()
 
 
+def test_nodes_that_left_service_for_other_faults_count_by_themselves() -> None:
+    other = OpenIncident(7, Subject.of_node("n3"), "xid.48", "hardware_fault", "…", b.NOW - 20)
+    seen = fleet(*map(unlinked, BLOCK), incidents=opened() | {other.subject: other})
+    assert guards.failures(seen, ["n1", "n2", "n3"]) == {"nvlink_block b0", "n3"}
+
+
 def test_a_block_whose_fabric_is_back_has_spares_again_though_its_incident_is_kept_for_the_budgets() -> None:
     out = b.node("n1", NodeState.QUARANTINED)
     taken = fleet(out, incidents=opened(), quarantined_at={"n1": (b.NOW - 20,)})

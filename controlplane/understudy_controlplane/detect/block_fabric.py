@@ -12,14 +12,12 @@ from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, bears_w
 from understudy_controlplane.detect.domain_silence import WITHIN_SECONDS, needs_to_leave
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.incident import BLOCK_FABRIC
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FABRIC_SIGNS, NVLINK_XIDS
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, shown
 
-SIGNS = frozenset({"nvlink.down", "fabric.unhealthy", "fabric.not_registered"})
-NVLINK_XIDS = frozenset(f"xid.{code}" for code in range(144, 151))
 NODES_MIN = 3
 SHARE_MIN = 0.5
 """Of the block's nodes that are in service and heard."""
@@ -42,7 +40,7 @@ def block_faults_joined(snapshot: Snapshot, found: Sequence[Finding]) -> list[Fi
 
 def _of_the_fabric(finding: Finding) -> bool:
     accuses = finding.signal in (Signal.HARDWARE_FAULT, Signal.DRAIN_AT_JOB_END)
-    return finding.rule in SIGNS or (finding.rule in NVLINK_XIDS and accuses)
+    return finding.rule in FABRIC_SIGNS or (finding.rule in NVLINK_XIDS and accuses)
 
 
 def _has_failed(snapshot: Snapshot, block: Domain, since: dict[str, float]) -> bool:
@@ -63,7 +61,7 @@ def _taken_out(snapshot: Snapshot, name: str, began: float) -> bool:
     incident = snapshot.incident_of(name)
     if incident is None or name not in snapshot.at_fault:
         return False
-    return incident.rule in SIGNS | NVLINK_XIDS and incident.opened_at >= began - WITHIN_SECONDS
+    return incident.rule in FABRIC_SIGNS | NVLINK_XIDS and incident.opened_at >= began - WITHIN_SECONDS
 
 
 def _condemns(snapshot: Snapshot, finding: Finding) -> bool:

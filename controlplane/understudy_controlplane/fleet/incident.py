@@ -14,6 +14,10 @@ DOMAIN_SILENT = "silence.domain"
 BLOCK_FABRIC = "fabric.block"
 """Nodes of an NVLink block lost its fabric together."""
 
+FABRIC_SIGNS = frozenset({"nvlink.down", "fabric.unhealthy", "fabric.not_registered"})
+NVLINK_XIDS = frozenset(f"xid.{code}" for code in range(144, 151))
+"""Rules of findings about a node's NVLinks, and of their fatal errors as the driver reports them."""
+
 FAILED_AS_ONE = frozenset({DOMAIN_SILENT, BLOCK_FABRIC})
 """Rules of incidents of domains whose nodes count as one failure."""
 

@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
-from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FABRIC_SIGNS, FAILED_AS_ONE, NVLINK_XIDS, OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
@@ -249,13 +249,20 @@ class Snapshot:
 
     @cached_property
     def failed_domain_of(self) -> dict[str, str]:
-        """Node → the domain that failed as a whole, and counts as one failure."""
+        """Node → the domain that failed as a whole, and counts as one failure; nodes of a block without fabric that
+        were taken out of service for another fault count by themselves.
+        """
         return {
             name: subject.name
             for subject, incident in self.incidents.items()
             if incident.rule in FAILED_AS_ONE
             for name in self.domains.get(subject.name, ())
+            if incident.rule != BLOCK_FABRIC or self._lost_only_nvlinks(name)
         }
+
+    def _lost_only_nvlinks(self, node: str) -> bool:
+        own = self.incident_of(node)
+        return own is None or own.rule in FABRIC_SIGNS | NVLINK_XIDS
 
     @cached_property
     def without_fabric(self) -> frozenset[str]:
