@@ -63,7 +63,7 @@ class SaveSteps:
                 return None
             order = self._pending or self._in_force
             known = order if order.number == self._number else Order(self._number, 0, self._in_force.every)
-            report: dict[str, Any] = {"asked": self._asked, **known._asdict()}
+            report: dict[str, Any] = {"asked": self._asked, **known._asdict(), "in_force": self._in_force.number}
             if self._own_every:
                 report["own_every"] = self._own_every
             return {**report, "state": self._state} if self._state else report

@@ -217,6 +217,7 @@ class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
     step: Step = 0
     every: Count = 0
     own_every: Count = 0
+    in_force: Count | None = None
 
 
 Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen | SavesSeen

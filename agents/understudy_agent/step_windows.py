@@ -124,8 +124,8 @@ class WindowBuffer:
                 place.stack = text
             case TrainingSeen():
                 place.training = Training(**msgspec.structs.asdict(message))
-            case SavesSeen(asked, number, state, step, every, own_every):
-                place.saves = SavesFollowed(asked, number, state, step, every, own_every)
+            case SavesSeen():
+                place.saves = SavesFollowed(**msgspec.structs.asdict(message))
         self._places[key] = place
 
     def leave(self, hello: Hello, user_id: int) -> None:

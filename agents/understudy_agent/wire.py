@@ -304,6 +304,7 @@ class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Step = 0  # ... and what it says
     every: Count = 0
     own_every: Count = 0  # what counts without an order; 0: nothing
+    in_force: Count | None = None  # number of the order by which the rank saves; 0: by none; None: an older hook
 
 
 class Transfers(msgspec.Struct, frozen=True):

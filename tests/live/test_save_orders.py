@@ -143,11 +143,54 @@ def test_ranks_of_which_one_did_not_follow_an_order_are_split_until_all_follow_a
     ranks.report(live, 130.0)
     ranks.report(live, 131.0)
     assert live.gangs()[7].split, "an order that is withdrawn changes nothing of that"
+    after = SaveOrders()
+    ranks.report(after, 132.0)
+    assert after.gangs()[7].split, "nor does it for another process, which sees that order alone"
     assert live.propose(wanted(60), 140.0)
     for now in (140.0, 141.0, 142.0):
         ranks.report(live, now)
     assert [each & set(range(60, 101)) for each in ranks.train(100, every=20)] == [{60, 80, 100}] * 3
     ranks.report(live, 160.0)
+    assert not live.gangs()[7].split
+
+
+def test_a_process_that_starts_alone_after_an_order_was_withdrawn_does_not_save_by_the_codes_own_interval() -> None:
+    """No order is left that it could get: the others have to agree with it on another one."""
+    ranks, live = trained()
+    assert live.propose(wanted(30, every=10), 106.0)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now)
+    ranks.train(33)
+    ranks.report(live, 110.0)
+    assert live.propose(wanted(50), 111.0)
+    ranks.report(live, 111.0, [0, 1])
+    live.settle(130.0)
+    ranks.report(live, 130.0)
+    ranks.report(live, 131.0)
+    assert not live.gangs()[7].split
+    ranks.steps[1] = SaveSteps()
+    ranks.steps[1].due(34, 7)
+    after = SaveOrders()
+    ranks.report(after, 132.0)
+    assert after.gangs()[7].split
+
+
+def test_ranks_whose_hook_does_not_report_which_order_it_follows_are_not_taken_for_split() -> None:
+    ranks, live = trained()
+    assert live.propose(wanted(30, every=10), 106.0)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now)
+    ranks.train(33)
+    ranks.report(live, 109.0)
+    older = RankWindow(
+        job_id=7,
+        restart_count=0,
+        rank=2,
+        world_size=3,
+        user_id=1000,
+        saves=SavesFollowed(asked=33, number=1, state=OrderState.FOLLOWED, step=30, every=10),
+    )
+    live.receive([older], 110.0)
     assert not live.gangs()[7].split
 
 

@@ -89,10 +89,11 @@ def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveReq
 
 def _of_split(snapshot: Snapshot, job: Job, gang: SavingGang) -> WantedSave | None:
     """An order has split the ranks: none of their checkpoints is complete any more. Not even a pause leaves that."""
-    if not gang.split or gang.order is None:
+    if not gang.split:
         return None
-    why = f"a rank did not learn in time that order {gang.order.number} counts, and does not save with the others"
-    return WantedSave(job.key, step_ahead(gang, snapshot.now), gang.order.every, SaveCause.SPLIT, why)
+    why = "a rank did not learn in time that an order to save counts, and does not save with the others"
+    every = gang.order.every if gang.order is not None else gang.ordered_every
+    return WantedSave(job.key, step_ahead(gang, snapshot.now), every, SaveCause.SPLIT, why)
 
 
 def _of_gang(

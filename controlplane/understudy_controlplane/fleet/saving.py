@@ -34,7 +34,7 @@ class SavingGang:
     ordered_every: int = 0  # by the control plane; 0: it has named none
     order: SaveOrder | None = None  # the newest
     settled: bool = True  # every rank follows it, or it is withdrawn: another one may be proposed
-    split: bool = False  # a rank did not follow the newest order, which others do
+    split: bool = False  # a rank did not follow an order that others do
     saves_at: float = 0.0  # when the newest order became valid; 0: none has
     margin_seconds: float = 0.0  # in which an order reaches all ranks, as far as is known
     not_before: float = 0.0  # after one that was withdrawn

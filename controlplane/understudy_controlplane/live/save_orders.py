@@ -47,8 +47,8 @@ class _Gang:
     own_every: int = 0
     ordered_every: int = 0
     pace: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=PACE_KEPT))
-    ranks: dict[int, tuple[int, OrderState | None]] = field(default_factory=dict)
-    """Rank → number of the newest order that it knows, and its state there."""
+    ranks: dict[int, SavesFollowed] = field(default_factory=dict)
+    """Rank → what it reported last."""
     number: int = 0  # the highest that any rank or this process knows
     order: SaveOrder | None = None
     wanted: WantedSave | None = None
@@ -59,12 +59,20 @@ class _Gang:
     saves_at: float = 0.0
     margin_seconds: float = MARGIN_SECONDS
     not_before: float = 0.0
-    split: bool = False
+    not_followed: bool = False
     """A rank did not follow an order that others do, and all have followed none since."""
 
     @property
     def settled(self) -> bool:
         return self.order is None or len(self.over) == self.world_size
+
+    @property
+    def split(self) -> bool:
+        """Also where an earlier process of the control plane made the order that some ranks follow: they report it."""
+        if self.not_followed or not self.settled or len(self.ranks) < self.world_size:
+            return self.not_followed
+        followed = {one.in_force if one.number else 0 for one in self.ranks.values()}
+        return None not in followed and len(followed) > 1
 
 
 class SaveOrders:
@@ -164,13 +172,13 @@ class SaveOrders:
         gang.own_every = saves.own_every
         if saves.state in IS_SETTLED:
             gang.ordered_every = saves.every
-        gang.ranks[window.rank] = (saves.number, saves.state)
+        gang.ranks[window.rank] = saves
         self._adopt(window, gang, saves, now)
         order = gang.order
         if order is None:
             return
         knows = saves.number == order.number
-        gang.split |= knows and order.state is OrderState.VALID and saves.state in NOT_FOLLOWED
+        gang.not_followed |= knows and order.state is OrderState.VALID and saves.state in NOT_FOLLOWED
         _set(gang.ready, window.rank, knows and saves.state is OrderState.PROPOSED)
         _set(gang.over, window.rank, order.state is not OrderState.PROPOSED and knows and saves.state in IS_SETTLED)
         if order.state is OrderState.PROPOSED and len(gang.ready) == gang.world_size:
@@ -203,7 +211,7 @@ class SaveOrders:
     def _make_valid(self, job_id: int, gang: _Gang, now: float) -> None:
         assert gang.order is not None
         gang.order = msgspec.structs.replace(gang.order, state=OrderState.VALID)
-        gang.saves_at, gang.ordered_every, gang.split = now, gang.order.every, False
+        gang.saves_at, gang.ordered_every, gang.not_followed = now, gang.order.every, False
         if gang.made_here:
             took = now - gang.proposed_at
             gang.margin_seconds = min(max(MARGIN_SECONDS, took * MARGIN_FACTOR), MARGIN_SECONDS_MAX)
@@ -212,7 +220,7 @@ class SaveOrders:
     def _withdraw(self, job_id: int, gang: _Gang, why: str, now: float) -> None:
         assert gang.order is not None
         gang.order = msgspec.structs.replace(gang.order, state=OrderState.WITHDRAWN)
-        gang.over = {rank for rank, (number, state) in gang.ranks.items() if _is_over(gang.order, number, state)}
+        gang.over = {rank for rank, one in gang.ranks.items() if _is_over(gang.order, one)}
         gang.margin_seconds = min(2 * gang.margin_seconds, MARGIN_SECONDS_MAX)
         gang.not_before = now + PAUSE_SECONDS
         self._settled.append(SettledSave(job_id, gang.order, gang.wanted, why))
@@ -225,10 +233,10 @@ def _objection(gang: _Gang, now: float) -> str:
     order = gang.order
     if order is None or order.state is not OrderState.PROPOSED:
         return ""
-    heard = {rank for rank, (number, _) in gang.ranks.items() if number == order.number}
+    heard = {rank for rank, one in gang.ranks.items() if one.number == order.number}
     if not gang.made_here and len(heard) < gang.world_size:
         return ""
-    refused = [rank for rank in heard if gang.ranks[rank][1] in IS_SETTLED]
+    refused = [rank for rank in heard if gang.ranks[rank].state in IS_SETTLED]
     if refused:
         return f"rank {min(refused)} got the order too late"
     if now - gang.proposed_at > ANSWERED_SHARE * gang.margin_seconds:
@@ -236,8 +244,8 @@ def _objection(gang: _Gang, now: float) -> str:
     return ""
 
 
-def _is_over(order: SaveOrder, number: int, state: OrderState | None) -> bool:
-    return number == order.number and state in IS_SETTLED
+def _is_over(order: SaveOrder, known: SavesFollowed) -> bool:
+    return known.number == order.number and known.state in IS_SETTLED
 
 
 def _news(order: SaveOrder, saves: SavesFollowed) -> bool:

@@ -73,5 +73,5 @@ class AskingRanks:
 
     @property
     def is_one_schedule(self) -> bool:
-        """Whether all ranks count from the same order."""
-        return len({(one.number, one.step, one.every) for one in map(self.report, range(len(self._ranks))) if one}) <= 1
+        """Whether all ranks know the same orders, and save by the same one."""
+        return len({(one.number, one.in_force) for one in map(self.report, range(len(self._ranks))) if one}) <= 1
