@@ -37,10 +37,6 @@ HEARD_LATELY_SECONDS = 10.0
 CRASH_NOTICED_SECONDS = 60.0
 """Within this time after the start of slurmctld its first reading is expected."""
 
-ANSWERS_FOR_SECONDS = 60.0
-"""A person who resumed a node answers for what was known by then. Where readings of Slurm are further apart than this,
-nothing is known of when that was, and what was reported longer ago counts as known to that person."""
-
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.slurm_read_at is None:
@@ -146,15 +142,15 @@ def _judge(
             read_at,
             "the node was resumed in Slurm",
             Evidence({"control_plane_reason": record.drain_reason}),
-            detail=_lifted(node, read_at),
+            detail=_lifted(node),
         )
 
 
-def _lifted(node: NodeView, read_at: float) -> LiftedDetail | None:
-    """None: not known, or what its repair itself may have caused counts as little as what was known before."""
-    if node.shown_out_at is None or node.state in IN_REPAIR:
-        return None
-    return LiftedDetail(after=max(node.shown_out_at, read_at - ANSWERS_FOR_SECONDS))
+def _lifted(node: NodeView) -> LiftedDetail | None:
+    """When it was resumed since the last reading that showed it drained is not known: what was reported since counts.
+    None: what its repair itself may have caused counts as little as what was known before.
+    """
+    return None if node.state in IN_REPAIR else LiftedDetail(after=node.shown_out_at)
 
 
 def _was_kept(recovery: Recovery | None, snapshot: Snapshot) -> bool:

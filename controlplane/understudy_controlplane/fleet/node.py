@@ -239,7 +239,7 @@ class NodeView:
     host_silent_seconds: float = 0.0
     stopping: bool = False  # its agent announced that it stops
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
-    shown_out_at: float | None = None  # the last reading of Slurm that showed it drained or down, to this process
+    shown_out_at: float = 0.0  # the last reading of Slurm that showed it drained or down, or this process began
     out_since: float | None = None  # the reading before those that have shown it so without a break, or the first one
     gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
     problems: tuple[str, ...] = ()  # what its agent could not read, as text

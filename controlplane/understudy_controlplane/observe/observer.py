@@ -343,7 +343,7 @@ class Observer:
         return NodeView(
             record=record,
             slurm=self._view.nodes.get(record.name) if self._view else None,
-            shown_out_at=self._shown_out_at.get(record.name),
+            shown_out_at=self._shown_out_at.get(record.name, self._started_at),
             out_since=self._out_since.get(record.name),
             heard_at=heard.at if heard else None,
             boot_id=boot_id,

@@ -153,7 +153,7 @@ class Invariants:
         self._vouched_at: dict[str, float] = {}
         self._slurm_crashed_at = -math.inf
         self._slurm_read_at = math.inf
-        """When the control plane began its last reading. inf: it has none."""
+        """When the control plane began its last reading, or its process, which has none yet."""
         self._last_read_at = -math.inf  # the same of any process of it
         self._restores_seen = 0
         self._proposed_since: dict[tuple[int, Attempt, int], float] = {}  # to this process: job, attempt, number
@@ -169,7 +169,7 @@ class Invariants:
         assert self._world.core is not None
         self._read_history(self._world.core)
         self._errors = 0
-        self._slurm_read_at = math.inf
+        self._slurm_read_at = self._world.now
         self._fine_since = self._world.now
         self._wrong_since.clear()
         self._proposed_since.clear()
