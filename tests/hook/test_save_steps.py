@@ -42,7 +42,15 @@ def test_a_valid_order_is_followed_and_its_interval_counts_from_there() -> None:
     steps.take(order(1, 25, "valid", every=7))
     assert saved(steps, 13, 24, every=10) == [20], "the old interval counts until then"
     assert saved(steps, 25, 50, every=10) == [25, 32, 39, 46]
-    assert steps.report() == {"asked": 50, "number": 1, "step": 25, "every": 7, "own_every": 10, "in_force": 1, "state": "followed"}
+    assert steps.report() == {
+        "asked": 50,
+        "number": 1,
+        "step": 25,
+        "every": 7,
+        "own_every": 10,
+        "in_force": 1,
+        "state": "followed",
+    }
 
 
 def test_an_order_without_interval_moves_the_codes_own() -> None:
