@@ -150,7 +150,9 @@ def _lifted(node: NodeView) -> LiftedDetail | None:
     """When it was resumed since the last reading that showed it drained is not known: what was reported since counts.
     None: what its repair itself may have caused counts as little as what was known before.
     """
-    return None if node.state in IN_REPAIR else LiftedDetail(after=node.shown_out_at)
+    if node.state in IN_REPAIR:
+        return None
+    return LiftedDetail(after=max(node.shown_out_at, node.record.drained_at or 0.0))
 
 
 def _was_kept(recovery: Recovery | None, snapshot: Snapshot) -> bool:
