@@ -46,6 +46,7 @@ class ComputeTest:
         self.every = max(EVERY_MIN, every)
         self._multiply = multiply
         self._pending: tuple[int, Times, Times | None] | None = None
+        self._tested = False
 
     def sum_by(self, sum_up: Callable[[], Times]) -> None:
         """From now on an all-reduce as well, which all ranks of its group have agreed on."""
@@ -64,9 +65,15 @@ class ComputeTest:
                 self._pending = None
                 self._monitor.note_compute(step, seconds, summed)
         number = self._monitor.step_number
-        if number is not None and number % self.every == 0:
+        if number is None:
+            return
+        is_agreed = number % self.every == 0
+        if is_agreed or number == self._monitor.test_after or not self._tested:
+            self._tested = True
             begun = perf_counter()
-            summing = self._summing()  # first: the other ranks of the group wait for it, whatever becomes of the rest
+            # First: the other ranks of the group wait for it, whatever becomes of the rest. Not every rank may know of
+            # an order, and not every rank begins with the same step.
+            summing = self._summing() if is_agreed else None
             self._pending = (number, self._multiply(), summing)
             self._monitor.waited(perf_counter() - begun)  # it is none of the rank's own time
 
@@ -119,13 +126,15 @@ def watch_compute(
     device: str | torch.device | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> ComputeTest | None:
-    """From now on a short multiplication runs after each step whose number is a multiple of `every`, on `device`; by
-    default the current GPU, or the CPU where there is none. It costs about 2 ms on a GPU, and 100 MiB of its memory.
-    None: it cannot run here, or the monitor is not active.
+    """From now on a short multiplication runs after the first step, after each step whose number is a multiple of
+    `every`, and after steps that the control plane chooses because a rank is slow. It runs on `device`; by default the
+    current GPU, or the CPU where there is none. It costs about 2 ms on a GPU, and 100 MiB of its memory. None: it
+    cannot run here, or the monitor is not active.
 
-    With `group`, such as the ranks of a node, its ranks also do a short all-reduce after these steps. Then each of them
-    has to call this, give its steps the same numbers, and end its last step before any closes its monitor: the others
-    would wait for it. Where one of them cannot take part from the beginning, or has another `every`, none does.
+    With `group`, such as the ranks of a node, its ranks also do a short all-reduce after multiples of `every`. Then
+    each of them has to call this, give its steps the same numbers, and end its last step before any closes its monitor:
+    the others would wait for it. Where one of them cannot take part from the beginning, or has another `every`, none
+    does.
     """
     test: ComputeTest | None = None
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")

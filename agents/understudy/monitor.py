@@ -422,6 +422,11 @@ class Monitor:
         """Of the step under way, or of the last one."""
         return None if self._number is None else step_number(self._number)
 
+    @property
+    def test_after(self) -> int | None:
+        """The step after which the control plane wants the GPU to be tested (`compute`); None: it ordered no test."""
+        return self._outbox.training.test_after
+
     def note_compute(self, step: int, seconds: float, all_reduce: float | None = None) -> None:
         """How long the tests of the GPU took after this step (`compute`)."""
         self._outbox.training.compute = (step, seconds, all_reduce)

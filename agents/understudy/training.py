@@ -20,6 +20,8 @@ class TrainingNumbers:
         """The step after which the GPU was tested last, and how long that and an all-reduce took. Of the training's
         thread.
         """
+        self.test_after: int | None = None
+        """A step after which the GPU is to be tested. Of the link's thread; the training's reads it."""
         self._compute_sent: tuple[int, float, float | None] | None = None
         self._newest: dict[str, Any] = {}
         self._tokens = 0.0
@@ -50,9 +52,8 @@ class TrainingNumbers:
             return None
         if compute is not None:
             self._compute_sent = compute
-            self._newest["compute_step"], self._newest["compute_seconds"], all_reduce = compute
-            if all_reduce is not None:
-                self._newest["all_reduce_seconds"] = all_reduce
+            for name, value in zip(("compute_step", "compute_seconds", "all_reduce_seconds"), compute):
+                self._newest[name] = value
         if self._since is not None and self._until - self._since >= SECONDS_MIN:
             self._newest["tokens_per_second"] = self._tokens / (self._until - self._since)
             self._tokens, self._since = 0.0, self._until

@@ -296,6 +296,7 @@ class Agent:
             self._readbacks.take(acknowledgement.read_back)
         self._jobs_over = tuple(acknowledgement.jobs_over)
         self._ranks.pass_on(acknowledgement.save_orders)
+        self._ranks.pass_on_tests(acknowledgement.compute_tests)
 
     def _build(self) -> Report:
         sample = self._gpus.newest()

@@ -22,6 +22,7 @@ from understudy_agent.wire import (
     WORK_MAX,
     Amount,
     AnomalyKind,
+    ComputeTestOrder,
     LaunchEnded,
     LauncherAnswer,
     LauncherState,
@@ -68,6 +69,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     run: RunName = ""  # of the run to which the job belongs; empty: not known
     run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
     takes_orders: bool = False  # the hook knows SaveOrder
+    takes_tests: bool = False  # the hook knows ComputeTestOrder
 
 
 class PeerSeconds(msgspec.Struct, frozen=True):
@@ -276,7 +278,16 @@ class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
     final: bool | UnsetType = UNSET  # to a question: to ask again changes nothing
 
 
-Answer = Acknowledged | RestorePointAnswer | LauncherAnswer | ControlPlaneSilent | Progress | SaveOrder | ErrorAnswer
+Answer = (
+    Acknowledged
+    | RestorePointAnswer
+    | LauncherAnswer
+    | ControlPlaneSilent
+    | Progress
+    | SaveOrder
+    | ComputeTestOrder
+    | ErrorAnswer
+)
 
 
 class UnknownFact(msgspec.Struct, frozen=True):

@@ -63,6 +63,7 @@ from understudy_agent.wire import (
     AnomalyKind,
     CheckpointDeleted,
     CheckpointShard,
+    ComputeTestOrder,
     Fact,
     FirstStep,
     LauncherState,
@@ -197,6 +198,11 @@ class RankServer:
             self.save_orders.keep(order)
             for rank in list(self._ranks):
                 rank.pass_on(order)
+
+    def pass_on_tests(self, orders: Iterable[ComputeTestOrder]) -> None:
+        for order in orders:
+            for rank in list(self._ranks):
+                rank.pass_on_test(order)
 
     def _accept(self, listening: socket.socket) -> None:
         """A flood costs little: what is too much of one user is closed at once, before it has a reader and a task."""
@@ -337,6 +343,11 @@ class RankConnection:
         """Where it is for this rank, and its hook knows such orders."""
         hello = self._hello
         if hello is not None and hello.takes_orders and is_for(order, hello, self.user_id):
+            self.answer(order)
+
+    def pass_on_test(self, order: ComputeTestOrder) -> None:
+        hello = self._hello
+        if hello is not None and hello.takes_tests and is_for(order, hello, self.user_id):
             self.answer(order)
 
     @property

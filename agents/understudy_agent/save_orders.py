@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_agent.rank_messages import Hello
-from understudy_agent.wire import RANKS_PER_NODE_MAX, OrderState, SaveOrder
+from understudy_agent.wire import RANKS_PER_NODE_MAX, ComputeTestOrder, OrderState, SaveOrder
 
 
 class SaveOrders:
@@ -27,6 +27,6 @@ class SaveOrders:
             yield order
 
 
-def is_for(order: SaveOrder, hello: Hello, user_id: int) -> bool:
+def is_for(order: SaveOrder | ComputeTestOrder, hello: Hello, user_id: int) -> bool:
     attempt = (hello.job_id, hello.restart_count, hello.launch)
     return (order.job_id, order.restart_count, order.launch) == attempt and order.user_id == user_id

@@ -295,6 +295,18 @@ class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order
     every: Count = 0  # 0: as the training's own code says
 
 
+class ComputeTestOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="compute_test_order"):
+    """To all ranks of an attempt that test their GPUs between steps: do so after `step` as well. A rank that has ended
+    this step ignores it.
+    """
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    user_id: UserId
+    step: Step
+
+
 class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a rank knows of the orders to save, where its training asks for them."""
 
@@ -766,6 +778,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     read_back: ReadBack | None = None  # None: there is nothing to read
     save_orders: list[SaveOrder] = []  # that ranks of this node do not know yet, as it was reported
     jobs_over: list[KeptJob] = []  # of those whose parts its keeper holds: they have ended for good
+    compute_tests: list[ComputeTestOrder] = []  # for ranks of this node that have not ended the step
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -44,6 +44,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
+from understudy_controlplane.recover.compute_tests import ComputeTests
 from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.slurm_recorder import SlurmRecorder
@@ -100,6 +101,7 @@ class Loop:
         self._launchers = launchers
         self._runner = runner
         self._saves = saves
+        self._compute_tests = ComputeTests(telemetry.compute_tests)
         self._current = current
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
@@ -168,6 +170,7 @@ class Loop:
         self._look_after_drills(snapshot)
         self._look_at_stages(snapshot)
         self._saves.tick(snapshot, self.pulse.meters)
+        self._compute_tests.tick(snapshot, findings)
         recorded = self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)

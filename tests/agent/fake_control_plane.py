@@ -16,6 +16,7 @@ import msgspec
 
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
+    ComputeTestOrder,
     Fact,
     LauncherAnswer,
     LauncherReport,
@@ -50,6 +51,7 @@ class FakeControlPlane:
         """Why no new job may start on the node."""
         self.more: dict[str, object] = {}
         """Fields of the acknowledgement that only a newer release has."""
+        self.compute_tests: list[ComputeTestOrder] = []
         self.save_orders: Callable[[Report], list[SaveOrder]] = lambda _: []
         """What the ranks in a report are to know."""
         self.port = port
@@ -160,6 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         plane.reports.append(report)
         orders = msgspec.to_builtins(plane.save_orders(report))
         more = {"save_orders": orders} if orders else {}
+        more |= {"compute_tests": msgspec.to_builtins(plane.compute_tests)} if plane.compute_tests else {}
         self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit, **more, **plane.more})
 
     def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:

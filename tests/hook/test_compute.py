@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.hook.training_site import TrainingSite, windows
 from understudy import Monitor
 from understudy.compute import EVERY_MIN, REPEATS, GpuTimes, watch_compute
 from understudy_agent.config import Config
+from understudy_agent.wire import ComputeTestOrder
 
 pytestmark = pytest.mark.integration
 
@@ -60,6 +63,27 @@ def test_it_runs_after_agreed_steps_and_its_time_is_none_of_the_ranks_own(
         window.first_step + place: one for window in windows(plane, 0) for place, one in enumerate(window.self_seconds)
     }
     assert own[EVERY_MIN] < REPEATS * seconds
+
+
+def test_it_runs_after_the_first_step_and_after_one_that_the_control_plane_chooses(
+    plane: FakeControlPlane, heard: Monitor
+) -> None:
+    test = watch_compute(heard, every=10**6, device="cpu")
+    assert test is not None
+    steps = iter(heard.steps(range(17, 10**6)))
+    for _ in range(3):
+        next(steps)
+    plane.wait_for(lambda plane: set(measured(plane)) == {17})
+    chosen = 17 + 2000
+    plane.compute_tests = [ComputeTestOrder(7, 0, 0, os.getuid() + other, chosen + 50 * other) for other in (0, 1)]
+    deadline = time.monotonic() + 30
+    while heard.test_after is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for step in steps:
+        if step == chosen + 100:
+            break
+    plane.wait_for(lambda plane: chosen in measured(plane))
+    assert set(measured(plane)) == {17, chosen}, "an order to another user's ranks does not reach this one"
 
 
 def test_without_an_agent_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:

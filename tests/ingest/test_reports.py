@@ -23,6 +23,7 @@ from understudy_agent.wire import (
     Acknowledgement,
     CheckpointShard,
     Collective,
+    ComputeTestOrder,
     Fact,
     FileToRead,
     GpuStatus,
@@ -194,6 +195,18 @@ def test_an_agent_is_asked_to_read_a_checkpoint_back_until_it_reports_what_it_fo
     assert [asked(), asked(old)] == [task, task]
     assert asked(found) is None
     assert route.read == [("n1", found)]
+
+
+def test_ranks_get_the_order_to_test_their_gpus_with_each_answer_until_they_have_done_it(route: Route) -> None:
+    def ordered(first_step: int) -> list[ComputeTestOrder]:
+        response = route.post(b.report("n1", ranks=[window(first_step=first_step)]))
+        return msgspec.json.decode(response.content, type=Acknowledgement).compute_tests
+
+    one = window()
+    assert ordered(0) == []
+    order = ComputeTestOrder(one.job_id, one.restart_count, one.launch, one.user_id, 100)
+    route.telemetry.compute_tests.order(order)
+    assert [ordered(10), ordered(20), ordered(100)] == [[order], [order], []]
 
 
 def test_a_keeper_gets_to_know_which_jobs_of_their_owner_have_ended(route: Route) -> None:

@@ -76,6 +76,11 @@ class Gang:
     variation: float = 0.03  # of each rank by itself
     work_variation: float = 0.0  # of all together
     training: Training | None = None  # what each rank reports
+    multiplication_seconds: float | None = None
+    """Of the test between steps; None: its ranks do none. Slow ranks take as much longer for it."""
+    tested_step: int = 0
+    test_after: int | None = None
+    tests: int = 0  # that were ordered
     transfers: dict[tuple[int, int], float] = field(default_factory=dict)
     """A rank and its peer → seconds that it spends in transfers with it in each step."""
 
@@ -95,6 +100,8 @@ class Gang:
                 break
             self.progress_at += self.step_seconds * slowest
             self.step += 1
+        if self.test_after is not None and first <= self.test_after < self.step:
+            self.tested_step, self.test_after, self.tests = self.test_after, None, self.tests + 1
         shape = (self.world, self.step - first)
         times = 0.8 * self.step_seconds * np.exp(self.rng.normal(0, self.variation, shape))
         times *= np.exp(self.rng.normal(0, self.work_variation, (1, shape[1])))
@@ -129,7 +136,7 @@ class Gang:
                 None,
                 [self.data_wait.get(rank, 0.0)] * steps if self.data_wait else [],
                 [],
-                self.training,
+                self._training(rank),
                 None,
                 transfers.get(rank, none),
             )
@@ -137,6 +144,12 @@ class Gang:
         ]
         size = self.ranks_per_node
         return {name: windows[place * size : (place + 1) * size] for place, name in enumerate(self.nodes)}
+
+    def _training(self, rank: int) -> Training | None:
+        if self.multiplication_seconds is None:
+            return self.training
+        seconds = self.multiplication_seconds * self.pace.get(rank, 1.0)
+        return Training(compute_step=self.tested_step, compute_seconds=seconds)
 
     def _collective(self, rank: int | None) -> Collective | None:
         """None: of a rank that does not hang."""
@@ -202,6 +215,7 @@ class Fleet:
             elif not node.silent and name not in self.dead:
                 report = node.report(self.now)
                 self.control_plane.telemetry.receive(report, self.now)
+                self._order_tests(report)
                 if report.facts:
                     facts = [_parsed(fact) for fact in report.facts]
                     self.control_plane.stores.facts.record(name, facts, self.now, self._job, self._around(name))
@@ -224,6 +238,12 @@ class Fleet:
             node.facts.append(RankStarted(*of_rank, gang.begun_at, 100 + rank, user_id=gang.user_id))
             shard = CheckpointShard(*of_rank, gang.step, path, file, 1, "", self.now, user_id=gang.user_id)
             node.facts.append(shard)
+
+    def _order_tests(self, report: Report) -> None:
+        for order in self.control_plane.telemetry.compute_tests.answer_to(report.ranks):
+            for gang in self.gangs:
+                if gang.job_id == order.job_id:
+                    gang.test_after = order.step
 
     def _job(self, job_id: int) -> KnownJob | None:
         return self.control_plane.stores.fleet.known_jobs(b.CLUSTER, [job_id]).get(job_id)

@@ -259,6 +259,7 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
         evidence=Evidence(evidence),
         detail=HardwareDetail(gpu=str(index) if index is not None else ""),
         job=one.table.job,
+        lost_seconds=cost.paid_seconds,
     )
 
 

@@ -178,6 +178,7 @@ class Finding:
     dead: bool = False  # the node does not answer: it has to be set down in Slurm
     suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends
     detail: Detail | None = None  # what code needs to know of it
+    lost_seconds: float = 0.0  # that a slow rank on the node has cost its gang so far
 
     @property
     def subject(self) -> Subject:

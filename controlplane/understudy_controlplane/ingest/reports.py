@@ -366,10 +366,12 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     wanted = deps.kernel_log if deps.kernel_log is not None and followed is not None else None
     news = wanted if wanted is not None and wanted.version != followed else None
     orders = deps.telemetry.saves.answer_to(report.ranks)
+    tests = deps.telemetry.compute_tests.answer_to(report.ranks)
     over = _jobs_over(deps, report, now)
-    if not (report.facts or unfit or dropped or news is not None or to_read is not None or orders or over):
+    if not (report.facts or unfit or dropped or news is not None or to_read is not None or orders or over or tests):
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
-    return answer(Acknowledgement(len(report.facts), dropped[:DROPPED_SHOWN_MAX], unfit, news, to_read, orders, over))
+    shown = dropped[:DROPPED_SHOWN_MAX]
+    return answer(Acknowledgement(len(report.facts), shown, unfit, news, to_read, orders, over, tests))
 
 
 def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:

@@ -11,6 +11,7 @@ from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.live.allocations import Allocations
+from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
 from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
@@ -53,6 +54,7 @@ class Telemetry:
         self._expected: dict[int, ExpectedJob] = {}
         self.allocations = Allocations()
         self.saves = SaveOrders()
+        self.compute_tests = ComputeTestOrders()
         self.unknown = WireUnknown()
         self.reports_total = 0
         self.windows_dropped_total = 0
@@ -123,7 +125,9 @@ class Telemetry:
                     del self._steps[job_id]
             for gone in self._learnt.keys() - jobs.keys():
                 del self._learnt[gone]
-            self.saves.expect({job_id: job.restart_count for job_id, job in self._expected.items()})
+            restarts = {job_id: job.restart_count for job_id, job in self._expected.items()}
+            self.saves.expect(restarts)
+            self.compute_tests.expect(restarts)
 
     def ordered_to_save(self) -> frozenset[int]:
         """Jobs with an order to save of which not all ranks have reported the end."""
