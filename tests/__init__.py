@@ -12,5 +12,10 @@ PYTHON_PATH = ":".join(str(REPOSITORY / folder) for folder in ("agents", "contro
 NOT_POSSIBLE_HERE = 75
 """Exit status of a part of the tests for which this machine lacks something (EX_TEMPFAIL of sysexits.h)."""
 
-NEED_TORCH = ("agent/selfcheck/test_selfcheck.py", "hook/test_ddp.py", "launch/test_on_a_cluster.py")
+NEED_TORCH = (
+    "agent/selfcheck/test_selfcheck.py",
+    "hook/test_ddp.py",
+    "hook/test_state_pickle.py",
+    "launch/test_on_a_cluster.py",
+)
 """Files without unit tests: `make unit` and `make check` install no training framework, and import none."""

@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ BLOCK_BYTES = 1 << 20
 ANSWER_BYTES_MAX = 16 << 20
 SECONDS_MAX = 120.0
 """For an answer, and between two pieces of a part."""
+
+_SHARED_AND_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # Python 3.9 has no name for it
 
 
 class KeeperError(Exception):
@@ -85,29 +88,10 @@ class KeeperLink:
         self.connections += 1
         return link
 
-    def read(self, staging: Staging, **fields: Any) -> int:
-        """A part into the staging memory, verified. Its length. Raises KeeperError."""
+    def part(self, **fields: Any) -> ReceivedPart:
+        """To be read to its end, or given up by close(). Raises KeeperError."""
         answer = self.ask("get", **fields)
-        length = int(answer["length"])
-        view = staging.make_room(length)
-        try:
-            for at in range(0, length, BLOCK_BYTES):
-                self._read_into(view[at : min(at + BLOCK_BYTES, length)])
-        except OSError as error:
-            self._link.close()
-            raise KeeperError(f"the part did not come: {error}") from error
-        checksum = sum_of(view[:length], str(answer["checksum"]).partition(":")[0])
-        if checksum != answer["checksum"]:
-            raise KeeperError(f"the part has the checksum {checksum}, {answer['checksum']} was named when it was saved")
-        return length
-
-    def _read_into(self, piece: memoryview) -> None:
-        at = 0
-        while at < len(piece):
-            count = self._link.recv_into(piece[at:])
-            if not count:
-                raise ConnectionResetError("the keeper closed the connection")
-            at += count
+        return ReceivedPart(self._link, int(answer["length"]), str(answer["checksum"]))
 
     def _receive(self, length: int) -> bytes:
         if length > ANSWER_BYTES_MAX:
@@ -121,6 +105,65 @@ class KeeperLink:
         return received
 
 
+class ReceivedPart:
+    """A part as it comes from the keeper, summed while it is read."""
+
+    def __init__(self, link: socket.socket, length: int, checksum: str) -> None:
+        """Raises KeeperError."""
+        self._link, self._left, self._checksum = link, length, checksum
+        found = new_sum(checksum.partition(":")[0])
+        if found is None:
+            self._link.close()
+            raise KeeperError(f"this Python cannot verify the checksum {checksum}; install xxhash")
+        self._algorithm, self._sum = found
+
+    def read_into(self, content: memoryview) -> None:
+        """The next bytes of it, as many. Raises KeeperError."""
+        if len(content) > self._left:
+            self._link.close()
+            raise KeeperError("the part is shorter than its state")
+        for at in range(0, len(content), BLOCK_BYTES):
+            piece = content[at : at + BLOCK_BYTES]
+            self._receive(piece)
+            self._sum.update(piece)
+        self._left -= len(content)
+
+    def finish(self) -> None:
+        """Raises KeeperError where it is not what was saved."""
+        if self._left:
+            self._link.close()
+            raise KeeperError(f"the part has {self._left} bytes that its state does not have")
+        checksum = f"{self._algorithm}:{self._sum.hexdigest()}"
+        if checksum != self._checksum:
+            raise KeeperError(f"the part has the checksum {checksum}, {self._checksum} was named when it was saved")
+
+    def _receive(self, piece: memoryview) -> None:
+        at = 0
+        try:
+            while at < len(piece):
+                count = self._link.recv_into(piece[at:])
+                if not count:
+                    raise ConnectionResetError("the keeper closed the connection")
+                at += count
+        except OSError as error:
+            self._link.close()
+            raise KeeperError(f"the part did not come: {error}") from error
+
+
+class KeptPart:
+    """A part that is in this process's own memory."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content, self._at = content, 0
+
+    def read_into(self, content: memoryview) -> None:
+        content[:] = self._content[self._at : self._at + len(content)]
+        self._at += len(content)
+
+    def finish(self) -> None:
+        pass
+
+
 class Staging:
     """Memory of this process whose descriptor the keeper gets, used again for each save: to get new memory from the
     kernel takes longer than to copy into what is there.
@@ -130,13 +173,15 @@ class Staging:
         self.descriptor = os.memfd_create("understudy-save")
         self._memory: mmap.mmap | None = None
         self._length = 0
+        self._lock = threading.Lock()
 
     def make_room(self, length: int) -> memoryview:
-        """All of it, which may be longer."""
-        if self._memory is None or self._length < length:
-            os.ftruncate(self.descriptor, length)
-            self._memory, self._length = mmap.mmap(self.descriptor, length), length
-        return memoryview(self._memory)
+        """All of it, which may be longer. From any thread."""
+        with self._lock:
+            if self._memory is None or self._length < length:
+                os.posix_fallocate(self.descriptor, 0, length)  # gets the memory while other threads go on
+                self._memory, self._length = mmap.mmap(self.descriptor, length, _SHARED_AND_MAPPED), length
+            return memoryview(self._memory)
 
     def close(self) -> None:
         self._memory = None  # unmapped with its last view

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from .never_raise import log
-from .state_pickle import StatePickler, StateUnpickler, as_bytes
+from .state_pickle import StatePickler, StateUnpickler, as_bytes, overwrite
 
 NONE = -1
 """In place of a step: this rank has not kept the state, or it is not whole."""
@@ -98,7 +98,7 @@ class LiveState:
             elif own == rank:
                 self._step = NONE
                 log.warning("understudy: step %d goes on with the state of rank %d: no file is read", newest, source)
-                for name, state in _receive(source, group).items():
+                for name, state in _receive(source, self._state(), group).items():
                     self._parts[name].load_state_dict(state)
 
     def _state(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _send(state: Any, to: int, group: Any) -> None:
         dist.send(torch.cat([as_bytes(one).to(device) for one in bucket]), to, group)
 
 
-def _receive(source: int, group: Any) -> Any:
+def _receive(source: int, own: Any, group: Any) -> Any:
     device, source = _device(group), _global_rank(source, group)
     length = torch.empty(1, dtype=torch.int64, device=device)
     dist.recv(length, source, group)
@@ -139,6 +139,7 @@ def _receive(source: int, group: Any) -> Any:
     dist.recv(words, source, group)
     unpickler = StateUnpickler(io.BytesIO(words.cpu().numpy().tobytes()))
     state = unpickler.load()
+    overwrite(state, own)
     for bucket in _buckets(unpickler.tensors):
         parts = [as_bytes(one) for one in bucket]
         received = torch.empty(sum(one.numel() for one in parts), dtype=torch.uint8, device=device)

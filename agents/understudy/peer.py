@@ -33,10 +33,10 @@ import torch
 import torch.distributed as dist
 
 from .identity import IdentityError, read_identity
-from .keeper import KeeperError, KeeperLink, Staging, keeper_socket, sum_of
+from .keeper import KeeperError, KeeperLink, KeptPart, ReceivedPart, Staging, keeper_socket, sum_of
 from .monitor import Monitor
 from .never_raise import log, warn_once
-from .state_pickle import StatePickler, StateUnpickler, as_bytes
+from .state_pickle import StatePickler, StateUnpickler, as_bytes, fill, overwrite
 
 ABSENT, BUSY, FAILED, ONE_PLACE, TWO_PLACES = -2, -1, 0, 1, 2
 """What has become of a rank's last part."""
@@ -123,6 +123,7 @@ class PeerState:
         if lists and self._handover is not None:
             ranks_of = {one: [number for number, node in enumerate(nodes) if node == one] for one in pairs}
             self._handover.wards = [(one.keeper, ranks_of[one]) for one, buddy in pairs.items() if buddy == mine]
+        if self._handover is not None:
             self._handover.wake()
         if lists and chosen is not None:
             self._try("restored", save=chosen.save, **_attempt())
@@ -197,7 +198,7 @@ class PeerState:
             return False
         if handover.kept is not None and handover.kept[0] == choice.save:  # this process has it still
             try:
-                self._load(handover.staging.make_room(handover.kept[1])[: handover.kept[1]])
+                self._load(KeptPart(handover.staging.make_room(handover.kept[1])[: handover.kept[1]]))
             except Exception as error:  # noqa: BLE001 - then the keeper is asked
                 log.warning("understudy: the state of step %d cannot be loaded: %r", choice.save[2], error)
             else:
@@ -206,10 +207,11 @@ class PeerState:
         for keeper, held in own_first:
             try:
                 handover.kept = None
-                if keeper != mine.keeper:
-                    link.ask("fetch", keeper=keeper, **held._asdict())
-                length = link.read(handover.staging, save=choice.save, rank=rank)
-                self._load(handover.staging.make_room(length)[:length])
+                named = (
+                    {} if keeper == mine.keeper else {"keeper": keeper}
+                )  # this node's keeper fetches it, and holds it
+                self._load(link.part(**named, **held._asdict()))
+                handover.room = held.length
             except KeeperError as error:
                 log.warning("understudy: the part of rank %d from %s: %s", rank, keeper, error)
             except Exception as error:  # noqa: BLE001 - then a checkpoint is restored
@@ -218,23 +220,24 @@ class PeerState:
                 return True
         return False
 
-    def _load(self, content: memoryview) -> None:
-        pickled_bytes = int.from_bytes(content[:LENGTH_BYTES], "big")
+    def _load(self, part: ReceivedPart | KeptPart) -> None:
+        """Nothing is given to model and optimizer before all of it was verified, but they may be overwritten."""
+        own = self._state()
         current = StatePickler(io.BytesIO())
-        current.dump(self._state())
-        file = io.BytesIO(content[LENGTH_BYTES : LENGTH_BYTES + pickled_bytes])
-        unpickler = StateUnpickler(file, current.meshes)
+        current.dump(own)
+        start = bytearray(LENGTH_BYTES)
+        part.read_into(memoryview(start))
+        pickled = bytearray(int.from_bytes(start, "big"))
+        part.read_into(memoryview(pickled))
+        unpickler = StateUnpickler(io.BytesIO(pickled), current.meshes)
         state = unpickler.load()
-        at = LENGTH_BYTES + pickled_bytes
-        for one in unpickler.tensors:
-            part = as_bytes(one)
-            if part.numel():
-                part.copy_(torch.frombuffer(content, dtype=torch.uint8, count=part.numel(), offset=at))
-            at += part.numel()
-        for name, part in self._parts.items():
-            part.load_state_dict(state[name])
-            if hasattr(part, "zero_grad"):
-                part.zero_grad()  # half of a gradient may be left
+        overwrite(state, own)
+        fill(unpickler.tensors, part.read_into)
+        part.finish()
+        for name, one in self._parts.items():
+            one.load_state_dict(state[name])
+            if hasattr(one, "zero_grad"):
+                one.zero_grad()  # half of a gradient may be left
 
     def _try(self, kind: str, **fields: Any) -> dict[str, Any] | None:
         try:
@@ -289,6 +292,8 @@ class _Handover:
         self._followed = 0
         self.kept: tuple[Save, int] | None = None
         """Save and length of the part that is in its memory, as the keeper has it."""
+        self.room = 0
+        """Bytes that the next part will need: got in this thread, so that the training does not wait for them."""
         self._state = FAILED
         self._settled = threading.Condition()
         self._tasks: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -325,7 +330,7 @@ class _Handover:
             return self._state
 
     def wake(self) -> None:
-        """Follows at once."""
+        """Follows, and gets memory, at once."""
         self._tasks.put({})
 
     def close(self) -> None:
@@ -341,7 +346,10 @@ class _Handover:
             state = FAILED
             try:
                 self._follow()
-                state = self._give(task) if task else self._state
+                if task:
+                    state = self._give(task)
+                elif self.room:
+                    self.staging.make_room(self.room)
             except KeeperError as error:
                 what = f"the save of step {task['save'][2]} is not held in memory" if task else "no copies are made"
                 warn_once("peer put", "%s: %s", what, error)

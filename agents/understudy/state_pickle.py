@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+
+BLOCK_BYTES = 4 << 20
+"""Of what goes to a device: through memory of this process."""
 
 
 class StatePickler(pickle.Pickler):
@@ -66,3 +70,47 @@ def _name(mesh: Any) -> tuple[Any, Any]:
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A view."""
     return tensor.reshape(-1).view(torch.uint8)
+
+
+def overwrite(loaded: Any, own: Any) -> None:
+    """Tensors of `loaded`, without content yet, use the memory of those at the same places of `own`, the state that
+    this rank has now, where they are alike. New memory from the kernel takes longer than to copy into what is there.
+    Sharded ones stay as they are.
+    """
+    for new, old in _same_places(loaded, own):
+        alike = (new.dtype, new.shape, new.device) == (old.dtype, old.shape, old.device)
+        if alike and not hasattr(new, "placements") and not hasattr(old, "placements") and old.is_contiguous():
+            new.set_(old.untyped_storage(), old.storage_offset(), old.shape, old.stride())
+
+
+def _same_places(loaded: Any, own: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    if isinstance(loaded, torch.Tensor) and isinstance(own, torch.Tensor):
+        yield loaded, own
+    elif isinstance(loaded, dict) and isinstance(own, dict):
+        for name in loaded.keys() & own.keys():
+            yield from _same_places(loaded[name], own[name])
+    elif isinstance(loaded, (list, tuple)) and isinstance(own, (list, tuple)):
+        for one, other in zip(loaded, own):
+            yield from _same_places(one, other)
+
+
+def fill(tensors: Sequence[torch.Tensor], read_into: Callable[[memoryview], None]) -> None:
+    """The content of each, in this order. Raises what `read_into` raises."""
+    block = torch.empty(0, dtype=torch.uint8)
+    for one in tensors:
+        content = as_bytes(one)
+        if content.device.type == "cpu":
+            if content.numel():
+                read_into(_memory_of(content))
+            continue
+        for piece in torch.split(content, BLOCK_BYTES):
+            if len(block) < len(piece):
+                block = torch.empty(len(piece), dtype=torch.uint8)
+            part = block[: len(piece)]
+            read_into(_memory_of(part))
+            piece.copy_(part)
+
+
+def _memory_of(content: torch.Tensor) -> memoryview:
+    """While the tensor lives."""
+    return memoryview((ctypes.c_ubyte * content.numel()).from_address(content.data_ptr())).cast("B")

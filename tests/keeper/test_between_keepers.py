@@ -109,6 +109,25 @@ def test_a_newcomer_fetches_the_part_of_a_rank() -> None:
     assert content_of(target) == content
 
 
+def test_the_rank_gets_each_piece_as_it_comes_and_the_keeper_holds_the_part() -> None:
+    munge, content = Munge(), os.urandom(2_500_000)
+    source, target = holding(content), Store(1 << 24, 1 << 24)
+    near, far = socket.socketpair()
+    received = bytearray(len(content))
+    with contextlib.closing(Frames(near)) as rank, contextlib.closing(Frames(far)) as onward:
+        with keeper(identity(munge), source) as address:
+            asked = described(source.parts_of(1000, 1)[0])
+            fetching = threading.Thread(
+                target=copier(target, identity(munge)).fetch, args=(KEY, asked, address, onward)
+            )
+            fetching.start()
+            head = rank.receive()
+            rank.receive_into(memoryview(received))
+            fetching.join(30)
+        assert (head["length"], head["checksum"]) == (len(content), "crc32:1")
+    assert (bytes(received), content_of(target)) == (content, content)
+
+
 def test_nothing_of_another_user_is_given() -> None:
     munge = Munge()
     source, target = holding(b"secret"), Store(1000, 1000)
@@ -230,9 +249,14 @@ def test_a_copy_that_breaks_off_leaves_nothing_behind() -> None:
             frames.send({**question, **described_part})
             frames.send_bytes(memoryview(b"x" * 500))
 
-    with listening(half) as address, pytest.raises(OSError, match="after 500 of 1000"):
-        asked = {"length": 1000, "checksum": "crc32:1", "world_size": 2}
-        copier(target, own).fetch(KEY, asked, address)
+    near, far = socket.socketpair()
+    with contextlib.closing(Frames(near)) as rank:
+        with listening(half) as address, pytest.raises(OSError, match="after 500 of 1000"):
+            asked = {"length": 1000, "checksum": "crc32:1", "world_size": 2}
+            copier(target, own).fetch(KEY, asked, address, Frames(far))
+        assert rank.receive()["type"] == "part"
+        with pytest.raises(ConnectionResetError):  # the rank knows that this is no part
+            rank.receive_into(memoryview(bytearray(1000)))
     assert (target.bytes_held, target.jobs()) == (0, [])
 
 

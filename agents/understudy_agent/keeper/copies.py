@@ -133,14 +133,14 @@ class Copier:
     def __init__(self, store: Store, identity: Identity, pace: Pace, wait_seconds: int = WAIT_SECONDS) -> None:
         self._store, self._identity, self._pace, self._wait_seconds = store, identity, pace, wait_seconds
 
-    def fetch(self, key: Key, asked: Message, address: str) -> None:
-        """One part, for a rank that has lost it, as another keeper described it. Raises ProtocolError, NoRoomError and
-        OSError.
+    def fetch(self, key: Key, asked: Message, address: str, onward: Frames | None = None) -> None:
+        """One part, for a rank that has lost it, as another keeper described it. The rank gets each piece as it comes.
+        Raises ProtocolError, NoRoomError and OSError; the latter also where the rank has had the part's beginning.
         """
         frames = connect(address, self._identity, CONNECT_SECONDS)
         with contextlib.closing(frames):
             frames.link.settimeout(IDLE_SECONDS)
-            self._take(frames, key, asked, key.save)
+            self._take(frames, key, asked, key.save, onward)
 
     def follow(self, ward: Ward, ended: threading.Event) -> None:
         """Copies each new part of the ward until `ended`. Never raises."""
@@ -185,21 +185,21 @@ class Copier:
             while len(seen) > KNOWN_MAX:
                 del seen[next(iter(seen))]
 
-    def _take(self, frames: Frames, key: Key, asked: Message, whole: Save | None) -> None:
+    def _take(self, frames: Frames, key: Key, asked: Message, whole: Save | None, onward: Frames | None = None) -> None:
         with self._store.reading(key) as held:
             if held is not None:
                 return
         length, checksum = number(asked, "length", LENGTH_MAX), text(asked, "checksum")
         part = self._store.reserve(key, number(asked, "world_size", RANK_MAX), length, checksum, whole)
         try:
-            self._receive(frames, part)
+            self._receive(frames, part, onward)
         except BaseException:
             self._store.give_up(part)
             raise
         self._store.counts.bytes_received += length
         self._store.finish(part, places=PLACES)
 
-    def _receive(self, frames: Frames, part: Part) -> None:
+    def _receive(self, frames: Frames, part: Part, onward: Frames | None) -> None:
         key = part.key
         frames.send(
             {"type": "get", "user_id": key.user_id, "job_id": key.job_id, "save": list(key.save), "rank": key.rank}
@@ -209,11 +209,21 @@ class Copier:
             raise NoRoomError(f"the other keeper: {str(answer['error'])[:500]}")
         if (answer.get("length"), answer.get("checksum")) != (part.length, part.checksum):
             raise ProtocolError("the other keeper gives another part than it named")
+        if onward is not None:
+            onward.send({"type": "part", **described(part)})
         with memoryview(part.content) as content:
             for at in range(0, part.length, BLOCK_BYTES):
                 piece = content[at : at + BLOCK_BYTES]
-                frames.receive_into(piece)
-                self._pace.note(len(piece))
+                try:
+                    frames.receive_into(piece)
+                    if onward is not None:
+                        onward.link.sendall(piece)
+                except OSError:
+                    if onward is not None:
+                        onward.close()  # the rank has had the beginning: only an end tells it that no more comes
+                    raise
+                if onward is None:
+                    self._pace.note(len(piece))
 
 
 def _objects(message: Message, name: str) -> Sequence[dict[str, Any]]:

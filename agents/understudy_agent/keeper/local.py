@@ -26,7 +26,7 @@ from understudy_agent.keeper.copies import (
     send_part,
 )
 from understudy_agent.keeper.frames import BLOCK_BYTES, ClosedError, Frames, Message, ProtocolError, number, text
-from understudy_agent.keeper.store import NoRoomError, Store
+from understudy_agent.keeper.store import Key, NoRoomError, Store
 from understudy_agent.log import fields, log
 
 COPY_SECONDS_MAX = 600
@@ -59,7 +59,6 @@ class Conversation:
             "copied": self._copied,
             "list": self._list,
             "get": self._get,
-            "fetch": self._fetch,
             "follow": self._follow,
             "restored": self._restored,
             "free": self._free,
@@ -105,8 +104,15 @@ class Conversation:
     def _list(self, _message: Message, job_id: int) -> Message:
         return {"parts": [described(one) for one in self._store.parts_of(self._user_id, job_id)]}
 
-    def _get(self, message: Message, _job_id: int) -> None:
-        send_part(self._frames, self._store, key_of(message, self._user_id))
+    def _get(self, message: Message, _job_id: int) -> Message | None:
+        """Where this keeper does not have it, from the keeper that the rank names."""
+        key = key_of(message, self._user_id)
+        with self._store.reading(key) as held:
+            is_here = held is not None
+        if is_here or "keeper" not in message:
+            send_part(self._frames, self._store, key)
+            return None
+        return self._fetch(message, key)
 
     def _restored(self, message: Message, job_id: int) -> Message:
         attempt = (number(message, "restart_count"), number(message, "launch"))
@@ -144,14 +150,14 @@ class Conversation:
         self._store.counts.bytes_taken += length
         return {"held": self._store.finish(part)}
 
-    def _fetch(self, message: Message, _job_id: int) -> Message:
-        address, key = text(message, "keeper"), key_of(message, self._user_id)
+    def _fetch(self, message: Message, key: Key) -> Message | None:
+        address = text(message, "keeper")
         try:
-            self._keeper.copier.fetch(key, message, address)
+            self._keeper.copier.fetch(key, message, address, self._frames)
         except (OSError, ProtocolError, ClosedError, subprocess.SubprocessError) as error:
             log.warning("keeper_not_reached", extra=fields(address=address, job=key.job_id, error=error))
             return {"error": f"{address}: {error}"[:500]}
-        return {"held": True}
+        return None
 
     def _follow(self, message: Message, job_id: int) -> Message:
         ranks = message.get("ranks")

@@ -115,7 +115,7 @@ class Store:
             self._check_room(key.user_id, length)
             if whole is not None:
                 self._wholes[job] = whole
-            part = Part(key, world_size, checksum, length, mmap.mmap(-1, length), used_at=self._now())
+            part = Part(key, world_size, checksum, length, mmap.mmap(-1, length, mmap.MAP_PRIVATE), used_at=self._now())
             self._parts[key] = part
             self._count(part, length)
             return part

@@ -90,12 +90,14 @@ def _round(side: Side, state: State, number: int) -> dict[str, float]:
     restored = _slowest(time.perf_counter() - begun)
     if _sum_of(state) != before:
         raise SystemExit(f"{type(side).__name__} did not restore what was there")
+    _meet()
+    begun = time.perf_counter()
     _train(side, state, step)
     return {
         "blocked_seconds": blocked,
         "written_seconds": written,
         "restore_seconds": restored,
-        "first_step_after_restore_seconds": _slowest(time.perf_counter() - begun),
+        "first_step_after_restore_seconds": restored + _slowest(time.perf_counter() - begun),
         "steps_lost": reached - step,
     }
 
