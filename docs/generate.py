@@ -122,7 +122,7 @@ KEEPER_KEYS = {
     "port": "port for them, the same on every node",
     "address": "name or address by which other nodes reach it; empty: the node's name",
     "socket": "Unix socket on which ranks of this node connect to it",
-    "bytes_per_second": "how fast it copies from other nodes at most, for all jobs together; not what a restore waits for",
+    "bytes_per_second": "how fast it copies from other nodes at most, for all jobs together; restores have no limit",
     "keep_seconds": "how long it holds the parts of a job of which no process on this node was there",
 }
 
