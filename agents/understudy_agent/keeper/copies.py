@@ -220,7 +220,7 @@ class Copier:
                         onward.link.sendall(piece)
                 except OSError:
                     if onward is not None:
-                        onward.close()  # the rank has had the beginning: only an end tells it that no more comes
+                        onward.close()  # the rank has had the beginning: only an end shows that no more comes
                     raise
                 if onward is None:
                     self._pace.note(len(piece))
