@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 what="${1:-all}"
 packages=(slurmctld slurmd slurm-client munge gcc libc6-dev python3-venv wrk debootstrap iproute2 postgresql rpm openssl prometheus
-  prometheus-alertmanager apache2-bin libapache2-mod-auth-openidc slurmdbd mariadb-server-core chromium fonts-liberation)
+  prometheus-alertmanager apache2-bin libapache2-mod-auth-openidc slurmdbd mariadb-server-core chromium fonts-liberation
+  podman crun)
 
 say() { echo "setup: $* (${SECONDS} s)"; }
 

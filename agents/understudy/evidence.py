@@ -54,7 +54,9 @@ def _place(environment: Mapping[str, str]) -> tuple[str, str, str] | None:
         ask, stacks, answers = (int(one) for one in places[int(environment.get("LOCAL_RANK", "0"))].split(":"))
     except (KeyError, ValueError, IndexError):
         return None
-    ask_, stacks_, answers_ = (f"/proc/{int(seat)}/fd/{one}" for one in (ask, stacks, answers))
+    if seat != "self":  # in a container, this process has inherited them
+        seat = str(int(seat))
+    ask_, stacks_, answers_ = (f"/proc/{seat}/fd/{one}" for one in (ask, stacks, answers))
     return ask_, stacks_, answers_
 
 

@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 
 DESCRIPTOR_VARIABLE = "UNDERSTUDY_RESTART_FD"
 EXIT_WITHOUT_LAUNCHER = 1
+RESTORE_POINT = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
 
 
 def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = None) -> Result:
@@ -56,7 +57,10 @@ def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = 
         _close(_sockets().keys() - before.keys())
         (leave or leave_torch)()
         gc.collect()  # the model of the failed call, above all
-        os.environ.update(seat.next_environment())
+        following = seat.next_environment()
+        for name in RESTORE_POINT:  # that of an earlier launch is not the newest any more
+            os.environ.pop(name, None)
+        os.environ.update(following)
 
 
 def leave_torch() -> None:

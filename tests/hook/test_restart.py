@@ -87,6 +87,29 @@ def test_a_rank_that_failed_goes_on_in_its_process_with_its_next_part(channel: C
     assert "a peer is gone" in errors
 
 
+def test_a_restore_point_of_the_launch_before_is_forgotten(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's TaskProlog set it for the first launch. A newer checkpoint is there, of which the agent is asked."""
+    for name in restart.RESTORE_POINT:
+        monkeypatch.setenv(name, "40")
+    program = """
+import os
+from understudy.restart import restartable
+
+def train():
+    if os.environ["UNDERSTUDY_LAUNCH"] == "0":
+        raise RuntimeError("a peer is gone")
+    return os.environ.get("UNDERSTUDY_RESTORE_STEP"), os.environ.get("UNDERSTUDY_RESTORE_PATH")
+
+print(*restartable(train))
+"""
+    monkeypatch.setenv("UNDERSTUDY_LAUNCH", "0")
+    with start(channel, program) as rank:
+        wait_until_waiting(channel)
+        channel.go_on({"UNDERSTUDY_LAUNCH": "1"})
+        output, errors = rank.communicate(timeout=20)
+    assert (output, rank.returncode) == ("None None\n", 0), errors
+
+
 def test_a_rank_that_waits_ends_with_its_seat(channel: Channel) -> None:
     with start(channel) as rank:
         wait_until_waiting(channel)

@@ -28,6 +28,8 @@ class LocalGang(Gang):
     def __init__(self, home: Path) -> None:
         super().__init__(home, Path(sys.executable))
         self._launcher: subprocess.Popen[bytes] | None = None
+        self.before: Sequence[str] = ()
+        """A command that runs the launcher."""
         commands = home / "bin"
         commands.mkdir()
         for name in ("srun", "scancel", "scontrol"):
@@ -57,9 +59,10 @@ class LocalGang(Gang):
             **variables,
         }
         words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
+        run = (sys.executable, "-P", "-m", "understudy_agent.launch")
         with (self.home / "output").open("wb") as output:
             self._launcher = subprocess.Popen(
-                ["prlimit", f"--nofile={files}", "--", sys.executable, "-P", "-m", "understudy_agent.launch", *words],
+                [*self.before, "prlimit", f"--nofile={files}", "--", *run, *words],
                 env=environment,
                 cwd=self.home,
                 stdout=output,

@@ -82,6 +82,8 @@ def test_the_hook_finds_its_place_by_its_local_rank() -> None:
         f"/proc/{seat}/fd/{stacks}",
         f"/proc/{seat}/fd/{answers}",
     )
+    inherited = {"UNDERSTUDY_EVIDENCE": "self,3:4:5,3:4:5", "LOCAL_RANK": "1"}  # in a container
+    assert hook._place(inherited) == tuple(f"/proc/self/fd/{number}" for number in (3, 4, 5))
     for odd in ("", "x", "1,2", f"{seat},7:8", variable.replace(":", ";")):
         assert hook._place({"UNDERSTUDY_EVIDENCE": odd, "LOCAL_RANK": "2"}) is None
     assert hook._place({}) is None

@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -82,6 +82,11 @@ class Places:
         places = (f"{one.asked}:{one.stacks}:{one.answers}" for one in self._places[:count])
         return ",".join((str(os.getpid()), *places))
 
+    def descriptors(self, local_rank: int) -> list[int]:
+        """Of one rank, for a process that cannot open them through this one; none where no files are left."""
+        here = self._places[local_rank : local_rank + 1]
+        return [descriptor for one in here for descriptor in (one.asked, one.stacks, one.answers)]
+
     def close(self) -> None:
         for one in self._places:
             for descriptor in (one.asked, one.ask, one.stacks, one.answers):
@@ -122,6 +127,8 @@ class Collection:
     environment: Mapping[str, str]
     helpers: set[int]
     """Gets the processes that it starts."""
+    roots: Callable[[int], list[int]] = lambda pid: [pid]
+    """Of a rank's process: those of which the rank consists, with all below these."""
     begun: float = field(default_factory=time.monotonic)
     _found: dict[int, dict[str, Any]] = field(default_factory=dict)
     _thread: threading.Thread | None = None
@@ -143,7 +150,7 @@ class Collection:
     def _run(self) -> None:
         here = self.here
         places = self.places.ask(here.count)
-        processes = {pid: [pid, *below(pid)[: PROCESSES_MAX - 1]] for pid in here.processes.values()}
+        processes = {pid: self._processes_of(pid)[:PROCESSES_MAX] for pid in here.processes.values()}
         asked = {root: [pid for pid in pids if catches(pid, STACKS_SIGNAL)] for root, pids in processes.items()}
         for pid in (pid for pids in asked.values() for pid in pids):
             with contextlib.suppress(OSError):
@@ -158,6 +165,9 @@ class Collection:
             if not self._found[local_rank].get("entered"):
                 self._note(local_rank, **recorded_in_file(self.environment, here.first + local_rank, here.since))
         self._spy({one: here.processes[one] for one in without if one in here.processes})
+
+    def _processes_of(self, pid: int) -> list[int]:
+        return [one for root in self.roots(pid) for one in (root, *below(root))]
 
     def _note(self, local_rank: int, **what: object) -> None:
         found = self._found.get(local_rank, {"rank": self.here.first + local_rank})

@@ -15,6 +15,7 @@ from pathlib import Path
 from understudy_agent.launch import srun_options
 from understudy_agent.launch.binding import Binding, CpuBind, cpus_of_task, gpus_of_task, is_cyclic, parse_cpu_bind
 from understudy_agent.launch.case import OutOfSpares, Rules
+from understudy_agent.launch.container import ContainerError, parse_container
 from understudy_agent.launch.first_check import COMMAND, SECONDS_MAX
 from understudy_agent.launch.ports import port_range
 from understudy_agent.launch.rank_output import PATH_CODES
@@ -123,6 +124,15 @@ def parse(arguments: Sequence[str] | None) -> Options:
         raise UsageError("--launches-without-progress: at least 1")
     if given.hang_seconds < 0:
         raise UsageError(f"--hang-seconds {given.hang_seconds:g}: above 0")
+    try:
+        contained = parse_container(command) is not None
+    except ContainerError as error:
+        raise UsageError(str(error)) from error
+    if contained and given.torchrun:
+        raise UsageError(
+            f"--torchrun with {command[0]}: the launcher starts each rank in a container of its own; leave --torchrun "
+            "out, or start the seats in a container (--srun-args)"
+        )
     if given.in_process and given.torchrun:
         raise UsageError(
             "--in-process with --torchrun: torchrun always starts new worker processes; leave one of the two out"

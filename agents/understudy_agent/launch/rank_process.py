@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.rank_output import Relay, Stream
-
-
-def start_rank(
-    arguments: Sequence[str], environment: dict[str, str], channel: Channel | None, relays: Sequence[Relay] = ()
-) -> int:
-    """Returns its process id. Raises OSError."""
-    if channel is None:
-        return start_process(arguments, environment, relays=relays)
-    environment = {**environment, DESCRIPTOR_VARIABLE: str(channel.descriptor)}
-    pid = start_process(arguments, environment, (channel.descriptor,), relays)
-    channel.close_rank_end()
-    return pid
 
 
 def start_process(
@@ -42,6 +30,32 @@ def start_process(
     )
     program.returncode = 0  # Python does not wait for it: the seat collects all its children in one place
     return program.pid
+
+
+def start_process_with(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    descriptors: Sequence[int],
+    first: int,
+    relays: Sequence[Relay] = (),
+) -> int:
+    """As `start_process`, but the process has these descriptors as `first`, `first` + 1, …"""
+    ends = {1 if one.stream is Stream.OUTPUT else 2: one.write_end for one in relays}
+    wanted = ends | {first + place: descriptor for place, descriptor in enumerate(descriptors)}
+    # Copies, so that none is overwritten before it is in its place.
+    copies = {number: fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, first + len(wanted)) for number, one in wanted.items()}
+    actions = [(os.POSIX_SPAWN_DUP2, copy, number) for number, copy in copies.items()]
+    try:
+        return os.posix_spawnp(
+            arguments[0],
+            list(arguments),
+            dict(environment),
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *actions],
+            setpgroup=0,
+        )
+    finally:
+        for copy in copies.values():
+            os.close(copy)
 
 
 @contextlib.contextmanager

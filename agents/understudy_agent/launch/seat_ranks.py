@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from understudy_agent.launch import command as commands
 from understudy_agent.launch.binding import Binding, BindingError, NodeBinding
-from understudy_agent.launch.channel import Channel
-from understudy_agent.launch.evidence import EVIDENCE_VARIABLE, Collection, Places, RanksHere
+from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
+from understudy_agent.launch.evidence import Collection, Places, RanksHere
 from understudy_agent.launch.greeting import node_name
+from understudy_agent.launch.rank_container import starter_for
 from understudy_agent.launch.rank_output import Console, OutputOptions, Outputs, Relay, path_of
-from understudy_agent.launch.rank_process import bound_to, exit_status_of, start_rank
+from understudy_agent.launch.rank_process import bound_to, exit_status_of
 from understudy_agent.launch.task import Part, rank_environment
 from understudy_agent.launch.tree import kill_tree, parents
 from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
@@ -65,15 +66,16 @@ class Ranks:
         binding: Binding = UNBOUND,
     ) -> None:
         """`restartable`: ranks may continue in the next launch, where their program can."""
-        self._command = list(command)
         self._selector = selector
         self._restartable = restartable
+        self._name = command[0] if command else ""
         self._pool = WarmPool(selector, preload)
         self._binding = NodeBinding(binding)
         self._ranks: dict[int, int] = {}  # process id → local rank
         self._channels: dict[int, Channel] = {}  # process id → its channel, where it may continue in the next launch
         self._torchrun = False
         self._places = Places()
+        self._starter = starter_for(command, self._places)
         self._output = output
         self._outputs = Outputs(output, Console())
         self._part: Part | None = None
@@ -86,10 +88,10 @@ class Ranks:
 
     def prepare(self, processes: int, torchrun: bool) -> None:
         """Starts warm interpreters for a later launch."""
-        program = commands.parse_python(self._command)
+        program = self._starter.python
         if program is not None and not torchrun and not self._ranks:
             with contextlib.suppress(BindingError):  # the ranks report it
-                self._pool.start(processes, program, self._open_channel, self._outputs, self._binding)
+                self._pool.start(processes, program, self._starter, self._open_channel, self._outputs, self._binding)
 
     def warm(self, interpreter: WarmInterpreter) -> bool:
         """Whether all interpreters are ready now, or have failed."""
@@ -102,25 +104,26 @@ class Ranks:
     def start(self, part: Part) -> Start:
         self._torchrun = part.torchrun
         self._part, self._started_at = part, time.time()
-        places = self._places.variable(part.meeting.processes)
         kept = {local_rank: pid for pid, local_rank in self._ranks.items()}
         usable = self._pool.usable()
         count = 1 if part.torchrun else part.meeting.processes
         warm = len(usable) == count
         failed: list[Exit] = []
         for local_rank in range(count):
-            environment = rank_environment(os.environ, part, local_rank) | {EVIDENCE_VARIABLE: places}
+            environment = rank_environment(os.environ, part, local_rank)
             try:
                 if not part.torchrun:
                     environment |= self._binding.variables(count, local_rank)
                 cpus = self._binding.cpus(count, local_rank)
+                before = (2 if warm else 0) + (1 if self._restartable else 0)
+                environment = self._starter.environment(environment, part.meeting.processes, before)
             except BindingError as error:
                 sys.stderr.write(f"understudy: {node_name()}: {error}\n")
                 failed.append(Exit(local_rank, USAGE_STATUS))
                 continue
             if local_rank in kept:
                 self._outputs.speak_for(self._outputs.of(kept[local_rank]), environment)
-                self._channels[kept[local_rank]].go_on(environment)
+                self._channels[kept[local_rank]].go_on(self._starter.to_running(environment))
             elif warm:
                 self._start_warm(usable[local_rank], local_rank, environment)
             else:
@@ -139,15 +142,20 @@ class Ranks:
         channel, relays = self._open_channel(), self._outputs.open()
         self._outputs.speak_for(relays, environment)
         try:
-            arguments = self._command
+            arguments = self._starter.command
             if part.torchrun:
                 output = [path_of(one, environment) for one in self._output.torchrun]
-                arguments = commands.torchrun(self._command, part.meeting, output)
-            pid = start_rank(arguments, environment, channel, relays)
+                arguments = commands.torchrun(arguments, part.meeting, output)
+            inherited = [channel.descriptor] if channel else []
+            for number in self._starter.numbers(inherited):
+                environment[DESCRIPTOR_VARIABLE] = str(number)
+            pid = self._starter.start(arguments, environment, inherited, relays, local_rank)
+            if channel is not None:
+                channel.close_rank_end()
         except OSError as error:
             for one in relays:
                 one.started()
-            sys.stderr.write(f"understudy: {node_name()}: cannot start {self._command[0]}: {error.strerror}\n")
+            sys.stderr.write(f"understudy: {node_name()}: cannot start {self._name}: {error.strerror}\n")
             return [Exit(local_rank, exit_status_of(error))]
         self._ranks[pid] = local_rank
         self._outputs.started(pid, relays)
@@ -158,6 +166,7 @@ class Ranks:
     def close(self, seconds: float) -> None:
         """Waits until all that was written is passed on, for a while."""
         self._outputs.finish(seconds)
+        self._starter.close(seconds)
         self._places.close()
 
     def collect(self) -> Collection | None:
@@ -173,6 +182,7 @@ class Ranks:
             self._places,
             os.environ,
             self.helpers,
+            roots=self._starter.roots,
         )
         collection.start()
         return collection
@@ -233,6 +243,7 @@ class Ranks:
             can_go_on = channel is not None and channel.restartable
             waiting = can_go_on and channel is not None and channel.waiting
             if not can_go_on or (late and not waiting):
-                kill_tree(pid)
+                for root in self._starter.roots(pid):
+                    kill_tree(root)
             left = left and waiting
         return left

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.protocol import SECRET_VARIABLE, Message, number, text
 
-_RESTORE_POINT = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
+RESTORE_POINT = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
 """Slurm's TaskProlog asked for these when the seat started. For a later launch the answer may be another."""
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
@@ -62,10 +62,10 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
         found |= threads_of_rank(environment, meeting.processes)
     removed = _SET_BY_TORCHRUN if part.torchrun else ()
     if part.launch > 0:
-        removed = (*removed, *_RESTORE_POINT)
+        removed = (*removed, *RESTORE_POINT)
     found = {name: value for name, value in found.items() if name not in removed}
     if part.launch > 0 and part.restore is not None:
-        found |= dict(zip(_RESTORE_POINT, map(str, part.restore), strict=True))
+        found |= dict(zip(RESTORE_POINT, map(str, part.restore), strict=True))
     return found
 
 

@@ -41,7 +41,8 @@ def _wait() -> tuple:  # type: ignore[type-arg]
         line = pipe.readline()
     if not line:
         os._exit(0)  # the seat is gone, or does not need this interpreter
-    os.environ.clear()
+    if not os.environ.get("UNDERSTUDY_CONTAINER"):  # there, the image's own variables stay
+        os.environ.clear()
     os.environ.update(json.loads(line))
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

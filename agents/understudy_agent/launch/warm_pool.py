@@ -11,17 +11,17 @@ import os
 import selectors
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from understudy_agent.launch.binding import NodeBinding
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.command import PythonProgram
 from understudy_agent.launch.protocol import SECRET_VARIABLE
+from understudy_agent.launch.rank_container import WARM_PROGRAM, Starter
 from understudy_agent.launch.rank_output import Outputs, Relay
-from understudy_agent.launch.rank_process import bound_to, start_process
-from understudy_agent.launch.task import threads_of_rank
+from understudy_agent.launch.rank_process import bound_to
+from understudy_agent.launch.task import RESTORE_POINT, threads_of_rank
 
-_WARM_PROGRAM = Path(__file__).with_name("warm.py")
+_NOT_YET = (SECRET_VARIABLE, *RESTORE_POINT)
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class WarmInterpreter:
     go: int
     """It reads its environment from this pipe, and becomes a rank."""
     channel: Channel | None
+    channel_number: int = 0
+    """Of the channel's descriptor, in the interpreter."""
     relays: Sequence[Relay] = ()
     failed: str | None = None
     is_ready: bool = False
@@ -43,11 +45,13 @@ class WarmPool:
         self._selector = selector
         self._preload = preload
         self._interpreters: list[WarmInterpreter] = []
+        self._started_by: Starter
 
     def start(
         self,
         count: int,
         program: PythonProgram,
+        starter: Starter,
         open_channel: Callable[[], Channel | None],
         outputs: Outputs,
         binding: NodeBinding,
@@ -55,10 +59,13 @@ class WarmPool:
         """Does nothing where there are some already. Raises OSError and BindingError."""
         if not self._preload or self._interpreters:
             return
-        threads = threads_of_rank(os.environ, count)
+        self._started_by = starter
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_YET}
+        environment |= threads_of_rank(os.environ, count)
         for local_rank in range(count):
+            relays, channel = outputs.open(), open_channel()
             with bound_to(binding.cpus(count, local_rank)):
-                interpreter = _start(program, self._preload, open_channel(), outputs.open(), threads)
+                interpreter = self._start(program, environment, local_rank, channel, relays)
             outputs.started(interpreter.pid, interpreter.relays)
             self._interpreters.append(interpreter)
             self._selector.register(interpreter.ready, selectors.EVENT_READ, interpreter)
@@ -90,28 +97,32 @@ class WarmPool:
         """From now on it is a rank, and not one of the pool."""
         self._interpreters.remove(interpreter)
         if interpreter.channel is not None:
-            environment = {**environment, DESCRIPTOR_VARIABLE: str(interpreter.channel.descriptor)}
+            environment = {**environment, DESCRIPTOR_VARIABLE: str(interpreter.channel_number)}
         with contextlib.suppress(BrokenPipeError):  # it has ended meanwhile: the seat sees its exit
-            os.write(interpreter.go, json.dumps(environment).encode() + b"\n")
+            os.write(interpreter.go, json.dumps(self._started_by.to_running(environment)).encode() + b"\n")
         os.close(interpreter.go)
 
-
-def _start(
-    program: PythonProgram, preload: str, channel: Channel | None, relays: Sequence[Relay], threads: Mapping[str, str]
-) -> WarmInterpreter:
-    """`threads`: what libraries read while they are imported. Raises OSError."""
-    ready_read, ready_write = os.pipe()
-    go_read, go_write = os.pipe()
-    kind = "module" if program.module else "script"
-    arguments = [
-        *(program.interpreter, *program.flags, str(_WARM_PROGRAM), str(ready_write), str(go_read)),
-        *(preload, kind, program.target, *program.arguments),
-    ]
-    environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE} | dict(threads)
-    inherited = (ready_write, go_read, *([channel.descriptor] if channel else []))
-    pid = start_process(arguments, environment, inherited, relays)
-    os.close(ready_write)
-    os.close(go_read)
-    if channel is not None:
-        channel.close_rank_end()
-    return WarmInterpreter(pid, ready_read, go_write, channel, relays)
+    def _start(
+        self,
+        program: PythonProgram,
+        environment: Mapping[str, str],
+        local_rank: int,
+        channel: Channel | None,
+        relays: Sequence[Relay],
+    ) -> WarmInterpreter:
+        """Raises OSError."""
+        ready_read, ready_write = os.pipe()
+        go_read, go_write = os.pipe()
+        inherited = [ready_write, go_read, *([channel.descriptor] if channel else [])]
+        ready, go, *of_channel = self._started_by.numbers(inherited)
+        kind = "module" if program.module else "script"
+        arguments = [
+            *(program.interpreter, *program.flags, str(WARM_PROGRAM), str(ready), str(go)),
+            *(self._preload, kind, program.target, *program.arguments),
+        ]
+        pid = self._started_by.start(arguments, environment, inherited, relays, local_rank)
+        os.close(ready_write)
+        os.close(go_read)
+        if channel is not None:
+            channel.close_rank_end()
+        return WarmInterpreter(pid, ready_read, go_write, channel, next(iter(of_channel), 0), relays)
