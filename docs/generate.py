@@ -627,6 +627,68 @@ READ_FROM = {
 """Where a signal is read → where its form is taken from, and whether it was tried on hardware."""
 
 
+READINGS_INTRODUCTION = """\
+## Readings of NVML
+What the agent reads of each GPU, as the fake NVML of the tests answers it for V100, A100, H100, H200, B200, GB200 and
+L40S, and for an H100 with one driver each of R525, R535, R550, R570, R580 and R590. What a kind of GPU or a driver does
+not answer is unknown, and has no consequence. The fake follows NVIDIA's documents: **no reading was compared with a
+real GPU yet**. `make hardware` does that, where there is one.
+"""
+
+UNITS = {
+    "celsius": "°C",
+    "watts": "W",
+    "mhz": "MHz",
+    "percent": "%",
+    "bytes": "bytes",
+    "seconds": "s, a sum",
+}
+"""By how the name of a field ends."""
+
+NUMBERED = {
+    "recovery_action": "number of `nvmlDeviceGpuRecoveryAction_t`",
+    "clock_event_reasons": "bits `nvmlClocksEventReason...`",
+    "ecc_uncorrected": "count, since the driver was loaded",
+    "ecc_corrected": "count, since the driver was loaded",
+    "remapped_rows_uncorrectable": "rows, in the GPU's life",
+    "remapped_rows_pending": "yes or no",
+    "remapped_rows_failed": "yes or no",
+    "pcie_generation": "generation",
+    "pcie_generation_max": "generation",
+    "pcie_width": "lanes",
+    "pcie_width_max": "lanes",
+    "pcie_replays": "count",
+    "nvlinks": "links that are up",
+    "nvlink_errors": "count, of all links that are up",
+    "fabric_state": "number of `nvmlGpuFabricState_t`",
+    "fabric_status": "number of `nvmlReturn_t`",
+    "fabric_health": "bits `NVML_GPU_FABRIC_HEALTH_MASK_...`",
+    "sram_threshold_exceeded": "yes or no",
+    "memory_banks_low": "banks",
+    "memory_banks_spent": "banks",
+    "retired_pages": "pages, in the GPU's life",
+    "retired_pages_pending": "yes or no",
+}
+
+
+def _readings() -> list[str]:
+    recorded = json.loads((HERE.parent / "tests" / "data" / "readings.json").read_bytes())
+    head = "| fields of `/v1/nodes/{node}` | unit | read each | not answered by | answered from driver (H100) on |"
+    return [*READINGS_INTRODUCTION.splitlines(), "", head, "|---|---|---|---|---|", *map(_reading, recorded)]
+
+
+def _reading(one: dict[str, Any]) -> str:
+    fields = ", ".join(f"`{name}`" for name in one["fields"])
+    units = ", ".join(dict.fromkeys(_unit(name) for name in one["fields"]))
+    every = f"{one['every_seconds']:g} s" if one["every_seconds"] else "sample (2 s)"
+    since = f"R{one['since'].partition('.')[0]}" if one["since"] else "none"
+    return f"| {fields} | {units} | {every} | {', '.join(one['not_by'])} | {since} |"
+
+
+def _unit(name: str) -> str:
+    return NUMBERED.get(name) or UNITS.get(name.rpartition("_")[2], "text")
+
+
 def signal_table() -> str:
     measured = json.loads((HERE.parent / "tests" / "data" / "signals.json").read_bytes())
     lines = [
@@ -643,6 +705,8 @@ def signal_table() -> str:
         "| read from | signal | injected | found by rule | node becomes | action | after |",
         "|---|---|---|---|---|---|---|",
         *(_measured_signal(one) for one in measured["signals"]),
+        "",
+        *_readings(),
         "",
         *_healthy_day(measured["day"]),
         "",

@@ -11,9 +11,11 @@ from tests.hardware import __main__ as entry
 from tests.hardware import parts
 from tests.hardware.__main__ import markdown, write
 from tests.hardware.differences import differences, driver_like, shape_of
+from tests.hardware.fake_readings import fake_readings, recorded
 from tests.hardware.parts import NotPossibleError, Part, read_fake, run_part
 from tests.hardware.readings import GpuRead, NodeRead, Read
-from tests.testbed.fake_nvml import A100, B200, GB200, H100, H200, L40S
+from tests.signals.virtual_node import FIELDS_EVERY
+from tests.testbed.fake_nvml import A100, B200, GB200, H100, H200, L40S, SHAPES
 from understudy_agent.sample.nvml import READINGS
 
 
@@ -102,6 +104,14 @@ def test_every_reading_of_a_fake_gpu_is_in_the_report_with_its_time(monkeypatch:
     assert "driver 535.183.06, 1 GPUs" in lines
     assert "- none" in lines
     assert values["differences"] == []
+
+
+@pytest.mark.integration
+def test_the_documents_have_which_gpus_and_drivers_of_the_fake_answer_each_reading() -> None:
+    found = fake_readings()
+    assert found == recorded(), "python -m tests.hardware.fake_readings"
+    assert {name for one in found for name in one.fields} == {name for names in FIELDS_EVERY.values() for name in names}
+    assert all(len(one.not_by) < len(SHAPES) for one in found), "no GPU of the fake answers it: it is not tested"
 
 
 @pytest.mark.integration

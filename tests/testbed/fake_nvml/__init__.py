@@ -94,6 +94,7 @@ class FakeGpu:
     serial: str
     name: str = "NVIDIA H100 80GB HBM3"
     board_part_number: str | None = "692-2G520-0200-000"
+    vbios: str | None = "96.00.74.00.01"
     result: int = 0  # NVML error code that every call about this GPU returns
     temperature_celsius: int | None = 58
     power_milliwatts: int | None = 612_000
@@ -145,7 +146,7 @@ def failing(**results: int) -> str:
     return ",".join(f"{name.replace('field_', 'field.')}:{result}" for name, result in results.items())
 
 
-TEXTS = ("uuid", "bus_id", "serial", "name", "board_part_number", "errors")
+TEXTS = ("uuid", "bus_id", "serial", "name", "board_part_number", "vbios", "errors")
 IDENTITY = ("uuid", "bus_id", "serial", "name", "board_part_number")
 EVENTS_KEPT = 100
 _DRIVER, _ERRORS = "driver_version=", "errors="

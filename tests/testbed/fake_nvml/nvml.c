@@ -115,9 +115,9 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "retired_pages", "retired_pages_pending",
 };
 
-enum text { UUID, BUS_ID, SERIAL, NAME, BOARD_PART_NUMBER, TEXT_COUNT };
+enum text { UUID, BUS_ID, SERIAL, NAME, BOARD_PART_NUMBER, VBIOS, TEXT_COUNT };
 
-static const char *const TEXTS[TEXT_COUNT] = {"uuid", "bus_id", "serial", "name", "board_part_number"};
+static const char *const TEXTS[TEXT_COUNT] = {"uuid", "bus_id", "serial", "name", "board_part_number", "vbios"};
 
 struct gpu {
     unsigned char given[NUMBER_COUNT];
@@ -526,6 +526,10 @@ int nvmlDeviceGetSerial(struct device *device, char *buffer, unsigned int length
 
 int nvmlDeviceGetBoardPartNumber(struct device *device, char *buffer, unsigned int length) {
     return read_text(device, BOARD_PART_NUMBER, buffer, length);
+}
+
+int nvmlDeviceGetVbiosVersion(struct device *device, char *buffer, unsigned int length) {
+    return read_text(device, VBIOS, buffer, length);
 }
 
 int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info) {
