@@ -1,4 +1,5 @@
-"""Reads files of a checkpoint back, or copies them, and says whether they are what was written. Runs as its owner.
+"""Reads files of a checkpoint back, copies or deletes them, and says whether they are what was written. Runs as its
+owner.
 
 The agent starts it as a process of its own (`readbacks.py`), with the task on its standard input and the result on its
 standard output. It imports nothing but the standard library, and `xxhash` where that is installed.
@@ -36,6 +37,9 @@ MANIFEST_BYTES_MAX = 64 << 20
 HEADER_BYTES_MAX = 100_000_000  # safetensors' own limit
 WRITTEN_AFTER_SECONDS = 300.0
 """By which a file may be younger than its announcement: clocks of file servers differ."""
+
+PIN = ".keep"
+"""Of a checkpoint's folder, a file that keeps it from being deleted; beside a checkpoint of one file, with its name."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -154,16 +158,16 @@ def read_back(task: dict[str, Any]) -> dict[str, str]:
             "why": f"it needs more than {MEMORY_BYTES_MAX >> 20} MiB of memory to look through",
         }
     except OSError as error:
-        return {
-            "outcome": "unseen",
-            "why": f"{error.strerror or type(error).__name__}: {error.filename or task['path']}",
-        }
+        place = task["copy_to"] if error.errno in FULL else task["path"]
+        return {"outcome": "unseen", "why": f"{error.strerror or type(error).__name__}: {error.filename or place}"}
 
 
 def _read_all(task: dict[str, Any]) -> str:
     path, pace = Path(task["path"]), Pace(task["bytes_per_second"])
     if not path.parent.is_dir():
         raise Finding("unseen", f"{path.parent} is not there: the file system may not be mounted")
+    if task.get("delete"):
+        return _delete(path, task["files"], task["whole"])
     if task.get("copy_to"):
         for one in task["files"]:
             _copy_file(path / one["file"], Path(task["copy_to"]) / one["file"], one, pace)
@@ -211,6 +215,8 @@ def _copy_file(source: Path, target: Path, announced: dict[str, Any], pace: Pace
                 value = _copy_content(reading, writing, announced, 0, pace)
             if value != _value_of(announced):
                 raise Finding("bad", f"{source} has the checksum {value}, {announced['checksum']} was announced")
+            times = os.fstat(reading)
+            os.utime(writing, ns=(times.st_atime_ns, times.st_mtime_ns))  # it was not written later
             os.fsync(writing)
         finally:
             os.close(writing)
@@ -227,6 +233,47 @@ def _copy_file(source: Path, target: Path, announced: dict[str, Any], pace: Pace
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _delete(path: Path, announced: Sequence[dict[str, Any]], also: bool) -> str:
+    """Looks whether all files can go, and deletes them if `also`: then some may be gone, from a time before."""
+    pin = next((one for one in (path / PIN, path.with_name(path.name + PIN)) if os.path.lexists(one)), None)
+    if pin is not None:
+        raise Finding("unseen", f"{pin} pins it")
+    there = [path / one["file"] for one in announced if not (also and not os.path.lexists(path / one["file"]))]
+    for one in announced:
+        if path / one["file"] in there:
+            _check_deletable(path / one["file"], one)
+    if not also:
+        return "deletable"
+    for place in there:
+        place.unlink(missing_ok=True)
+    for folder in sorted({parent for place in there for parent in _folders(place, path)}, reverse=True):
+        with contextlib.suppress(OSError):  # other files are in it
+            folder.rmdir()
+    return "deleted"
+
+
+def _check_deletable(place: Path, announced: dict[str, Any]) -> None:
+    """Raises Finding for anything but the file that was announced."""
+    try:
+        found = place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise Finding("lost", f"{place} is not there") from None
+    what = "" if stat.S_ISREG(found.st_mode) else "is no file"
+    if found.st_uid != os.geteuid():
+        what = "belongs to another user"
+    elif not what and found.st_size != announced["size_bytes"]:
+        what = f"has {found.st_size} bytes, {announced['size_bytes']} were announced"
+    elif not what and found.st_mtime > announced["at"] + WRITTEN_AFTER_SECONDS:
+        what = "was written again after it was announced"
+    if what:
+        raise Finding("suspect", f"{place} {what}")
+
+
+def _folders(place: Path, path: Path) -> list[Path]:
+    """Of a file, within the checkpoint's own folder."""
+    return [one for one in place.parents if one.is_relative_to(path)]
 
 
 def _copy_content(reading: int, writing: int, announced: dict[str, Any], begun: int, pace: Pace) -> str:

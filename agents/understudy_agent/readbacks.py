@@ -1,4 +1,5 @@
-"""Reads checkpoints back for the control plane, one after another, each in a process with its owner's rights alone.
+"""Reads checkpoints back for the control plane, copies and deletes them, one after another, each in a process with its
+owner's rights alone.
 
 A task comes with the answer to a report, and its result goes with the next reports until it has another task. Never as
 root: a link that a user has made would lead it anywhere. What cannot be read as the owner is not read.

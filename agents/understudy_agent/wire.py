@@ -691,6 +691,8 @@ class ReadBackOutcome(WireEnum):
     LOST = "lost"  # not there, while its folder is
     UNSEEN = "unseen"  # cannot be read from this node as its owner, or not be copied
     COPIED = "copied"  # every byte, and it is what was written, as far as checksums say
+    DELETABLE = "deletable"  # its files are what was announced, and nobody has pinned them
+    DELETED = "deleted"
     UNKNOWN = "unknown"
 
 
@@ -766,6 +768,7 @@ class ReadBack(msgspec.Struct, frozen=True):
     bytes_per_second: float
     look_for_nan: bool = False  # in tensors of safetensors files, where every byte is read
     copy_to: str = ""  # in place of `path` for a copy of the files; empty: nothing is copied
+    delete: bool = False  # the files, where `whole`; else it is only looked whether they can be
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -80,7 +80,9 @@ from understudy_controlplane.notify.notifier import Notifier
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.pruner import Pruner
+from understudy_controlplane.recover.agent_work import AgentTasks, AgentWork
 from understudy_controlplane.recover.copier import Copier
+from understudy_controlplane.recover.deleter import Deleter, View
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
@@ -195,8 +197,7 @@ class Core:
     stores: Stores
     launchers: Launchers
     reports: ReportDependencies
-    verifier: Verifier
-    copier: Copier
+    agent_work: list[AgentWork]
 
 
 def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
@@ -211,7 +212,16 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     loop = _loop(current, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
-    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, verifier, restore_points.forget)
+    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
+    deleter = Deleter(
+        stores.checkpoints,
+        lambda: current.config.checkpoints,
+        clock,
+        restore_points,
+        View(lambda: loop.pulse.snapshot, directory.find, lambda: copier.rows() | verifier.rows()),
+    )
+    agent_work: list[AgentWork] = [copier, deleter, verifier]
+    tasks = AgentTasks(agent_work)
     reports = ReportDependencies(
         cluster=cluster,
         telemetry=telemetry,
@@ -225,8 +235,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         looker=restore_points.looker,
         place=restore_points.place,
         note_run=restore_points.note_run,
-        read_back=copier.task,
-        take_read_back=copier.take,
+        read_back=tasks.task,
+        take_read_back=tasks.take,
         checkpoints_deleted=restore_points.forget,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
@@ -235,7 +245,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         refusals=Refusals(loop.pulse.meters),
         kernel_log=config.xid.rows.kernel_log,
     )
-    return Core(current, loop, telemetry, stores, launchers, reports, verifier, copier)
+    return Core(current, loop, telemetry, stores, launchers, reports, agent_work)
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
@@ -263,8 +273,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     parts: list[Part] = [
         loop,
         Pruner(RetentionStore(engine), lambda: current.config.retention, clock),
-        core.verifier,
-        core.copier,
+        *core.agent_work,
         notifier,
         ReportWriter(reads, notifier.add),
         audit,
@@ -469,7 +478,7 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
     return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
 
 
-Part = Loop | Pruner | Verifier | Copier | Notifier | ReportWriter | AuditWriter | AuditSyslog
+Part = Loop | Pruner | AgentWork | Notifier | ReportWriter | AuditWriter | AuditSyslog
 """What runs on a thread of its own."""
 
 

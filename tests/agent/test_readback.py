@@ -241,9 +241,45 @@ def test_what_was_written_is_copied_whole(saved: Saved) -> None:
     assert saved.copy() == {"outcome": "copied", "why": ""}
     assert saved.copied() == {one["file"]: (saved.path / one["file"]).read_bytes() for one in saved.announced}
     assert stat.S_IMODE((saved.target / "__0_0.distcp").stat().st_mode) == 0o640
-    before = (saved.target / "__0_0.distcp").stat().st_mtime_ns
+    before = (saved.target / "__0_0.distcp").stat().st_ino
     assert saved.copy()["outcome"] == "copied"
-    assert (saved.target / "__0_0.distcp").stat().st_mtime_ns == before, "what is there is not copied again"
+    assert (saved.target / "__0_0.distcp").stat().st_ino == before, "what is there is not copied again"
+
+
+def test_a_copy_that_was_made_long_after_its_original_is_not_suspect(saved: Saved) -> None:
+    """Its files were not written again: they have the time of the original."""
+    long_ago = time.time() - 7200
+    for one in saved.announced:
+        one["at"] = long_ago
+        os.utime(saved.path / one["file"], (long_ago, long_ago))
+    shutil.copy(saved.path / ".metadata", saved.path.parent)
+    assert saved.copy()["outcome"] == "copied"
+    saved.path = saved.target
+    shutil.copy(saved.path.parents[1] / "run" / ".metadata", saved.path)
+    assert saved.read() == {"outcome": "read", "why": ""}
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_harms_neither_the_checkpoint_nor_the_copies_that_are_there(saved: Saved) -> None:
+    """The next one is copied when there is room again."""
+    saved.target.parent.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(saved.target.parent)], check=True)
+    try:
+        older = saved.target.parent / "older"
+        older.write_bytes(noise(9))
+        for _ in range(2):
+            assert saved.copy() == {
+                "outcome": "unseen",
+                "why": f"No space left on device: {saved.target}",
+            }
+        assert saved.read()["outcome"] == "read"
+        assert older.read_bytes() == noise(9)
+        assert [one.name for one in saved.target.iterdir()] == ["__0_0.distcp"], "what is whole, and no part of a file"
+        subprocess.run(["mount", "-o", "remount,size=10m", str(saved.target.parent)], check=True)
+        assert saved.copy()["outcome"] == "copied"
+    finally:
+        subprocess.run(["umount", str(saved.target.parent)], check=True)
 
 
 @pytest.mark.parametrize("left", ["its beginning", "another one's", "more"])

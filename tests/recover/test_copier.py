@@ -18,7 +18,8 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Attempt, RankPlace
-from understudy_controlplane.recover.copier import OFFERED_SECONDS_MAX, Copier
+from understudy_controlplane.recover.agent_work import OFFERED_SECONDS_MAX, AgentTasks
+from understudy_controlplane.recover.copier import Copier
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -46,7 +47,8 @@ class Site:
 
     def start(self) -> None:
         """The control plane, also again."""
-        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.verifier, self.points.forget)
+        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget)
+        self.tasks = AgentTasks([self.copier, self.verifier])
 
     def save(self, step: int, copy_to: str = "/shared", tier: Tier = Tier.LOCAL) -> None:
         facts, place = FactStore(self.engine), f"{copy_to}/{step}" if copy_to else ""
@@ -65,12 +67,12 @@ class Site:
         self.copier.look()
 
     def task(self, node: str) -> ReadBack | None:
-        return self.copier.task(node)
+        return self.tasks.task(node)
 
     def answer(self, node: str, outcome: ReadBackOutcome = COPIED, why: str = "") -> None:
         task = self.task(node)
         assert task is not None
-        self.copier.take(node, ReadBackResult(task.number, outcome, why))
+        self.tasks.take(node, ReadBackResult(task.number, outcome, why))
         self.copier.look()
 
     def paths(self) -> list[tuple[str, Tier]]:

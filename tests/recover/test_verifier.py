@@ -10,8 +10,9 @@ from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome,
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer
+from understudy_controlplane.recover.agent_work import OFFERED_SECONDS_MAX
 from understudy_controlplane.recover.restore import RestorePoints
-from understudy_controlplane.recover.verifier import OFFERED_SECONDS_MAX, Verifier
+from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore

@@ -33,6 +33,12 @@ class Checkpoints(Section):
     copy_nodes_at_once: int = Field(
         64, ge=0, description="Nodes of the whole fleet that copy at the same time. 0: none does."
     )
+    delete_nodes_at_once: int = Field(
+        4,
+        ge=0,
+        description="Nodes of the whole fleet that delete checkpoints at the same time, of jobs whose Slurm comment "
+        "says how many to keep (`keep=3`), with the rights of the job's user alone. 0: none does.",
+    )
     gpu_hour_price: float | None = Field(
         None,
         gt=0,

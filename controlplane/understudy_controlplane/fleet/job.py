@@ -14,8 +14,10 @@ from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="
-MFU = re.compile(r"mfu=(0\.\d{1,6})")
 """In the Slurm comment, before a folder in which the job saves its checkpoints."""
+MFU = re.compile(r"mfu=(0\.\d{1,6})")
+KEEP = re.compile(r"keep=([1-9]\d{0,3})")
+KEEP_HOURS = re.compile(r"keep_hours=([1-9]\d{0,3})")
 
 
 class JobKey(NamedTuple):
@@ -150,7 +152,8 @@ class Condition(StrEnum):
     SUSPECT = "suspect"  # read back: a file was written again, and there is no checksum to compare it with
     BAD = "bad"  # read back: it is not
     LOST = "lost"  # not where it was written
-    DELETED = "deleted"  # by the training
+    EXPIRED = "expired"  # its job keeps it no longer: agents delete its files
+    DELETED = "deleted"  # by the training, or because its job keeps it no longer
     WRITTEN_OVER = "written_over"  # files of it, by another checkpoint
 
     @property
@@ -209,6 +212,14 @@ class WrittenCheckpoint:
     path: str
     at: float
     copy_to: str = ""
+    tier: Tier = Tier.UNKNOWN
+
+
+class Keep(NamedTuple):
+    """Which checkpoints of its run a job keeps. The others are deleted."""
+
+    last: int  # good ones, of each tier
+    hours: int = 0  # of each span of so many hours the first one, too; 0: none
 
 
 class RestoreAnswer(StrEnum):
@@ -311,6 +322,14 @@ def expected_mfu(comment: str) -> float | None:
     """That a Slurm comment names: "understudy mfu=0.4"."""
     named = [match[1] for word in _words(comment) if (match := MFU.fullmatch(word))]
     return float(named[-1]) if named else None
+
+
+def keep(comment: str) -> Keep | None:
+    """That a Slurm comment names: "understudy keep=3 keep_hours=6". None: nothing is deleted."""
+    words = _words(comment)
+    last = [int(match[1]) for word in words if (match := KEEP.fullmatch(word))]
+    hours = [int(match[1]) for word in words if (match := KEEP_HOURS.fullmatch(word))]
+    return Keep(last[-1], hours[-1] if hours else 0) if last else None
 
 
 def _words(comment: str) -> list[str]:

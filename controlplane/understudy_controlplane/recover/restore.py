@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import structlog
 
@@ -60,6 +61,15 @@ class _OnNodes:
     look_files: dict[str, str] = field(default_factory=dict)  # by node that did not write its ranks' parts
 
 
+@dataclass(frozen=True, slots=True)
+class RunCheckpoints:
+    """Of the jobs that a job continues, and its own."""
+
+    catalogue: restore_point.Catalogue
+    announced: Sequence[Checkpoint]  # by any job of the run, complete or not
+    steps_in_use: Set[int]  # that the job's newest attempt restores
+
+
 class RestorePoints:
     def __init__(self, checkpoints: CheckpointStore, fleet: FleetStore, clock: Clock) -> None:
         self._checkpoints = checkpoints
@@ -108,6 +118,17 @@ class RestorePoints:
         known = self._catalogue(job)
         judged = restore_point.judged(known, job.key, ANY_LATER, ranks)
         return ranks, self._decide_of(known, job, ANY_LATER, ranks), judged
+
+    def of_run(self, job: KnownJob) -> RunCheckpoints | None:
+        """None: another job of its run may run as well, or it is not known which jobs it continues."""
+        _, jobs = self._fleet.run_jobs(job.row)
+        catalogue = self._catalogue(job)
+        if catalogue.doubt or any(one.ended_at == inf for one in jobs if one.row != job.row):
+            return None
+        keys = {job.key, *(one.key for one in jobs)}
+        announced = [one for key in keys for one in self._checkpoints.announced_checkpoints(key)]
+        restored = self._fleet.last_restore_point(job.row)
+        return RunCheckpoints(catalogue, announced, {restored.step} if restored is not None else frozenset())
 
     def give(self, job: KnownJob, attempt: Attempt, ranks: int = 0) -> RestoreDecision:
         """The first request decides it for all ranks. `ranks` is the size of the gang of the rank that asks; 0: no rank

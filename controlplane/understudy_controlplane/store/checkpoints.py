@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -43,6 +43,8 @@ from understudy_controlplane.store.fleet import of_job, rows_of_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
 
 WRITTEN_OVER_WHY = "a later checkpoint has written its files"
+
+EXPIRED_WHY = "its job keeps it no longer"
 
 MEASURED_MAX = 10
 """Checkpoints from which it is seen how often a job saves, and what that costs."""
@@ -170,12 +172,15 @@ class CheckpointStore:
             .limit(at_most)
         )
         with reading(self._engine) as connection:
-            return [
-                WrittenCheckpoint(
-                    row.id, row.job, JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.path, row.at
-                )
-                for row in connection.execute(query)
-            ]
+            return [_written(row) for row in connection.execute(query)]
+
+    def written(self, rows: Collection[int]) -> list[WrittenCheckpoint]:
+        """Of these rows of the table `checkpoint`, those that all of its files are known of."""
+        table, job = tables.checkpoint, tables.job
+        columns = (table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id)
+        query = select(*columns).join(job, job.c.id == table.c.job).where(table.c.id.in_(rows), table.c.packed)
+        with reading(self._engine) as connection:
+            return [_written(row) for row in connection.execute(query)]
 
     def to_copy(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
         """Of each managed job the newest complete one on disks of its nodes that names where it is to be copied, if
@@ -198,19 +203,7 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             for row in connection.execute(query):
                 newest.setdefault(row.job, row)
-        return [
-            WrittenCheckpoint(
-                row.id,
-                row.job,
-                JobKey(row.cluster, row.job_id, row.submit_at),
-                row.user_id,
-                row.path,
-                row.at,
-                row.copy_to,
-            )
-            for row in newest.values()
-            if not row.copied
-        ]
+        return [_written(row) for row in newest.values() if not row.copied]
 
     def add_copy(self, checkpoint: int) -> bool:
         """All its files are where it was to be copied, too: one of the same time. False: it is gone meanwhile."""
@@ -240,11 +233,23 @@ class CheckpointStore:
 
     def set_condition(self, checkpoint: int, condition: Condition, why: str) -> None:
         """Unless something else was found of it meanwhile."""
+        self._change(checkpoint, (Condition.AS_WRITTEN, Condition.SUSPECT), condition, why)
+
+    def expire(self, checkpoint: int, why: str) -> bool:
+        """From now on it is not restored. False: something was found of it meanwhile."""
+        good = (Condition.AS_WRITTEN, Condition.VERIFIED)
+        return self._change(checkpoint, good, Condition.EXPIRED, why)
+
+    def note_deleted(self, checkpoint: int) -> None:
+        """Its files are gone."""
+        self._change(checkpoint, (Condition.EXPIRED,), Condition.DELETED, EXPIRED_WHY)
+
+    def _change(self, checkpoint: int, before: Sequence[Condition], condition: Condition, why: str) -> bool:
         table = tables.checkpoint
-        as_before = table.c.condition.in_([Condition.AS_WRITTEN.value, Condition.SUSPECT.value])
+        found = update(table).where(table.c.id == checkpoint, table.c.condition.in_([one.value for one in before]))
         with self._engine.begin() as connection:
-            found = update(table).where(table.c.id == checkpoint, as_before)
-            connection.execute(found.values(condition=condition.value, condition_why=why))
+            changed = connection.execute(found.values(condition=condition.value, condition_why=why))
+            return changed.rowcount > 0
 
     def measured(self, job: JobKey, at_most: int = MEASURED_MAX) -> list[MeasuredCheckpoint]:
         """The newest complete ones of a job, newest first."""
@@ -443,6 +448,15 @@ def of_row(row: Row[Any]) -> list[ColumnElement[bool]]:
     return [*(table.c[name] == getattr(row, name) for name in OF_CHECKPOINT), table.c.rank < row.world_size]
 
 
+def _written(row: Row[Any]) -> WrittenCheckpoint:
+    key = JobKey(row.cluster, row.job_id, row.submit_at)
+    return WrittenCheckpoint(row.id, row.job, key, row.user_id, row.path, row.at, row.copy_to, _tier(row))
+
+
+def _tier(row: Row[Any]) -> Tier:
+    return Tier(row.tier or "unknown")
+
+
 def _checkpoint(row: Row[Any], job: JobKey, written_over: bool = False) -> Checkpoint:
     condition, why = Condition(row.condition), row.condition_why
     if written_over and not condition.is_gone:
@@ -458,7 +472,7 @@ def _checkpoint(row: Row[Any], job: JobKey, written_over: bool = False) -> Check
         condition,
         why,
         Layout(row.layout or "unknown"),
-        Tier(row.tier or "unknown"),
+        _tier(row),
         row.id,
     )
 

@@ -11,6 +11,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Row,
     Select,
     Table,
     and_,
@@ -103,6 +104,11 @@ def _decision(decision: RestoreDecision, now: float) -> dict[str, Any]:
         "restore_at": now,
         "restore_why": decision.why,
     }
+
+
+def _restore_point(row: Row[Any]) -> RestoreDecision:
+    answer = RestoreAnswer(row.restore_answer)
+    return RestoreDecision(answer, row.restore_step or 0, row.restore_path, row.restore_why)
 
 
 def _last(verbs: Iterable[str]) -> Select[Any]:
@@ -330,8 +336,16 @@ class FleetStore:
             row = connection.execute(_RESTORE_POINT, _this(job_row, attempt)).first()
         if row is None or row.restore_answer is None:
             return None
-        answer = RestoreAnswer(row.restore_answer)
-        return RestoreDecision(answer, row.restore_step or 0, row.restore_path, row.restore_why)
+        return _restore_point(row)
+
+    def last_restore_point(self, job_row: int) -> RestoreDecision | None:
+        """Of the job's newest attempt of which it is decided."""
+        table = tables.attempt
+        newest = select(table).where(table.c.job == job_row, table.c.restore_answer.is_not(None))
+        with reading(self._engine) as connection:
+            newest_first = newest.order_by(table.c.restart_count.desc(), table.c.launch.desc())
+            row = connection.execute(newest_first.limit(1)).first()
+        return None if row is None else _restore_point(row)
 
     def record_restore_point(self, job_row: int, attempt: Attempt, decision: RestoreDecision, now: float) -> None:
         """Fix the attempt's restore point. The first one stays: all ranks must get the same."""
