@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
-from pathlib import PurePosixPath
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from understudy_agent.wire import Tier
 from understudy_controlplane.decide.restore_point import Catalogue, judged
@@ -88,14 +88,14 @@ class _Paths:
         for one in announced:
             if one.condition is not Condition.DELETED:
                 self._at.setdefault(one.path, set()).add(_write_of(one))
-                for folder in PurePosixPath(one.path).parents:
-                    self._within.setdefault(str(folder), set()).add(_write_of(one))
+                for folder in _folders(one.path):
+                    self._within.setdefault(folder, set()).add(_write_of(one))
 
     def has_other(self, one: Checkpoint) -> bool:
         """Another one's path is the same, or lies in it, or it lies in that."""
         there = self._at.get(one.path, set()) | self._within.get(one.path, set())
-        for folder in PurePosixPath(one.path).parents:
-            there = there | self._at.get(str(folder), set())
+        for folder in _folders(one.path):
+            there = there | self._at.get(folder, set())
         return bool(there - {_write_of(one)})
 
 
@@ -104,3 +104,10 @@ _Write = tuple[JobKey, Attempt, int]
 
 def _write_of(one: Checkpoint) -> _Write:
     return one.job, one.attempt, one.step
+
+
+def _folders(path: str) -> Iterator[str]:
+    """That the path lies in."""
+    while (folder := posixpath.dirname(path)) != path:
+        yield folder
+        path = folder
