@@ -691,7 +691,7 @@ class ReadBackOutcome(WireEnum):
     LOST = "lost"  # not there, while its folder is
     UNSEEN = "unseen"  # cannot be read from this node as its owner, or not be copied
     COPIED = "copied"  # every byte, and it is what was written, as far as checksums say
-    DELETABLE = "deletable"  # its files are what was announced, and nobody has pinned them
+    DELETABLE = "deletable"  # its files are what was announced, and not pinned
     DELETED = "deleted"
     UNKNOWN = "unknown"
 

@@ -1,7 +1,7 @@
 """Has checkpoints deleted that their jobs keep no longer, by agents, with the rights of the job's user.
 
 Only of running jobs whose Slurm comment says how many to keep. First the agents look whether the files are what was
-announced, and nobody has pinned them; then the checkpoint is restored no more; then the files go. What was broken off
+announced, and not pinned; then the checkpoint is restored no more; then the files go. What was broken off
 goes on from there.
 """
 
