@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pynvml
 import pytest
 
 from tests import PYTHON_PATH
@@ -380,16 +381,19 @@ CALLS = (
     "nvmlDeviceGetPcieReplayCounter",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetRetiredPages",
     "nvmlDeviceGetRowRemapperHistogram",
     "nvmlDeviceGetSerial",
     "nvmlDeviceGetSramEccErrorStatus",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetTotalEccErrors",
     "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetVbiosVersion",
     "nvmlDeviceGetViolationStatus",
 )
 OF_THE_GPU = {GPU_IS_LOST: GpuStatus.LOST, RESET_REQUIRED: GpuStatus.RESET_REQUIRED}
-RESULTS = (1, 2, 3, 4, 6, 13, 15, 16, 18, 21, 27, 999)
+RESULTS = sorted(value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_"))
+"""Every error that NVML knows."""
 
 
 def test_one_call_that_fails_takes_no_other_reading_with_it(reader: Reader, gpus: FakeGpus) -> None:
