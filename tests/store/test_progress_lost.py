@@ -38,7 +38,15 @@ def lost(engine: Engine) -> dict[str, Any]:
         restart_count=0,
         launch=0,
     )
-    return progress_lost(Queries(engine), FleetStore(engine), plan)
+    return progress_lost(Queries(engine), plan)
+
+
+def first_step_is(engine: Engine, job: KnownJob, step: int) -> None:
+    """Of the next launch, on each rank."""
+    facts = [
+        FirstStep(JOB.key.job_id, 0, rank, 4, step, b.NOW, launch=1, user_id=JOB.slurm.user_id) for rank in range(4)
+    ]
+    assert FactStore(engine).record("n1", facts, b.NOW, lambda _: job) == []
 
 
 def test_what_the_next_launch_has_reached_since_is_not_lost(engine: Engine, job: KnownJob) -> None:
@@ -50,6 +58,15 @@ def test_what_the_next_launch_has_reached_since_is_not_lost(engine: Engine, job:
 def test_ranks_that_kept_their_state_go_on_where_they_were(engine: Engine, job: KnownJob) -> None:
     """They ask for no checkpoint: the first step that they finish shows where they began."""
     assert lost(engine) == {"last_step": 29, "restore_step": None, "steps_lost": None}, "no step is finished yet"
-    facts = [FirstStep(JOB.key.job_id, 0, rank, 4, 30, b.NOW, launch=1, user_id=JOB.slurm.user_id) for rank in range(4)]
-    assert FactStore(engine).record("n1", facts, b.NOW, lambda _: job) == []
+    first_step_is(engine, job, 30)
     assert lost(engine) == {"last_step": 29, "restore_step": 30, "steps_lost": 0}
+
+
+def test_a_gang_that_goes_on_from_a_save_in_memory_loses_less_than_its_restore_point_says(
+    engine: Engine, job: KnownJob
+) -> None:
+    """Its ranks ask for the restore point first: they go back to no older save than that."""
+    point = RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/20")
+    FleetStore(engine).record_restore_point(job.row, Attempt(0, 1), point, b.NOW)
+    first_step_is(engine, job, 28)
+    assert lost(engine) == {"last_step": 29, "restore_step": 28, "steps_lost": 2}

@@ -18,7 +18,7 @@ from understudy_controlplane.api.dependencies import (
 from understudy_controlplane.api.pages import Name, Number, NumberedQuery, known_parameters, numbered_page
 from understudy_controlplane.api.timeline import phases_ms
 from understudy_controlplane.fleet.decision import Action
-from understudy_controlplane.fleet.job import Attempt, RestoreAnswer
+from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     FillPoolPlan,
@@ -32,7 +32,6 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, Queries, Record
 from understudy_controlplane.store.recoveries import RecoveryFilter
 
@@ -161,11 +160,11 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
     if isinstance(plan, AllocationSwapPlan):
         row |= {"launch": plan.launch, "hang": plan.hang}
     if isinstance(plan, PoolSwapPlan) or (isinstance(plan, AllocationSwapPlan) and plan.launch >= 0):
-        row |= progress_lost(deps.queries, deps.stores.fleet, plan)
+        row |= progress_lost(deps.queries, plan)
     return row
 
 
-def progress_lost(queries: Queries, fleet: FleetStore, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:
+def progress_lost(queries: Queries, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:
     """The furthest step of the attempt that ended, where the next attempt began, and how many steps were repeated."""
     job = plan.job
     job_row = queries.job_row(job.job_id, job.submit_at)
@@ -175,10 +174,7 @@ def progress_lost(queries: Queries, fleet: FleetStore, plan: PoolSwapPlan | Allo
         following = Attempt(plan.restart_count, plan.launch + 1)
     else:
         following = Attempt(plan.restart_count + 1)
-    point = fleet.restore_point(job_row, following) if job_row else None
-    restored = point.step if point and point.answer is not RestoreAnswer.UNKNOWN else None
-    if point is None and job_row:  # its ranks kept their state, and asked for no checkpoint
-        restored = queries.first_step(job_row, following)
+    restored = queries.restored_step(job_row, following) if job_row else None
     # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None
     known = [step for step in (reached, plan.last_step, proven) if step is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Row, Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, Table, bindparam, func, select
 
 from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.gang import BlackHole, Gang
@@ -56,6 +56,25 @@ _REPLACEMENTS = (
     )
     .order_by(_END.c.launch, _END.c.at)
 )
+
+
+def _of_attempt(table: Table) -> tuple[ColumnElement[bool], ...]:
+    return (
+        table.c.job == bindparam("of"),
+        table.c.restart_count == bindparam("restarts"),
+        table.c.launch == bindparam("launch"),
+    )
+
+
+RESTORED_STEP = select(
+    func.coalesce(
+        select(func.min(tables.first_step.c.step)).where(*_of_attempt(tables.first_step)).scalar_subquery(),
+        select(tables.attempt.c.restore_step).where(*_of_attempt(tables.attempt)).limit(1).scalar_subquery(),
+    )
+)
+"""With which step an attempt's gang went on: the first one that it finished, else that of its restore point. It may
+have gone on from what is in memory, of which no restore point knows.
+"""
 
 
 class LaunchStore:

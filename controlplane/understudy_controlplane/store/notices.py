@@ -38,6 +38,7 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryS
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.launches import RESTORED_STEP
 from understudy_controlplane.store.recoveries import plan_of
 
 AT_ONCE = 500
@@ -121,15 +122,6 @@ _SIGNALS = (
 )
 _WITH_JOB = select(_RECOVERY, _JOB.c.job_id, _JOB.c.name, _JOB.c.user).join_from(
     _RECOVERY, _JOB, _JOB.c.id == _RECOVERY.c.job, isouter=True
-)
-_RESTORED = (
-    select(tables.attempt.c.restore_step)
-    .where(
-        tables.attempt.c.job == bindparam("of"),
-        tables.attempt.c.restart_count == bindparam("restarts"),
-        tables.attempt.c.launch == bindparam("launch"),
-    )
-    .limit(1)
 )
 
 
@@ -463,7 +455,7 @@ def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
             if isinstance(plan, AllocationSwapPlan)
             else {"restarts": swap.restart_count + 1, "launch": 0}
         )
-        restored = connection.execute(_RESTORED, {"of": row.job, **of_next}).scalar()
+        restored = connection.execute(RESTORED_STEP, {"of": row.job, **of_next}).scalar()
     return MoveFacts(
         row.id,
         row.kind,

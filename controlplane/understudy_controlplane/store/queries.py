@@ -21,6 +21,7 @@ from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore, is_complete
 from understudy_controlplane.store.database import ID_MAX, reading
+from understudy_controlplane.store.launches import RESTORED_STEP
 
 Record = dict[str, Any]
 
@@ -349,16 +350,11 @@ class Queries:
         with reading(self._engine) as connection:
             return connection.execute(query).scalar()
 
-    def first_step(self, job_row: int, attempt: Attempt) -> int | None:
-        """With which the attempt's gang began; None: no rank of it has finished a step."""
-        table = tables.first_step
-        of_attempt = (
-            table.c.job == job_row,
-            table.c.restart_count == attempt.restart_count,
-            table.c.launch == attempt.launch,
-        )
+    def restored_step(self, job_row: int, attempt: Attempt) -> int | None:
+        """With which the attempt's gang went on; None: not known yet."""
+        values = {"of": job_row, "restarts": attempt.restart_count, "launch": attempt.launch}
         with reading(self._engine) as connection:
-            return connection.execute(select(func.min(table.c.step)).where(*of_attempt)).scalar()
+            return connection.execute(RESTORED_STEP, values).scalar()
 
     def job_row(self, job_id: int, submit_at: int) -> int | None:
         table = tables.job
