@@ -22,6 +22,7 @@ from tests.testbed.configuration import NO_SCHEDULER_DELAY
 from tests.testbed.network import why_impossible
 from tests.testbed.site import Site
 from tests.tokens import secret
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.identity import Role
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
@@ -53,6 +54,7 @@ def main() -> int:
                 say(f"no node has a network of its own, so none can fall silent: {why_impossible()}")
             site.start_control_plane()
             site.start_agents()
+            site.start_keepers(list(site.nodes))
             site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")
             say(f"control plane at {site.url}, 8 agents; spares held in reserve: {', '.join(site.spares_held())}")
             with dashboard.forwarded(site) as url:
@@ -78,7 +80,7 @@ def main() -> int:
     console.print(
         f"\n[bold green]The final weights are bit for bit those of the run without faults.[/]\n"
         f"ETTR {result.ettr:.2f}: {STEPS} steps of {result.step_seconds * 1000:.0f} ms in {result.gang_seconds:.0f} s, "
-        f"start and three restarts of PyTorch included. {lost} steps were done twice.\n"
+        f"start and three restarts of PyTorch included. {counted(lost, 'step was', 'steps were')} done twice.\n"
         f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
     )
     return 0

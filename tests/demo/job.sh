@@ -1,6 +1,6 @@
 #!/bin/bash
 # The gang's batch script, as a researcher would write it. What Understudy asks for: --requeue, and its word in
-# the comment. What is special to a testbed: all nodes are on one machine, so each rank is pointed at its node's GPUs.
+# the comment. What is special to a testbed: all nodes are on one machine, so each rank is pointed at its node's GPUs and keeper.
 #SBATCH --job-name=gang
 #SBATCH --comment=understudy
 #SBATCH --requeue
@@ -16,6 +16,7 @@ export OMP_NUM_THREADS=1
 echo "attempt ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
 srun --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
+  export UNDERSTUDY_KEEPER_SOCKET=$TESTBED/keepers/%n.sock
   export FAKE_NVML_STATE=$TESTBED/nodes/$SLURMD_NODENAME/gpus LD_LIBRARY_PATH=$TESTBED/lib
   exec "$@"' rank "$@" && exit 0
 

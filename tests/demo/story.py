@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 from tests import REPOSITORY
 from tests.demo.timeline import RecoveryShown
 from tests.testbed.site import RESEARCHER, Site
+from understudy_controlplane.fleet.counted import counted
 
 STEPS = 400
 """So many that a quick machine has not done them all before the slow rank is found."""
@@ -218,9 +220,23 @@ class Story:
         drained = self._site.node(node)["slurm"]
         if not drained["reason"].startswith("understudy:"):
             raise DemoFailed(f"{node} was not drained by the control plane: {drained}")
-        result = RecoveryShown(fault, node, swap["spares"][0], "pool", phases, swap["steps_lost"])
-        self._say(f"  back on {result.spare} after {phases['first_step'] / 1000:.1f} s, {result.steps_lost} steps lost")
+        tier = self._restored_from(number + 1)
+        result = RecoveryShown(fault, node, swap["spares"][0], "pool", phases, swap["steps_lost"], tier)
+        self._say(
+            f"  back on {result.spare} after {phases['first_step'] / 1000:.1f} s, restored from {tier}, "
+            f"{counted(result.steps_lost, 'step')} lost"
+        )
         return result
+
+    def _restored_from(self, attempt: int) -> str:
+        """As rank 0 reported."""
+        log = self._site.cluster.user_directory(RESEARCHER) / "gang" / "log"
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith('{"restored"'):
+                reported = json.loads(line)
+                if reported["attempt"] == attempt:
+                    return str(reported["from"])
+        raise DemoFailed(f"attempt {attempt} of the gang restored nothing; its log:\n{log.read_text(errors='replace')}")
 
     # -- proof -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class RecoveryShown:
     path: str
     phases_ms: dict[str, int]
     steps_lost: int
+    restored_from: str  # "memory" | "files"
 
 
 def write(path: Path, recoveries: Sequence[RecoveryShown], weights_identical: bool, ettr: float) -> None:
@@ -52,6 +53,7 @@ def draw(console: Console, recoveries: Sequence[RecoveryShown]) -> None:
         table.add_column(f"{one.fault}\n{one.node} → {one.spare}", justify="right")
     for phase, colour in COLOURS.items():
         table.add_row(Text(phase, colour), *(f"{one.phases_ms[phase]:,}" for one in recoveries))
+    table.add_row("restored from", *(one.restored_from for one in recoveries))
     table.add_row("steps lost", *(str(one.steps_lost) for one in recoveries))
     console.print(table)
     console.print()

@@ -4,6 +4,9 @@ What makes it so: every step draws its data from its own number; optimizer, rand
 the checkpoint; and gradients are summed in rank order. (DDP rearranges its buckets after the first step of each
 start, which changes the order of summation; the hook below gathers and sums in rank order, so layout is no matter.)
 
+Each rank saves its state in the memory of two nodes after every step, and in files after every twentieth: the gang goes
+on from memory, and from files where nothing whole is there.
+
 There is no GPU here. The time a GPU's kernels would take is slept, at the clock that NVML reports for this rank's GPU:
 a GPU that throttles makes its rank slow, as it does in life.
 """
@@ -28,6 +31,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from understudy.peer import PeerState  # noqa: E402
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -59,6 +64,16 @@ class Gpu:
         time.sleep(seconds * self._full_clock / max(clock, 1))
 
 
+class RandomState:
+    """Of this rank, as a part of what is saved in memory."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"torch": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        torch.set_rng_state(state["torch"])
+
+
 def main() -> None:
     options = _options()
     torch.set_num_threads(1)
@@ -68,15 +83,18 @@ def main() -> None:
     model = DistributedDataParallel(_model(), bucket_cap_mb=100)
     model.register_comm_hook(None, lambda _state, bucket: sum_in_rank_order(bucket))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    first = _restore(model.module, optimizer, rank)
+    peers = PeerState(monitor, model=model.module, optimizer=optimizer, random=RandomState())
+    first = _restore(peers, model.module, optimizer, rank)
     gpu = Gpu(0)
     for step in range(first, options.steps):
         with monitor.step(step):
             _train_step(step, rank, model, optimizer, lambda: gpu.work(options.kernel_seconds))
+        peers.save(step + 1)
         if (step + 1) % options.checkpoint_every == 0:
             _save(options, step + 1, model.module, optimizer, rank)
     if rank == 0:
         torch.save(model.module.state_dict(), options.directory / "final.pt")
+    peers.free()
     dist.barrier()
     monitor.close()
     dist.destroy_process_group()
@@ -145,9 +163,13 @@ def _every(state: dict[Key, Value], rank: int, world: int) -> dict[Key, Value]:
     return {key: value for i, (key, value) in enumerate(state.items()) if i % world == rank}
 
 
-def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> int:
+def _restore(peers: PeerState, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> int:
     """The step to continue from. Every rank asks, and all get the same answer."""
     step, path = monitor.restore_point()
+    in_memory = peers.restore(at_least=step)
+    if in_memory is not None:
+        _show_restored(rank, in_memory, "memory")
+        return in_memory
     if not path:
         return 0
     world = dist.get_world_size()
@@ -163,9 +185,14 @@ def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> i
         }
     )
     torch.set_rng_state(shards[rank]["rng"])
-    if rank == 0:
-        print(json.dumps({"restored": step, "path": path, "attempt": os.environ.get("SLURM_RESTART_COUNT", "0")}))
+    _show_restored(rank, step, "files")
     return step
+
+
+def _show_restored(rank: int, step: int, tier: str) -> None:
+    if rank == 0:
+        attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        print(json.dumps({"restored": step, "from": tier, "attempt": attempt}), flush=True)
 
 
 def _options() -> Options:

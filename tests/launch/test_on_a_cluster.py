@@ -507,21 +507,7 @@ def test_after_the_loss_of_a_node_the_gang_goes_on_from_a_save_in_memory(gang: G
 @pytest.fixture
 def keepers(site: Site) -> Path:
     """Where the sockets of the nodes' keepers are. They end with the cluster."""
-    folder, addresses = site.cluster.directory / "keepers", site.cluster.layout.addresses
-    assert addresses is not None
-    folder.mkdir()
-    for place, node in enumerate(site.cluster.node_names[:4]):
-        config = folder / f"{node}.toml"
-        config.write_text(
-            f'cluster = "c"\ncontrol_plane_urls = ["http://127.0.0.1:9"]\nnode = "{node}"\n'
-            f'munge_socket = "{site.cluster.layout.munge_socket}"\n'
-            f'[keeper]\nmemory_bytes = {1 << 26}\nsocket = "{folder}/{node}.sock"\naddress = "{addresses.of(place)}"\n'
-        )
-        command = [sys.executable, "-P", "-m", "understudy_agent.keeper", "--config", str(config)]
-        log = site.cluster.layout.log_directory / f"keeper-{node}.log"
-        site.cluster.spawn_on(node, command, log, {"PYTHONPATH": PYTHON_PATH})
-        site.cluster.wait_until((folder / f"{node}.sock").exists, 30, f"the keeper of {node} listens")
-    return folder
+    return site.start_keepers(site.cluster.node_names[:4])
 
 
 def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:

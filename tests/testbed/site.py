@@ -239,6 +239,25 @@ class Site:
         self._agents[name] = self.cluster.start_module_on(name, "understudy_agent", arguments, log, environment)
         return self._agents[name]
 
+    def start_keepers(self, names: Sequence[str]) -> Path:
+        """Of these nodes, as root. Returns the folder of their sockets, `NODE.sock`."""
+        folder = self.directory / "keepers"
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            config = folder / f"{name}.toml"
+            config.write_text(
+                f'cluster = "{CLUSTER_NAME}"\ncontrol_plane_urls = ["{self.url}"]\nnode = "{name}"\n'
+                f'munge_socket = "{self.cluster.layout.munge_socket}"\n'
+                f'[keeper]\nmemory_bytes = {1 << 26}\nsocket = "{folder}/{name}.sock"\n'
+                f'address = "{self.cluster.layout.address_of(name)}"\nport = {free_ports(1)[0]}\n'
+            )
+            log = self.cluster.layout.log_directory / f"keeper-{name}.log"
+            command = [sys.executable, "-P", "-m", "understudy_agent.keeper", "--config", str(config)]
+            self.cluster.spawn_on(name, command, log, {"PYTHONPATH": PYTHON_PATH})
+        for name in names:
+            self.wait_for((folder / f"{name}.sock").exists, 30, f"the keeper of {name} listens")
+        return folder
+
     def kill_node(self, name: str) -> float:
         """slurmd, agent, step daemons and ranks at once, with SIGKILL. Returns when."""
         at = time.time()
