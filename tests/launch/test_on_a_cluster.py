@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests import PYTHON_PATH, REPOSITORY
+from tests import REPOSITORY
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob
 from tests.testbed.processes import is_running, read_process
