@@ -77,10 +77,11 @@ def main() -> int:
     timeline.draw(console, result.recoveries)
     timeline.write(RESULT, result.recoveries, result.weights_identical, result.ettr)
     lost = sum(one.steps_lost for one in result.recoveries)
+    repeated = counted(lost, "step was", "steps were") if lost else "No step was"
     console.print(
         f"\n[bold green]The final weights are bit for bit those of the run without faults.[/]\n"
         f"ETTR {result.ettr:.2f}: {STEPS} steps of {result.step_seconds * 1000:.0f} ms in {result.gang_seconds:.0f} s, "
-        f"start and three restarts of PyTorch included. {counted(lost, 'step was', 'steps were') if lost else 'No step was'} done twice.\n"
+        f"start and three restarts of PyTorch included. {repeated} done twice.\n"
         f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
     )
     return 0
