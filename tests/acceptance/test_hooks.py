@@ -294,3 +294,44 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
 
     site.wait_for(attempts, 60, "its attempt is known")
     assert attempts() == [None], "nothing was settled for it"
+
+
+CHECKED = """#!/bin/sh
+export UNDERSTUDY_SELFCHECK=1
+export UNDERSTUDY_SELFCHECK_COMMAND='echo checked >>$PWD/checks; echo 7 wrong elements; [ $SLURMD_NODENAME != BAD ]'
+begun=$(date +%s)
+srun --kill-on-bad-exit --ntasks-per-node=2 sh -c 'echo at work on $SLURMD_NODENAME; sleep 1'
+echo "srun ended with $?, $(($(date +%s) - begun)) s"
+srun --ntasks-per-node=2 true
+echo over
+"""
+
+
+@pytest.mark.parametrize("slurm", [NATIVE, DEBIAN_13, DEBIAN_14], ids=["22.05", "24.11", "26.05"])
+def test_a_node_that_fails_its_self_check_ends_the_step_before_any_rank_works_with_it(
+    make_hooked_site: MakeHookedSite, slurm: Installation
+) -> None:
+    """Without an agent and a control plane. Each node is checked once, whatever its tasks and steps; no node is
+    drained for it.
+    """
+    site = make_hooked_site(slurm=slurm)
+    for bad, checks in (("n0", 2), ("n2", 2)):
+        (site.cluster.user_directory(RESEARCHER) / "checks").unlink(missing_ok=True)
+        script = CHECKED.replace("BAD", bad)
+        job = site.cluster.sbatch("--nodes=2", "--nodelist=n1,n2", "--open-mode=append", script=script, user=RESEARCHER)
+        site.wait_for(lambda job=job: output(site, job).endswith("over\n"), 90, "both steps are over")
+        site.cluster.wait_until_idle()
+        lines = output(site, job).splitlines()
+        assert len((site.cluster.user_directory(RESEARCHER) / "checks").read_text().splitlines()) == checks
+        (ended,) = [line for line in lines if line.startswith("srun ended with")]
+        assert int(ended.split()[-2]) < 20
+        why = [line for line in lines if "n2: its self-check failed: 7 wrong elements" in line]
+        if bad == "n2":
+            assert ended.split()[3] != "0,"
+            assert why
+            assert "at work on n2" not in lines
+        else:
+            assert ended.split()[3] == "0,", lines
+            assert lines.count("at work on n2") == 2
+            assert not why
+    assert drained(site) == []

@@ -23,7 +23,14 @@ DIRECTORY = Path("/etc/slurm/understudy")
 RUN_DIRECTORY = "/run/understudy"
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
 
-SCRIPTS = {"prolog": 0o755, "health_check": 0o755, "epilog": 0o755, "task_prolog": 0o755, "restore_point.py": 0o644}
+SCRIPTS = {
+    "prolog": 0o755,
+    "health_check": 0o755,
+    "epilog": 0o755,
+    "task_prolog": 0o755,
+    "first_selfcheck": 0o755,
+    "restore_point.py": 0o644,
+}
 PARAMETERS = {
     "Prolog": "prolog",
     "Epilog": "epilog",

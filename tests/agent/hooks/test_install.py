@@ -32,6 +32,7 @@ def test_the_scripts_belong_to_root_and_no_other_user_can_write_to_them(tmp_path
         "health_check",
         "epilog",
         "task_prolog",
+        "first_selfcheck",
     ]
 
 
@@ -114,7 +115,8 @@ def test_check_names_what_is_missing_and_changes_nothing(tmp_path: Path, capsys:
     assert run(tmp_path, "--check") == 1
     printed = capsys.readouterr().out
     assert (
-        "prolog, health_check, epilog, task_prolog, restore_point.py missing; run `understudy install-hooks`" in printed
+        "prolog, health_check, epilog, task_prolog, first_selfcheck, restore_point.py missing; run `understudy "
+        "install-hooks`" in printed
     )
     assert f"Prolog names /etc/slurm/site.sh, which has to call {tmp_path}/hooks/prolog" in printed
     assert f"Epilog does not name {tmp_path}/hooks/epilog" in printed

@@ -314,6 +314,83 @@ class TestTaskProlog:
             assert len(self.lines(hooks)) == 4
 
 
+class TestFirstSelfcheck:
+    """As a TaskProlog calls it, for each task of a job on the node."""
+
+    def check(self, hooks: Hooks, command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "TMPDIR": str(hooks.run),
+            "SLURM_STEP_ID": "0",
+            "SLURM_GPUS_ON_NODE": "8",
+            "UNDERSTUDY_SELFCHECK": "1",
+            "UNDERSTUDY_SELFCHECK_COMMAND": f"echo $GPUS >>{hooks.run}/calls; {command}",
+        }
+        return hooks.call("task_prolog", **(environment | changes))
+
+    def calls(self, hooks: Hooks) -> list[str]:
+        path = hooks.run / "calls"
+        return path.read_text().split() if path.exists() else []
+
+    def test_a_node_that_fails_starts_no_task_and_the_job_s_output_says_why(self, hooks: Hooks) -> None:
+        for _task in range(2):
+            done = self.check(hooks, "echo GPU 3: 7 wrong elements; exit 1")
+            assert done.returncode == 1
+            last = done.stdout.splitlines()[-1]
+            assert last.startswith("print understudy: n1: its self-check failed: GPU 3: 7 wrong elements")
+            assert "--exclude=n1" in last
+        assert self.calls(hooks) == ["8"], "one task of the node checks for all"
+
+    @pytest.mark.parametrize("command", ["true", "exit 2", "/gone/program", "kill -KILL $$"])
+    def test_everything_else_lets_tasks_start(self, hooks: Hooks, command: str) -> None:
+        done = self.check(hooks, command)
+        assert done.returncode == 0
+        assert not [line for line in done.stdout.splitlines() if line.startswith("print")]
+        assert self.calls(hooks) == ["8"]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"UNDERSTUDY_SELFCHECK": "0"},
+            {"SLURM_STEP_ID": ""},  # the batch script
+            {"SLURM_STEP_ID": "4294967291"},
+            {"UNDERSTUDY_LAUNCH_SECRET": "x"},  # a launcher's seat, which checks by itself
+        ],
+    )
+    def test_only_tasks_of_steps_that_ask_for_it_are_checked(self, hooks: Hooks, changes: dict[str, str]) -> None:
+        assert self.check(hooks, "exit 1", **changes).returncode == 0
+        assert self.calls(hooks) == []
+
+    def test_tasks_with_gpus_of_their_own_check_these(self, hooks: Hooks) -> None:
+        for task in ("0", "1"):
+            of_task = {"SLURM_LOCALID": task, "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": task}
+            assert self.check(hooks, "true", **of_task).returncode == 0
+        assert self.calls(hooks) == ["1", "1"]
+
+    def test_other_tasks_wait_for_the_result(self, hooks: Hooks) -> None:
+        first = threading.Thread(
+            target=self.check, args=(hooks, f"while [ ! -e {hooks.run}/go ]; do sleep 0.05; done; exit 1")
+        )
+        first.start()
+        while not self.calls(hooks):
+            pass
+        threading.Timer(0.5, (hooks.run / "go").touch).start()
+        assert self.check(hooks, "true").returncode == 1
+        first.join()
+
+    def test_another_user_s_folder_of_that_name_decides_nothing(self, hooks: Hooks) -> None:
+        folder = hooks.run / "understudy-selfcheck.7.n1"
+        folder.mkdir()
+        (folder / "status").write_text("1")
+        os.chown(folder, 65534, 65534)
+        assert self.check(hooks, "exit 1").returncode == 0
+
+    def test_nodes_without_gpus_are_checked_only_by_a_command_that_is_named(self, hooks: Hooks) -> None:
+        environment = {"SLURM_STEP_ID": "0", "TMPDIR": str(hooks.run), "PATH": os.environ["PATH"]}
+        assert hooks.call("first_selfcheck", **environment).returncode == 0
+        assert not list(hooks.run.glob("understudy-selfcheck*"))
+
+
 class answering:  # noqa: N801 - a context manager, used as a function
     """An agent that gives one answer to one request."""
 
