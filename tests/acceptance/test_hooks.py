@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -296,9 +297,13 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     assert attempts() == [None], "nothing was settled for it"
 
 
+def over(site: Site, job: int) -> bool:
+    return output(site, job).endswith("over\n")
+
+
 CHECKED = """#!/bin/sh
-export UNDERSTUDY_SELFCHECK=1
-export UNDERSTUDY_SELFCHECK_COMMAND='echo checked >>$PWD/checks; echo 7 wrong elements; [ $SLURMD_NODENAME != BAD ]'
+export UNDERSTUDY_SELFCHECK=1 CHECKS=$PWD/checks
+export UNDERSTUDY_SELFCHECK_COMMAND='echo checked >>$CHECKS; echo 7 wrong elements; [ $SLURMD_NODENAME != BAD ]'
 begun=$(date +%s)
 srun --kill-on-bad-exit --ntasks-per-node=2 sh -c 'echo at work on $SLURMD_NODENAME; sleep 1'
 echo "srun ended with $?, $(($(date +%s) - begun)) s"
@@ -319,7 +324,7 @@ def test_a_node_that_fails_its_self_check_ends_the_step_before_any_rank_works_wi
         (site.cluster.user_directory(RESEARCHER) / "checks").unlink(missing_ok=True)
         script = CHECKED.replace("BAD", bad)
         job = site.cluster.sbatch("--nodes=2", "--nodelist=n1,n2", "--open-mode=append", script=script, user=RESEARCHER)
-        site.wait_for(lambda job=job: output(site, job).endswith("over\n"), 90, "both steps are over")
+        site.wait_for(partial(over, site, job), 90, "both steps are over")
         site.cluster.wait_until_idle()
         lines = output(site, job).splitlines()
         assert len((site.cluster.user_directory(RESEARCHER) / "checks").read_text().splitlines()) == checks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -320,13 +321,23 @@ class TestFirstSelfcheck:
     def check(self, hooks: Hooks, command: str, **changes: str) -> subprocess.CompletedProcess[str]:
         environment = {
             "PATH": os.environ["PATH"],
-            "TMPDIR": str(hooks.run),
+            "SLURMD_NODENAME": hooks.run.parent.name,
             "SLURM_STEP_ID": "0",
             "SLURM_GPUS_ON_NODE": "8",
             "UNDERSTUDY_SELFCHECK": "1",
             "UNDERSTUDY_SELFCHECK_COMMAND": f"echo $GPUS >>{hooks.run}/calls; {command}",
         }
         return hooks.call("task_prolog", **(environment | changes))
+
+    @pytest.fixture(autouse=True)
+    def epilog(self, hooks: Hooks) -> Iterator[None]:
+        yield
+        user = {"PATH": os.environ["PATH"], "SLURM_JOB_UID": str(os.getuid())}
+        assert hooks.call("epilog", **user).returncode == 0
+        assert not [path for path in self.states(hooks) if path.owner() == "root"]
+
+    def states(self, hooks: Hooks) -> list[Path]:
+        return [*Path("/tmp").glob(f"understudy-selfcheck.7.{hooks.run.parent.name}*")]  # noqa: S108
 
     def calls(self, hooks: Hooks) -> list[str]:
         path = hooks.run / "calls"
@@ -337,8 +348,10 @@ class TestFirstSelfcheck:
             done = self.check(hooks, "echo GPU 3: 7 wrong elements; exit 1")
             assert done.returncode == 1
             last = done.stdout.splitlines()[-1]
-            assert last.startswith("print understudy: n1: its self-check failed: GPU 3: 7 wrong elements")
-            assert "--exclude=n1" in last
+            assert last.startswith(
+                f"print understudy: {hooks.run.parent.name}: its self-check failed: GPU 3: 7 wrong elements"
+            )
+            assert f"--exclude={hooks.run.parent.name}" in last
         assert self.calls(hooks) == ["8"], "one task of the node checks for all"
 
     @pytest.mark.parametrize("command", ["true", "exit 2", "/gone/program", "kill -KILL $$"])
@@ -379,16 +392,18 @@ class TestFirstSelfcheck:
         first.join()
 
     def test_another_user_s_folder_of_that_name_decides_nothing(self, hooks: Hooks) -> None:
-        folder = hooks.run / "understudy-selfcheck.7.n1"
+        folder = Path(f"/tmp/understudy-selfcheck.7.{hooks.run.parent.name}")  # noqa: S108
         folder.mkdir()
         (folder / "status").write_text("1")
         os.chown(folder, 65534, 65534)
         assert self.check(hooks, "exit 1").returncode == 0
+        assert hooks.call("epilog", SLURM_JOB_UID=str(os.getuid())).returncode == 0
+        shutil.rmtree(folder)
 
     def test_nodes_without_gpus_are_checked_only_by_a_command_that_is_named(self, hooks: Hooks) -> None:
-        environment = {"SLURM_STEP_ID": "0", "TMPDIR": str(hooks.run), "PATH": os.environ["PATH"]}
+        environment = {"SLURM_STEP_ID": "0", "SLURMD_NODENAME": hooks.run.parent.name, "PATH": os.environ["PATH"]}
         assert hooks.call("first_selfcheck", **environment).returncode == 0
-        assert not list(hooks.run.glob("understudy-selfcheck*"))
+        assert self.states(hooks) == []
 
 
 class answering:  # noqa: N801 - a context manager, used as a function
