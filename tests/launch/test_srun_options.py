@@ -9,7 +9,7 @@ import pytest
 
 from understudy_agent.launch.options import UsageError, parse
 from understudy_agent.launch.rank_socket import folders_of_sockets
-from understudy_agent.launch.slurm import Allocation, srun_arguments
+from understudy_agent.launch.slurm import Allocation, NoAllocation, read_allocation, srun_arguments
 from understudy_agent.launch.srun_options import check, take_out, with_mounts
 
 IMAGE = "--container-image=nvcr.io#nvidia/pytorch:25.06-py3"
@@ -118,3 +118,9 @@ def test_with_gpus_for_each_task_there_are_fewer_ranks(monkeypatch: pytest.Monke
 def test_a_command_that_begins_with_an_option_is_refused() -> None:
     with pytest.raises(UsageError, match="begins with an option, --multi-prog"):
         parse(["--nodes", "4", "--", "--multi-prog", "ranks.conf"])
+
+
+def test_a_heterogeneous_job_is_refused() -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_HET_SIZE": "2"}
+    with pytest.raises(NoAllocation, match=r"with 2 components.*a job of its own for the gang"):
+        read_allocation(job)
