@@ -10,8 +10,10 @@ the number of launchers, in polls (one for each) and in seconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from understudy_agent.log import fields, log
 from understudy_agent.rank_messages import Answer, ControlPlaneSilent, ErrorAnswer, Hello, Progress
@@ -42,6 +44,7 @@ class Launchers:
         self.node = node
         self.ask = ask
         self._lines: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
+        self._last_reports: set[asyncio.Future[None]] = set()
 
     def open(self, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]) -> LauncherLine:
         """Raises TooManyLaunchersError."""
@@ -60,6 +63,12 @@ class Launchers:
     def close(self, line: LauncherLine) -> None:
         self._lines.leave(line)
         line.stop()
+
+    def finish(self, report: Coroutine[Any, Any, None]) -> None:
+        """What is left to do for a launcher that has disconnected."""
+        task = asyncio.ensure_future(report)
+        self._last_reports.add(task)
+        task.add_done_callback(self._last_reports.discard)
 
     def note_step(self, hello: Hello, user_id: int, step: int) -> None:
         """A rank on this node has finished this step. Only the launcher of its own gang is notified."""
@@ -107,6 +116,13 @@ class LauncherLine:
     def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
+        if self._state is not None:
+            self._launchers.finish(self._report_last())
+
+    async def _report_last(self) -> None:
+        """The launcher has just written it, and may have left since: how it left decides whether its job runs again."""
+        with contextlib.suppress(UnreachableError, RejectedError):
+            await self._launchers.ask(self._report("", 0.0))
 
     async def _follow(self) -> None:
         known = ""
@@ -147,7 +163,7 @@ class LauncherLine:
         self._trouble = ""
         return answer
 
-    def _report(self, known: str) -> LauncherReport:
+    def _report(self, known: str, wait_seconds: float = WAIT_SECONDS) -> LauncherReport:
         assert self._state is not None
         return LauncherReport(
             version=WIRE_VERSION,
@@ -156,7 +172,7 @@ class LauncherLine:
             user_id=self.user_id,
             state=self._state,
             known=known,
-            wait_seconds=WAIT_SECONDS,
+            wait_seconds=wait_seconds,
         )
 
     def _send(self, message: LauncherAnswer | ControlPlaneSilent) -> None:

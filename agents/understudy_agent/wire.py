@@ -612,7 +612,8 @@ class LaunchCause(StrEnum):
         """A cause that a newer release added blames no node."""
         return cls.PROGRAM if isinstance(value, str) else None
 
-    DONE = "done"  # every rank ended well, or the job was stopping
+    DONE = "done"  # every rank ended well
+    STOPPED = "stopped"  # the job was stopping. Earlier releases report that as "done"
     HARDWARE = "hardware"  # nodes were bad: verdicts, nodes that are gone or stuck
     BLACK_HOLE = "black_hole"  # ranks failed first on the same node again, while others ran well
     PROGRAM = "program"  # a rank failed, and no node is blamed
@@ -831,6 +832,7 @@ class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     group_sizes: Text = ""  # of the ranks' groups, as the command's own options name them: "tp=8 pp=4", also cp and ep
     ranks_per_node: Count = 0  # 0: not known yet
     unwell: dict[Name, Text] = {}  # nodes whose self-check failed before the first launch, and why
+    ended_well: bool = False  # every rank of the last launch has, and nothing more is started: the job is done
 
 
 class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -47,6 +47,7 @@ STATE: LauncherState = {
     "group_sizes": "tp=8",
     "ranks_per_node": 8,
     "unwell": {"n3": "GPU 3: 12 wrong elements"},
+    "ended_well": True,
 }
 NEXT: LauncherState = {**STATE, "launch": 1, "seats": ("n1", "n3"), "spares": (), "lost": ("n2",)}
 STARTED: messages.LaunchStarted = {
@@ -119,6 +120,18 @@ def test_the_state_of_the_gang_reaches_the_control_plane(
     assert (first.node, first.user_id) == ("n1", os.getuid())
     assert first.state == msgspec.convert(STATE, type(first.state)), "unchanged"
     assert (second.state.launch, second.state.seats, second.state.lost) == (1, ("n1", "n3"), ("n2",))
+
+
+def test_the_last_state_of_a_launcher_that_leaves_at_once_arrives(
+    config: Config, control_plane: FakeControlPlane, line: AgentLine
+) -> None:
+    with running_agent(config):
+        turn_until(line, lambda: control_plane.launchers)
+        last: messages.LauncherState = {**STATE, "phase": "leaving"}
+        line.report(last)
+        line.close()
+        control_plane.wait_for(lambda it: it.launchers[-1].state.phase == "leaving")
+    assert control_plane.launchers[-1].wait_seconds == 0
 
 
 def test_orders_arrive_at_once_and_stand_while_the_agent_is_away(

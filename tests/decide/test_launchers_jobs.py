@@ -114,6 +114,30 @@ def test_the_sizes_that_its_launcher_reports_count_unless_the_comment_names_some
     assert layout_of(b.snapshot(jobs=[named], gangs={named.key: reported}), named).sizes == Parallelism(tensor=4)
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        fault("n2"),
+        fault("n2", dead=True),
+        fault("n1", dead=True),
+        hang("n2"),
+        hang(named=False),
+        Finding(Signal.MOVE_ASKED, "operator.move", "n2", b.NOW, "asked for", job=JOB.key),
+    ],
+)
+def test_a_gang_that_has_finished_never_runs_again(found: Finding) -> None:
+    for last in (gang(phase=LauncherPhase.LEAVING, ended_well=True), gang(spares=()), None):
+        decision = judged(scene(last, ended_well=frozenset({JOB.key})), found)
+        assert not isinstance(decision.plan, SwapPlan)
+        assert "not to run again (every rank of its last launch has ended well)" in decision.reason
+
+
+def test_a_gang_that_has_finished_is_not_stranded() -> None:
+    out = {"nodes": (b.node("n2", NodeState.QUARANTINED),)}
+    assert list(stranded(scene(gang(), **out), frozenset()))
+    assert not list(stranded(scene(gang(), ended_well=frozenset({JOB.key}), **out), frozenset()))
+
+
 def test_a_spare_that_is_out_of_service_has_no_place() -> None:
     snapshot = scene(gang(spares=("n4", "n5")), topology=RACKS, nodes=(b.node("n5", NodeState.QUARANTINED),))
     decision = judged(snapshot, fault("n2"))

@@ -40,6 +40,7 @@ class ObedientLauncher:
         self.launch, self.phase = 0, LauncherPhase.RUNNING
         self.obeys = True
         self.speaks = True
+        self.ended_well = False
         self.orders: list[LauncherOrders] = []
 
     def turn(self) -> None:
@@ -52,7 +53,12 @@ class ObedientLauncher:
         if self.speaks:
             job, launch = self.rehearsal.gang, self.launch
             state = LauncherState(job, 0, launch, self.phase, self.seats, self.spares, self.lost, nodes_min=3)
+            state = msgspec.structs.replace(state, ended_well=self.ended_well)
             launchers.note(Gang(state, "n1", self.rehearsal.fake.now))
+
+    def finish(self) -> None:
+        """Every rank has ended well; its process, and Slurm's record of the job, end later."""
+        self.phase, self.ended_well = LauncherPhase.LEAVING, True
 
     def _carry_out(self, orders: LauncherOrders) -> None:
         self.spares = tuple(node for node in self.spares if node not in orders.bad)
@@ -224,6 +230,91 @@ def test_a_dead_node_is_drained_and_its_job_is_not_ended_by_that(
     assert rehearsal.line.effects == {"drain_node n2": 1}
     assert launcher.seats == ("n1", "n4", "n3")
     assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+ALL_ENDED_WELL = LaunchEnded(1, 0, 0, "L10", "every rank ended well", 2.0, cause=LaunchCause.DONE)
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_gang_that_has_finished_is_not_requeued_while_slurm_still_shows_it_as_running(
+    rehearsal: Rehearsal, launcher: ObedientLauncher, dead: bool
+) -> None:
+    launcher.finish()
+    rehearsal.run(1)
+    if dead:
+        rehearsal.kill_node("n3")
+    else:
+        rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.state_of("n3") is NodeState.QUARANTINED)
+    rehearsal.run(60)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert moves(rehearsal) == []
+    assert rehearsal.line.effects == {"drain_node n3": 1}
+
+
+def test_a_gang_that_has_finished_stays_so_after_a_restart_of_the_control_plane(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    """Also where its last state did not arrive: how the launch ended is a fact."""
+    report(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0), ALL_ENDED_WELL)
+    launcher.speaks = False
+    rehearsal.restart_control_plane()
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(lambda: rehearsal.state_of("n3") is NodeState.QUARANTINED)
+    rehearsal.run(60)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert moves(rehearsal) == []
+
+
+def test_a_gang_that_finishes_just_before_its_requeue_is_not_requeued(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    launcher.spares = ()
+    rehearsal.run(1)
+
+    def finish(name: str) -> None:
+        if name == "set_job_reservation":
+            launcher.finish()
+            report(rehearsal, ALL_ENDED_WELL)
+
+    rehearsal.line.before = finish
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    (recovery,) = moves(rehearsal)
+    assert (recovery.plan.kind, recovery.status) == (RecoveryKind.POOL_SWAP, RecoveryStatus.OVERTAKEN)
+    assert "every rank of its last launch has ended well" in recovery.outcome
+    rehearsal.run(30)
+    assert (rehearsal.gang_state(), len(moves(rehearsal))) == (("RUNNING", 0), 1)
+    assert rehearsal.pool() == ["n6", "n7", "n8"]
+
+
+def test_a_gang_that_finishes_instead_of_its_restart_needs_none(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    launcher.obeys = False
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: moves(rehearsal))
+    launcher.finish()
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+    rehearsal.run(30)
+    assert (rehearsal.gang_state(), len(moves(rehearsal))) == (("RUNNING", 0), 1)
+
+
+def test_the_gang_of_a_second_launcher_in_the_allocation_is_moved(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    report(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 1.0), ALL_ENDED_WELL)
+    launcher.launch = 3
+    launcher.finish()
+    rehearsal.run(2)
+    launcher.launch, launcher.phase, launcher.ended_well = 0, LauncherPhase.RUNNING, False
+    report(rehearsal, LaunchStarted(1, 0, 0, launcher.seats, launcher.spares, 3.0))
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [(one.plan.kind, one.status) for one in moves(rehearsal)] == [
+        (RecoveryKind.ALLOCATION_SWAP, RecoveryStatus.SUCCEEDED)
+    ]
 
 
 def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal: Rehearsal) -> None:

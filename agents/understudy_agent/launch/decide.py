@@ -46,6 +46,7 @@ class Cause(StrEnum):
     """Why a launch was over. The same values as `LaunchCause` in `understudy_agent/wire.py`."""
 
     DONE = "done"
+    STOPPED = "stopped"
     HARDWARE = "hardware"
     BLACK_HOLE = "black_hole"
     PROGRAM = "program"
@@ -65,7 +66,7 @@ class Decision:
     exit_code: int = 0
     blamed: Mapping[str, str] = field(default_factory=dict)
     cleared: tuple[str, ...] = ()
-    cause: Cause = Cause.DONE
+    cause: Cause = Cause.STOPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ TABLE = (
     Row(
         "L20",
         "the job is stopping: nothing more is started",
-        Cause.DONE,
+        Cause.STOPPED,
         Action.FINISH,
         _is_stopping,
         outcomes.stop,

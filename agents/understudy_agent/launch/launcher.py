@@ -143,11 +143,17 @@ class Launcher:
 
     def _exchange_with_agent(self) -> None:
         """Reports the state of the gang, receives orders. Without an agent the gang goes on."""
-        self._reports.state(self._launch, self._phase.value, self._standbys.spares(self._launch))
+        spares = self._standbys.spares(self._launch)
+        self._reports.state(self._launch, self._phase.value, spares, ended_well=self._ended_well)
         self._hub.also_wait_for(self._line.turn())
         self._reports.trouble()
         if self._line.has_orders:
             self._budget.take_over(self._line.launches_without_progress, self._line.best_step)
+
+    @property
+    def _ended_well(self) -> bool:
+        """Every rank has. Whatever else it leaves for, it has another exit code."""
+        return self._phase in (Phase.LEAVING, Phase.DONE) and self._exit_code == 0
 
     # -- a launcher that was killed ----------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class LauncherState(TypedDict):
     group_sizes: str
     ranks_per_node: int
     unwell: dict[str, str]
+    ended_well: bool
 
 
 class LaunchStarted(TypedDict):

@@ -39,7 +39,7 @@ class Reports:
 
     # -- the gang ----------------------------------------------------------------------------------------------
 
-    def state(self, launch: Launch, phase: str, spares: Sequence[str]) -> None:
+    def state(self, launch: Launch, phase: str, spares: Sequence[str], *, ended_well: bool) -> None:
         """Of the gang as it is now. Only for the control plane."""
         rules = self._options.rules
         may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
@@ -58,6 +58,7 @@ class Reports:
                 "group_sizes": group_sizes(self._options.command),
                 "unwell": self._unwell,
                 "ranks_per_node": launch.ranks_per_node(self._options),
+                "ended_well": ended_well,
             }
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
     DrainPlan,
@@ -180,6 +181,18 @@ def ended_by_its_owner(recovery: Recovery, job: SlurmJob | None) -> Ending | Non
     if ending or job.state == "CANCELLED" or (job.state == "COMPLETED" and given_up):
         return Ending(RecoveryStatus.OVERTAKEN, job.end_in_words)
     return None
+
+
+def ended_by_its_gang(recovery: Recovery, job: SlurmJob | None, ended_well: Callable[[], bool]) -> Ending | None:
+    """The gang that was to be requeued has done its work, and Slurm does not show that yet. `ended_well`: whether every
+    rank of the last launch of its attempt has ended well, as its launcher reports right now.
+    """
+    plan = recovery.plan
+    if not isinstance(plan, PoolSwapPlan) or job is None or job.restart_count > plan.restart_count:
+        return None
+    if job.state != "RUNNING" or not ended_well():
+        return None
+    return Ending(RecoveryStatus.OVERTAKEN, f"job {plan.job.job_id} is not to run again: {ENDED_WELL}")
 
 
 def overtaken_in_its_array(recovery: Recovery, job: SlurmJob | None) -> Ending | None:

@@ -15,6 +15,7 @@ from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, job_of
@@ -52,7 +53,8 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
         if not own or any(move_key(finding) in moves and moves[move_key(finding)].plan for finding in own):
             continue  # another gang leaves the same node in this round: this one does in the next
         move = (
-            _left_alone(current.snapshot, job, own)
+            _done(current.snapshot, job)
+            or _left_alone(current.snapshot, job, own)
             or _move_inside(current, job, own)
             or _move(current, job, own, seats)
         )
@@ -108,7 +110,8 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     job = current.snapshot.jobs.get(key) if key is not None else None
     if job is None or not job.managed or not job.running:
         return Move(None, Because.RULE, "the control plane does not manage the job")
-    objection = _left_alone(current.snapshot, job, findings) or _cannot_restart(current, job, findings)
+    snapshot = current.snapshot
+    objection = _done(snapshot, job) or _left_alone(snapshot, job, findings) or _cannot_restart(current, job, findings)
     if objection is not None:
         return objection
     named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
@@ -140,6 +143,15 @@ def _leaves_its_block(current: Round, job: Job, leaving: Collection[str]) -> boo
     snapshot = current.snapshot
     broken = snapshot.without_fabric.intersection(snapshot.gangs[job.key].seats)
     return bool(broken) and broken <= set(leaving) and not _cannot_move(current, job, (), job.slurm.nodes)
+
+
+def _done(snapshot: Snapshot, job: Job) -> Move | None:
+    """A job that has finished never runs again, also where Slurm still shows it as running, and where a person wants
+    the move.
+    """
+    if job.key not in snapshot.ended_well:
+        return None
+    return Move(None, Because.RULE, f"job {job.key.job_id} is not to run again ({ENDED_WELL})")
 
 
 def _left_alone(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
-LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING})
+LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase.DONE})
 """In these phases a launcher starts no further launch."""
+
+ENDED_WELL = "every rank of its last launch has ended well"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,16 @@ class Gang:
     @property
     def nodes(self) -> tuple[str, ...]:
         return (*self.state.seats, *self.state.spares, *self.state.lost)
+
+    def follows(self, before: Gang) -> bool:
+        """Whether it is the gang of a second launcher in the same allocation."""
+        same = before.attempt.restart_count == self.attempt.restart_count
+        return same and before.ended_well and not self.ended_well and self.attempt.launch == 0
+
+    @property
+    def ended_well(self) -> bool:
+        """Every rank of its last launch has: its job is done, and must not run again."""
+        return self.state.ended_well
 
     @property
     def leaving(self) -> bool:

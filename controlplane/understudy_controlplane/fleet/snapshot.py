@@ -68,6 +68,8 @@ class Snapshot:
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
     lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
     gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives
+    ended_well: frozenset[JobKey] = frozenset()
+    """Running jobs of whose last launch every rank has ended well, by their launchers: Slurm is about to learn that."""
     disobeyed: frozenset[tuple[JobKey, int]] = (
         frozenset()
     )  # job and restart count: its launcher did not follow its orders

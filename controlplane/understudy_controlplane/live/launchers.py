@@ -42,11 +42,13 @@ class Launchers:
         self._stops = False
 
     def note(self, gang: Gang) -> bool:
-        """Returns whether its state is new. A report of an earlier attempt that comes late is ignored."""
+        """Returns whether its state is new. A report of an earlier attempt that comes late is ignored. A launcher that
+        a batch script starts after another begins with launch 0 again.
+        """
         job_id = gang.state.job_id
         with self._lock:
             before = self._gangs.get(job_id)
-            if before is not None and before.attempt > gang.attempt:
+            if before is not None and before.attempt > gang.attempt and not gang.follows(before):
                 return False
             self._gangs[job_id] = gang
             return before is None or before.state != gang.state

@@ -165,7 +165,7 @@ class Observer:
             for job in running
             if (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
         }
-        saved = self._saved_at(running, nodes, now)
+        saved, gangs = self._saved_at(running, nodes, now), self._gangs(running)
         first_nans, wrong_results = self._history.anomalies(now)
         return Snapshot(
             now=now,
@@ -216,7 +216,8 @@ class Observer:
             maintenances=stores.maintenance.open_ones(),
             moved_gpus=self._inventory.moved,
             gpu_wear=self._wear.grown,
-            gangs=self._gangs(running),
+            gangs=gangs,
+            ended_well=self._ended_well(running, gangs),
             checkpointed_at={key: times[-1] for key, times in saved.items()},
             checkpoint_gaps={key: times[-1] - times[-2] for key, times in saved.items() if len(times) > 1},
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
@@ -291,6 +292,16 @@ class Observer:
         domains = {name: tuple(nodes) for name, nodes in found.items()}
         domains |= topology.failing_together
         return domains | {name: tuple(nodes) for name, nodes in self._sources.current.config.guards.domains.items()}
+
+    def _ended_well(self, running: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> frozenset[JobKey]:
+        """What a launcher last reported arrives first; what the database has outlives it, and the control plane."""
+        stored = self._sources.stores.launches.ended_well(self._sources.current.config.cluster)
+        found = (
+            job.key
+            for job in running
+            if (job.key, job.slurm.restart_count) in stored or (job.key in gangs and gangs[job.key].ended_well)
+        )
+        return frozenset(found)
 
     def _gangs(self, jobs: Sequence[Job]) -> dict[JobKey, Gang]:
         """Gangs of managed running jobs, as reported by the launcher of the job's current allocation."""

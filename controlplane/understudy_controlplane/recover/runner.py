@@ -15,6 +15,7 @@ from understudy_controlplane.decide.course import (
     AS_PLANNED,
     Course,
     Ending,
+    ended_by_its_gang,
     ended_by_its_owner,
     overtaken_in_its_array,
     undo_steps,
@@ -188,7 +189,12 @@ class Runner:
         """The recovery as it is now where it is worth looking again at once: its step has moved on. Else None."""
         context = self._context(recovery)
         if recovery.ends_as is None and step.name not in BEFORE_THE_JOB:
-            ending = ended_by_its_owner(recovery, context.job) or overtaken_in_its_array(recovery, context.job)
+            job = context.job
+            ending = (
+                ended_by_its_owner(recovery, job)
+                or ended_by_its_gang(recovery, job, context.ended_well)
+                or overtaken_in_its_array(recovery, job)
+            )
             if ending is not None:
                 return self._end_early(recovery, ending)
         drain = _lost_drain(recovery, context) if course.drain_forgotten and course.may_act else None
@@ -347,6 +353,7 @@ class Runner:
             send_orders=lambda orders: self._launchers.add_orders(job.job_id, orders) if job else None,
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
+            ended_well=lambda: self._ended_well(recovery),
             turn=self._turns.get(recovery.plan.nodes[0]) if recovery.plan.nodes else None,
             network_median=lambda: self._stores.stages.median(StageName.NETWORK, nodes),
         )
@@ -372,6 +379,16 @@ class Runner:
             return False
         self._sleep(ASK_AGAIN_SECONDS)
         return not answers(node)
+
+    def _ended_well(self, recovery: Recovery) -> bool:
+        """As its launcher reports, or has reported: of the attempt that Slurm shows."""
+        plan, reading = recovery.swap, self._reading
+        shown = reading.jobs.get(plan.job.job_id) if plan is not None and reading is not None else None
+        if plan is None or shown is None:
+            return False
+        gang = self._launchers.gang(plan.job.job_id)
+        reported = gang is not None and gang.attempt.restart_count == shown.restart_count and gang.ended_well
+        return reported or self._stores.launches.has_ended_well(plan.job, shown.restart_count)
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
         plan = recovery.swap

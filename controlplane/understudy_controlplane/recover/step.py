@@ -77,6 +77,8 @@ class StepContext:
     send_orders: Callable[[LauncherOrders], None]  # to the launcher of the plan's job
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
     launcher: Gang | None = None  # what that launcher last reported
+    ended_well: Callable[[], bool] = lambda: False
+    """Whether every rank of the job's last launch has ended well, as its launcher reported; asks the database."""
     turn: Turn | None = None  # of a node whose network is tested with others that were burnt in beside it
     network_median: Callable[[], float | None] = lambda: None  # of the fleet, in GB/s; asks the database
 

@@ -56,6 +56,27 @@ _REPLACEMENTS = (
     )
     .order_by(_END.c.launch, _END.c.at)
 )
+_STARTED_AFTER = (
+    select(tables.launch_start.c.id)
+    .where(
+        tables.launch_start.c.job == _END.c.job,
+        tables.launch_start.c.restart_count == _END.c.restart_count,
+        tables.launch_start.c.at > _END.c.at,
+    )
+    .exists()
+)
+"""A batch script may start a launcher after another."""
+_ENDED_WELL = (
+    select(_JOB.c.job_id, _JOB.c.submit_at, _END.c.restart_count)
+    .join(_JOB, _JOB.c.id == _END.c.job)
+    .where(_END.c.cause == LaunchCause.DONE.value, ~_STARTED_AFTER)
+)
+_RUNNING_ENDED_WELL = _ENDED_WELL.where(
+    _JOB.c.cluster == bindparam("of_cluster"),
+    _JOB.c.state == "RUNNING",
+    _JOB.c.restart_count == _END.c.restart_count,
+)
+_HAS_ENDED_WELL = _ENDED_WELL.where(IS_JOB, _END.c.restart_count == bindparam("attempt")).limit(1)
 
 
 def _of_attempt(table: Table) -> tuple[ColumnElement[bool], ...]:
@@ -132,6 +153,18 @@ class LaunchStore:
                 of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
                 of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
         return found
+
+    def ended_well(self, cluster: str) -> frozenset[tuple[JobKey, int]]:
+        """Job and restart count of running jobs of whose last launch every rank has ended well: they are done."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_RUNNING_ENDED_WELL, {"of_cluster": cluster}).all()
+        return frozenset((JobKey(cluster, row.job_id, row.submit_at), row.restart_count) for row in rows)
+
+    def has_ended_well(self, job: JobKey, restart_count: int) -> bool:
+        """Whether every rank of the last launch of this attempt has."""
+        with reading(self._engine) as connection:
+            values = {**of_job(job), "attempt": restart_count}
+            return connection.execute(_HAS_ENDED_WELL, values).first() is not None
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
         """Of the latest launch after this one: how many ranks connected, how many there are, when the last one's

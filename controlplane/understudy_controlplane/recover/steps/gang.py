@@ -19,7 +19,7 @@ from understudy_controlplane.recover.step import (
 def _no_word_expected(context: StepContext) -> Done | Failed | None:
     """The result where no report of the ranks is to come: the job is over, or its ranks do not report."""
     job = context.job
-    if job is None or job.state == "COMPLETED":
+    if job is None or job.state == "COMPLETED" or (not job.ended and _has_done_its_work(context)):
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
@@ -30,6 +30,11 @@ def _no_word_expected(context: StepContext) -> Done | Failed | None:
     if not context.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: what Slurm shows counts")
     return None
+
+
+def _has_done_its_work(context: StepContext) -> bool:
+    """Every rank has ended well, which Slurm does not show yet."""
+    return context.is_next_attempt and context.ended_well()
 
 
 def _stays(context: StepContext) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.decide.launcher_orders import orders_of
-from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.gang import ENDED_WELL, Gang
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.slurm.protocol import Slurm
@@ -17,6 +17,8 @@ def observe_launcher(context: StepContext) -> Observation:
         return Done(f"the job is over: {job.state if job else 'unknown to Slurm'}")
     if job.restart_count > plan.restart_count:
         return Done(f"the job was requeued meanwhile (restart {job.restart_count})")
+    if context.ended_well():
+        return Done(f"{ENDED_WELL}: nothing is started any more")
     if gang is None or gang.heard_at is None:
         return Wait("its launcher does not report")
     if plan.launch < 0:
