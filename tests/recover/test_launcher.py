@@ -482,3 +482,101 @@ def test_the_ranks_of_the_launch_given_up_are_not_taken_for_the_new_ones(
 
 def time_limit(rehearsal: Rehearsal) -> int:
     return next(job.time_limit_minutes or 0 for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
+
+
+def broken_off(launch: int, at: float, cause: LaunchCause) -> LaunchEnded:
+    return LaunchEnded(1, 0, launch, "L130", "rank 1 on n2 ended with 1", at, cause=cause, failed_node="n2", rank=1)
+
+
+def crash(rehearsal: Rehearsal, launcher: ObedientLauncher, cause: LaunchCause = LaunchCause.PROGRAM) -> None:
+    """And another launch, by its launcher itself."""
+    report(rehearsal, broken_off(launcher.launch, rehearsal.fake.now, cause))
+    launcher.launch += 1
+
+
+def step(rehearsal: Rehearsal, launch: int) -> None:
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 6 + launch, launch=launch))
+    report(rehearsal, FirstStep(1, 0, 0, 1, 41, rehearsal.fake.now + 0.5, launch=launch))
+
+
+def incidents_of_the_gang(rehearsal: Rehearsal) -> list[tuple[str, bool]]:
+    """Rule of the finding, and whether it is over."""
+    with rehearsal.engine.connect() as connection:
+        table = tables.incident
+        rows = connection.execute(select(table.c.rule, table.c.closed_at).order_by(table.c.id)).all()
+    return [(row.rule, row.closed_at is not None) for row in rows if row.rule.startswith("launches.")]
+
+
+def with_a_checkpoint(rehearsal: Rehearsal) -> ObedientLauncher:
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    rehearsal.run(1)
+    rehearsal.fake.set_time_limit(rehearsal.gang, 600)
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    report(rehearsal, CheckpointShard(1, 0, 0, 1, 40, "/c/40", "r0", 1, "a" * 64, rehearsal.fake.now))
+    return launcher
+
+
+@pytest.mark.parametrize(
+    ("cause", "rule"), [(LaunchCause.PROGRAM, "launches.crash"), (LaunchCause.HANG, "launches.hang")]
+)
+@pytest.mark.parametrize(("bound", "limit"), [(60, 604), (2, 602), (0, 600)])
+def test_what_only_the_launcher_saw_is_an_incident_and_its_time_is_credited(
+    tmp_path: Path, cause: LaunchCause, rule: str, bound: int, limit: int
+) -> None:
+    rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": bound})
+    launcher = with_a_checkpoint(rehearsal)
+    rehearsal.run(180)
+    crash(rehearsal, launcher, cause)
+    rehearsal.run(5)
+    assert incidents_of_the_gang(rehearsal) == [(rule, False)]
+    step(rehearsal, launcher.launch)
+    rehearsal.run(30)
+    assert time_limit(rehearsal) == limit
+    of_kind = [(one.plan.kind, one.status) for one in moves(rehearsal)]
+    assert of_kind == [(RecoveryKind.LAUNCHER_RESTART, RecoveryStatus.SUCCEEDED)] * (bound > 0)
+    assert all(not orders.bad and orders.restart is None for orders in launcher.orders), "nothing is ordered"
+    assert rehearsal.state_of("n2") is NodeState.IN_SERVICE
+    rehearsal.run(900)
+    assert (time_limit(rehearsal), len(moves(rehearsal))) == (limit, len(of_kind)), "once"
+
+
+def test_a_gang_that_crashes_again_before_its_first_step_is_credited_once(tmp_path: Path) -> None:
+    """From its last checkpoint until it works again; the same minutes are not counted for each crash."""
+    rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": 60})
+    launcher = with_a_checkpoint(rehearsal)
+    rehearsal.run(180)
+    crash(rehearsal, launcher)
+    rehearsal.run(60)
+    crash(rehearsal, launcher)
+    rehearsal.run(10)
+    step(rehearsal, launcher.launch)
+    rehearsal.run(60)
+    assert time_limit(rehearsal) == 605
+    assert [one.status for one in moves(rehearsal)] == [RecoveryStatus.SUCCEEDED]
+
+
+def test_a_restart_that_was_ordered_is_no_restart_of_the_launchers_own(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    """A rank on the node with the Xid fails, which its launcher reports too."""
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: launcher.launch == 1)
+    report(rehearsal, broken_off(0, rehearsal.fake.now, LaunchCause.PROGRAM))
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    rehearsal.run(10)
+    assert [one.plan.kind for one in moves(rehearsal)] == [RecoveryKind.ALLOCATION_SWAP]
+    assert incidents_of_the_gang(rehearsal) == []
+
+
+def test_in_mode_observe_a_crash_is_recorded_and_no_time_credited(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": 60})
+    launcher = with_a_checkpoint(rehearsal)
+    rehearsal.restart_control_plane(mode="observe")
+    rehearsal.run(20)
+    crash(rehearsal, launcher)
+    rehearsal.run(20)
+    step(rehearsal, launcher.launch)
+    rehearsal.run(20)
+    assert incidents_of_the_gang(rehearsal)[0][0] == "launches.crash"
+    assert (time_limit(rehearsal), moves(rehearsal)) == (600, [])

@@ -33,7 +33,12 @@ STORED: list[dict[str, Any]] = json.loads(
 """With the names that migration 0014 gives them (`test_migrations`)."""
 
 
-LATER_KINDS = {RecoveryKind.PAGE, RecoveryKind.LEAVE_POOL, RecoveryKind.DELETE_SEATS}
+LATER_KINDS = {
+    RecoveryKind.PAGE,
+    RecoveryKind.LEAVE_POOL,
+    RecoveryKind.DELETE_SEATS,
+    RecoveryKind.LAUNCHER_RESTART,
+}
 
 LATER = {"requested", "excluded", "allowed", "places", "peers", "account", "preempted"}
 """Fields that plans of release 0.1 did not have."""

@@ -10,6 +10,7 @@ from understudy_controlplane.decide import repair_actions, repair_cycle
 from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.job_moves import moves_asked
+from understudy_controlplane.decide.launcher_restarts import restarted
 from understudy_controlplane.decide.pages import domains_down, held_back, left_by_slurm, page, unheard, warnings_of_site
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
@@ -153,6 +154,7 @@ CARRIED_OUT_BY: Mapping[Action, Callable[[Round, Sequence[Entered]], list[Decisi
     Action.RELEASE_JOB: release,
     Action.FILL_POOL: change_pool,
     Action.LEAVE_POOL: change_pool,
+    Action.CREDIT_TIME: restarted,
     Action.PAGE: page,
 }
 """The function that carries the action of a row out: it gets all findings that entered such rows, asks the guards and

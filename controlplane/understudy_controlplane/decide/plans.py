@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     DeleteSeatsPlan,
     FillPoolPlan,
+    LauncherRestartPlan,
     LeavePoolPlan,
     LetGoPlan,
     ManualRepairPlan,
@@ -205,9 +206,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     relaunched = given_up >= 0
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
-    limit = job.slurm.time_limit_minutes
-    credited = limit - snapshot.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
-    credit = max(0, config.recovery.time_credit_minutes_max - max(0, credited))
+    limit, credit = job.slurm.time_limit_minutes, credit_minutes(snapshot, job, config)
     steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
     return AllocationSwapPlan(
         steps=(*steps, StepName.CREDIT_TIME) if relaunched and credit and limit is not None else steps,
@@ -228,6 +227,33 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         leaving=avoided or tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
         requested=_requested(findings, superseded),
         places=tuple(places.items()),
+    )
+
+
+def credit_minutes(snapshot: Snapshot, job: Job, config: Config) -> int:
+    """The most that its time limit may still be raised by in this allocation."""
+    limit = job.slurm.time_limit_minutes
+    credited = limit - snapshot.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
+    return max(0, config.recovery.time_credit_minutes_max - max(0, credited))
+
+
+def launcher_restart_plan(
+    snapshot: Snapshot, job: Job, fault_at: float, launch: int, credit_minutes_max: int
+) -> LauncherRestartPlan:
+    """Of a launch that the gang's launcher has given up by itself."""
+    table = snapshot.tables.get(job.key)
+    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    return LauncherRestartPlan(
+        steps=(StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP, StepName.CREDIT_TIME),
+        fault_at=fault_at,
+        time_limit_minutes=job.slurm.time_limit_minutes,
+        credit_minutes_max=credit_minutes_max,
+        job=job.key,
+        submit_at=job.slurm.submit_at,
+        restart_count=job.slurm.restart_count,
+        last_step=last_step if last_step >= 0 else None,
+        drain_reason="",
+        launch=launch,
     )
 
 

@@ -159,6 +159,9 @@ TABLE: tuple[Row, ...] = (
     Row(108, (), (Signal.GANG_SLOW,), None, Action.NOTHING,
         "no rank has a faster peer: the program, its data, or what all nodes share may be the cause, so it is recorded "
         "with what it costs"),
+    Row(109, (), (Signal.GANG_RESTARTED,), None, Action.CREDIT_TIME,
+        "its launcher has dealt with it: nothing is ordered and no node condemned; within the site's bound, the time "
+        "limit gets what it cost"),
     Row(130, TRUSTED, (Signal.DRAIN_AT_JOB_END,), QUARANTINED, Action.DRAIN,
         "jobs there may run to their end; no new job starts there before the repair"),
     Row(131, (FOREIGN_DRAIN,), (Signal.DRAIN_AT_JOB_END,), None, Action.NOTHING,

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, LaunchDetail, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -26,6 +27,7 @@ FORGOTTEN = frozenset({SuspicionCause.HANG, SuspicionCause.BLACK_HOLE})
 def launches(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _disobedient(snapshot)
     yield from _unwell(snapshot)
+    yield from _restarted(snapshot)
     for name, node in snapshot.nodes.items():
         blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
@@ -68,3 +70,30 @@ def _disobedient(snapshot: Snapshot) -> Iterator[Finding]:
         if (key, snapshot.jobs[key].slurm.restart_count) in snapshot.disobeyed:
             words = f"the launcher of job {key.job_id} did not carry out an order of the control plane"
             yield Finding(Signal.LAUNCHER_FAILED, "launches.order", "", snapshot.now, words, job=key, nodes=gang.seats)
+
+
+def _restarted(snapshot: Snapshot) -> Iterator[Finding]:
+    """Gangs that crashed or hung, and whose launchers have begun another launch by themselves. What a recovery deals
+    with, or happened before one had ended, is no finding of its own.
+    """
+    for key, end in snapshot.broken_off.items():
+        gang, job = snapshot.gangs.get(key), snapshot.jobs.get(key)
+        if gang is None or job is None or gang.attempt.launch <= end.launch:
+            continue
+        if gang.state.phase is not LauncherPhase.RUNNING:
+            continue
+        given_up, until = snapshot.dealt_with.get((key, job.slurm.restart_count), (-1, 0.0))
+        if given_up >= end.launch or until >= end.at:
+            continue
+        yield Finding(
+            Signal.GANG_RESTARTED,
+            "launches.hang" if end.hung else "launches.crash",
+            "",
+            end.at,
+            f"launch {end.launch} of job {key.job_id} {'hung' if end.hung else 'crashed'}, as its launcher saw it: "
+            f"{end.reason}",
+            Evidence({"job": key.job_id, "launch": end.launch, "node": end.node}),
+            job=key,
+            nodes=gang.seats,
+            detail=LaunchDetail(restart_count=job.slurm.restart_count, launch=end.launch),
+        )

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
-from understudy_controlplane.fleet.finding import Finding, HardwareDetail
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, LaunchDetail
 from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -20,6 +20,7 @@ class Action(StrEnum):
     DRAIN_AGAIN = "drain_again"
     MOVE_GANG = "move_gang"  # the node is out of service already; the gang on it is not safe yet
     RESTART_GANG = "restart_gang"  # it hangs; no node is taken out of service for that
+    CREDIT_TIME = "credit_time"  # its launcher has restarted the gang by itself: the time limit gets what that cost
     FILL_POOL = "fill_pool"
     LEAVE_POOL = "leave_pool"
     RELEASE_JOB = "release_job"  # Understudy's Prolog kept it off a node, and Slurm holds it for that
@@ -108,6 +109,7 @@ class Decision:
             seen = self.finding.detail
             hardware = seen if isinstance(seen, HardwareDetail) else HardwareDetail()
             parts += [self.finding.rule, hardware.boot_id, hardware.part]
+            parts += [f"{seen.restart_count}.{seen.launch}"] if isinstance(seen, LaunchDetail) else []
         return DecisionKey(self.subject, "|".join(parts))
 
     @property

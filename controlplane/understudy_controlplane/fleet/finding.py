@@ -35,6 +35,7 @@ class Signal(StrEnum):
     GANG_HUNG = "gang_hung"  # no step ends; ranks of `node` have not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
+    GANG_RESTARTED = "gang_restarted"  # by its launcher itself, for a crash or a hang that it alone has seen
     LAUNCHER_FAILED = "launcher_failed"  # it did not carry out an order of the control plane
     DOMAIN_FAULT = "domain_fault"  # many nodes fail alike: the cause lies outside them
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
@@ -111,6 +112,7 @@ OF_A_GANG = HANGS | {
     Signal.GANG_STILL,
     Signal.GANG_HUNG_TOGETHER,
     Signal.LAUNCHER_FAILED,
+    Signal.GANG_RESTARTED,
     Signal.JOB_HELD,
     Signal.EXCLUSION_LEFT,
     Signal.SEATS_LEFT,
@@ -143,6 +145,11 @@ class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     mass: bool  # they are so many of all gangs that nothing at all is done
 
 
+class LaunchDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="launch"):
+    restart_count: int
+    launch: int  # that has ended
+
+
 class ClockDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="clock"):
     ahead_seconds: float  # of the control plane's clock
 
@@ -161,7 +168,16 @@ class LiftedDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     after: float  # the drain was lifted after this time: a fault that was reported later may be newer
 
 
-Detail = HardwareDetail | SilenceDetail | HangDetail | ClockDetail | RequestDetail | RepairDetail | LiftedDetail
+Detail = (
+    HardwareDetail
+    | SilenceDetail
+    | HangDetail
+    | LaunchDetail
+    | ClockDetail
+    | RequestDetail
+    | RepairDetail
+    | LiftedDetail
+)
 
 
 @dataclass(frozen=True, slots=True)

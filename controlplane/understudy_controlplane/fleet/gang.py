@@ -62,6 +62,17 @@ def orders_version(orders: LauncherOrders) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """A launch that its launcher has ended because the gang crashed or hung, as it saw it."""
+
+    launch: int
+    hung: bool
+    at: float
+    reason: str
+    node: str  # where a rank failed first; empty: none did
+
+
+@dataclass(frozen=True, slots=True)
 class BlackHole:
     """A launcher blamed a node because its ranks failed first there, again and again."""
 

@@ -30,6 +30,7 @@ class Rung(StrEnum):
 class RecoveryKind(StrEnum):
     POOL_SWAP = "pool"  # the gang moves to a spare from the pool
     ALLOCATION_SWAP = "allocation"  # the gang's launcher moves it to a spare of its allocation
+    LAUNCHER_RESTART = "launcher_restart"  # the gang's launcher has restarted it by itself: the time is credited
     QUARANTINE = "quarantine"  # nodes leave service; no managed gang is moved
     FILL_POOL = "fill_pool"  # nodes join the spare pool
     LEAVE_POOL = "leave_pool"  # nodes leave the spare pool
@@ -172,6 +173,12 @@ class AllocationSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.A
     """Node that the gang leaves, and the spare of its allocation that costs it least there."""
 
 
+class LauncherRestartPlan(AllocationSwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.LAUNCHER_RESTART.value):
+    """Nothing is ordered: `launch` has ended, and its launcher has begun another."""
+
+    kind: ClassVar[RecoveryKind] = RecoveryKind.LAUNCHER_RESTART
+
+
 class QuarantinePlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.QUARANTINE.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.QUARANTINE
     renamed_nodes: tuple[
@@ -266,6 +273,7 @@ Plan = (
     PagePlan
     | PoolSwapPlan
     | AllocationSwapPlan
+    | LauncherRestartPlan
     | QuarantinePlan
     | FillPoolPlan
     | LeavePoolPlan

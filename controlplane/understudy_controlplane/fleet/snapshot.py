@@ -13,7 +13,7 @@ from functools import cached_property
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.drill import Drill
-from understudy_controlplane.fleet.gang import BlackHole, Gang
+from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FABRIC_SIGNS, FAILED_AS_ONE, NVLINK_XIDS, OpenIncident
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal, WrongResult
@@ -70,6 +70,10 @@ class Snapshot:
     gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives
     ended_well: frozenset[JobKey] = frozenset()
     """Running jobs of whose last launch every rank has ended well, by their launchers: Slurm is about to learn that."""
+    broken_off: Mapping[JobKey, BrokenOff] = field(default_factory=dict)
+    """Running jobs → the newest launch of this allocation that their launchers have ended for a crash or a hang."""
+    dealt_with: Mapping[tuple[JobKey, int], tuple[int, float]] = field(default_factory=dict)
+    """Job and restart count → the newest launch that a recovery has given up, and when the last one ended."""
     disobeyed: frozenset[tuple[JobKey, int]] = (
         frozenset()
     )  # job and restart count: its launcher did not follow its orders

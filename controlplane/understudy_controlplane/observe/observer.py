@@ -47,6 +47,9 @@ REPORT_DELAY_SECONDS = 3.0
 """A report received this soon after a node was cleared may show its GPUs as they were before, as before a reset. It
 leads to no finding: if the fault remains, the next report shows it."""
 
+BROKEN_OFF_SECONDS = 600.0
+"""For this time after its report a launch that was broken off leads to a finding."""
+
 DISOBEYED_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 
 
@@ -228,6 +231,8 @@ class Observer:
             weights_left=past.weights_left_since(week_ago),
             hangs=past.hangs_since(week_ago),
             black_holes=stores.launches.black_holes_since(week_ago),
+            broken_off=stores.launches.broken_off(config.cluster, now - BROKEN_OFF_SECONDS),
+            dealt_with=past.dealt_with_since(week_ago),
             replaced=stores.launches.replacements(config.cluster),
             tables=tables,
             ordered_to_save=self._ordered_to_save(running),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
@@ -14,6 +15,7 @@ from understudy_controlplane.fleet.recovery import (
     Plan,
     PoolSwapPlan,
     Recovery,
+    RecoveryKind,
     RecoveryStatus,
     ReleaseJobPlan,
     RepairAttempt,
@@ -66,7 +68,22 @@ class RecoveryHistory:
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
         """Job and restart count of launchers that did not follow their orders."""
         failed = (one.plan for one in self._since(since) if one.status is RecoveryStatus.FAILED)
-        return frozenset((plan.job, plan.restart_count) for plan in failed if isinstance(plan, AllocationSwapPlan))
+        return frozenset(
+            (plan.job, plan.restart_count)
+            for plan in failed
+            if isinstance(plan, AllocationSwapPlan) and plan.kind is RecoveryKind.ALLOCATION_SWAP
+        )
+
+    def dealt_with_since(self, since: float) -> dict[tuple[JobKey, int], tuple[int, float]]:
+        """Job and restart count → the newest launch that was given up, and when the last recovery of these ended."""
+        found: dict[tuple[JobKey, int], tuple[int, float]] = {}
+        for one in self._since(since):
+            plan = one.plan
+            if isinstance(plan, AllocationSwapPlan) and plan.launch >= 0:
+                launch, until = found.get((plan.job, plan.restart_count), (-1, 0.0))
+                ended_at = math.inf if one.ended_at is None else one.ended_at
+                found[plan.job, plan.restart_count] = max(launch, plan.launch), max(until, ended_at)
+        return found
 
     def attempts_since(self, since: float) -> tuple[RepairAttempt, ...]:
         """What was tried on nodes, oldest first."""
@@ -184,6 +201,6 @@ def _moved(plan: Plan) -> JobKey | None:
     match plan:
         case PoolSwapPlan():
             return plan.job
-        case AllocationSwapPlan() if plan.launch >= 0:
+        case AllocationSwapPlan(kind=RecoveryKind.ALLOCATION_SWAP) if plan.launch >= 0:
             return plan.job
     return None

@@ -12,7 +12,7 @@ from understudy_agent.wire import Gpu
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.drill import Drill
-from understudy_controlplane.fleet.gang import BlackHole, Gang
+from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Checkpoint, FirstNan, Job, JobKey, KnownJob, Refusal, WrongResult
@@ -45,6 +45,7 @@ class CheckpointReads(Protocol):
 
 class LaunchReads(Protocol):
     def black_holes_since(self, since: float) -> Mapping[str, Sequence[BlackHole]]: ...
+    def broken_off(self, cluster: str, since: float) -> Mapping[JobKey, BrokenOff]: ...
     def ended_well(self, cluster: str) -> frozenset[tuple[JobKey, int]]: ...
     def replacements(self, cluster: str) -> Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]]: ...
 

@@ -99,6 +99,8 @@ OF_RULE: Mapping[str, Cause] = {
     "hang.": HANG,
     "straggler.": SLOW,
     "launches.": BLACK_HOLE,
+    "launches.crash": PROGRAM,
+    "launches.hang": HANG,
     "signal.": SITE,
     "operator.": PEOPLE,
     "administration.": PEOPLE,

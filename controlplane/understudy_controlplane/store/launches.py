@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, Row, Select, Table, bindparam, func, select
 
 from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
-from understudy_controlplane.fleet.gang import BlackHole, Gang
+from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
@@ -77,6 +77,19 @@ _RUNNING_ENDED_WELL = _ENDED_WELL.where(
     _JOB.c.restart_count == _END.c.restart_count,
 )
 _HAS_ENDED_WELL = _ENDED_WELL.where(IS_JOB, _END.c.restart_count == bindparam("attempt")).limit(1)
+SEEN_BY_LAUNCHERS = (LaunchCause.PROGRAM.value, LaunchCause.BLACK_HOLE.value, LaunchCause.HANG.value)
+_BROKEN_OFF = (
+    select(_END.c.launch, _END.c.cause, _END.c.at, _END.c.reason, _END.c.failed_node, _JOB.c.job_id, _JOB.c.submit_at)
+    .join(_JOB, _JOB.c.id == _END.c.job)
+    .where(
+        _END.c.received_at >= bindparam("since"),
+        _END.c.cause.in_(SEEN_BY_LAUNCHERS),
+        _JOB.c.cluster == bindparam("of_cluster"),
+        _JOB.c.state == "RUNNING",
+        _JOB.c.restart_count == _END.c.restart_count,
+    )
+    .order_by(_END.c.launch, _END.c.at)
+)
 
 
 def _of_attempt(table: Table) -> tuple[ColumnElement[bool], ...]:
@@ -152,6 +165,16 @@ class LaunchStore:
             for row in connection.execute(_REPLACEMENTS, {"of_cluster": cluster}):
                 of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
                 of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
+        return found
+
+    def broken_off(self, cluster: str, since: float) -> dict[JobKey, BrokenOff]:
+        """Of running jobs: the newest launch that a launcher has ended for a crash or a hang, reported since then."""
+        found: dict[JobKey, BrokenOff] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(_BROKEN_OFF, {"of_cluster": cluster, "since": since}):
+                hung = row.cause == LaunchCause.HANG.value
+                one = BrokenOff(row.launch, hung, row.at, row.reason, row.failed_node)
+                found[JobKey(cluster, row.job_id, row.submit_at)] = one
         return found
 
     def ended_well(self, cluster: str) -> frozenset[tuple[JobKey, int]]:
