@@ -228,7 +228,8 @@ class VirtualNode:
         return max(PORTS_SECONDS, self._nvml_seconds / 2)
 
     def _read_nvml(self, at: float) -> None:
-        if self._gpus_rest is not None and not self.nvml_error and self._gpus_rest.shown == self.gpus:
+        shown: list[Gpu | Port | str] = [self.driver, self.nvml_error, *self.gpus]
+        if self._gpus_rest is not None and self._gpus_rest.shown == shown:
             return
         self._wake_gpus(at)
         before, read = self._read_before, self._nvml(at)
@@ -236,7 +237,7 @@ class VirtualNode:
         self._read_before = read.gpus
         alike = len(before) == len(read.gpus) and all(map(is_, before, read.gpus))
         if alike and not self._reads_at_rest and all(map(_gpu_rests, self._sample.gpus)):
-            self._gpus_rest = _Rest(read, list(self.gpus), at)
+            self._gpus_rest = _Rest(read, shown, at)
 
     def _wake_gpus(self, now: float) -> None:
         """Make up for the readings before `now`. Of counters that stand still, the last is all that counts."""
@@ -308,7 +309,7 @@ class _Rest(Generic[Read]):
     """Since `since` each reading was the same, and so was what the history made of it."""
 
     read: Read
-    shown: Sequence[Gpu | Port]
+    shown: Sequence[Gpu | Port | str]
     since: float
 
     def left_out(self, now: float, every: float) -> list[float]:
