@@ -1,7 +1,8 @@
-"""Kinds of jobs, and what ranks have on a real cluster, whose Slurm binds no task to CPUs: the seats do."""
+"""Kinds of jobs, and what ranks have, on a real cluster whose Slurm binds tasks to CPUs."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,13 +17,15 @@ from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = pytest.mark.cluster
 
+SHOWS_CPUS = "import os, json; print(json.dumps([os.environ['SLURM_PROCID'], sorted(os.sched_getaffinity(0))]))"
+
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     directory = Path(tempfile.mkdtemp(prefix="ud-"))
     directory.chmod(0o755)
     try:
-        with Site(directory, nodes=4, spares=0) as started:
+        with Site(directory, nodes=4, spares=0, slurm_conf_lines=["TaskPlugin=task/affinity"]) as started:
             shutil.copytree(
                 REPOSITORY / "agents" / "understudy_agent",
                 started.code / "understudy_agent",
@@ -40,6 +43,24 @@ def gang(site: Site) -> Iterator[GangJob]:
     if job.job:
         job.cancel()
     site.cluster.wait_until_idle(60)
+
+
+@pytest.mark.parametrize(
+    "bind", [[], ["--cpu-bind=cores"], ["--cpu-bind=map_cpu:1,0"]], ids=["default", "cores", "map"]
+)
+def test_ranks_have_the_cpus_that_srun_gives_to_tasks(gang: GangJob, bind: list[str]) -> None:
+    """srun itself, on the same cluster, is the measure."""
+    tasks = ["--nodes=1", "--ntasks=2", "--cpus-per-task=1", *bind, "--gres=gpu:8"]
+    done = gang.site.cluster.run("srun", *tasks, str(gang.python), "-c", SHOWS_CPUS, user=RESEARCHER)
+    assert done.returncode == 0, done.stderr
+    of_tasks = [cpus for _, cpus in sorted(json.loads(line) for line in done.stdout.splitlines())]
+    assert len(of_tasks) == 2
+    sbatch = ["--ntasks-per-node=2", "--cpus-per-task=1", "--gres=gpu:8"]
+    gang.submit(["--nodes", "2", "--procs-per-node", "2", *bind], nodes=3, sbatch=sbatch)
+    gang.wait_for_launch(0, 4)
+    assert [one["cpus"] for one in gang.ranks(0)] == of_tasks * 2
+    gang.finish()
+    assert gang.exit_code() == 0
 
 
 def test_a_job_that_asks_for_gpus_and_cpus_for_each_task_has_them(gang: GangJob) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import socket
 from collections.abc import Mapping
@@ -180,7 +181,10 @@ def _node_line(layout: Layout, place: int) -> str:
     gres = f" Gres=gpu:{layout.gpus_per_node}" if layout.gpus_per_node else ""
     name, port = layout.node_names[place], layout.node_ports[place]
     host = "" if layout.addresses else " NodeHostname=localhost"
-    return f"NodeName={name}{host} NodeAddr={layout.address_of(name)} Port={port} CPUs=16 RealMemory=1024{gres}"
+    # Where Slurm binds tasks, it needs CPUs that are there.
+    binds = any("task/affinity" in line for line in layout.extra_lines)
+    cpus = len(os.sched_getaffinity(0)) if binds else 16
+    return f"NodeName={name}{host} NodeAddr={layout.address_of(name)} Port={port} CPUs={cpus} RealMemory=1024{gres}"
 
 
 def write(layout: Layout) -> None:
