@@ -314,6 +314,16 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
+class TierInterval(msgspec.Struct, frozen=True):
+    """How often to save on a tier, by the failures after which it is the nearest one that is left."""
+
+    tier: str
+    answers: list[str]  # "process", "node", "rack", "site"
+    cost_seconds: float  # of the training; a copy in the background counts a fiftieth of its time
+    mtbf_seconds: float  # of these failures
+    best_seconds: float  # a multiple of that of the next nearer tier
+
+
 class CheckpointInterval(msgspec.Struct, frozen=True):
     """How often a job saves, and what would be best. `..._lost_...` is of saving and of steps that failures make it
     repeat, for each hour of the gang.
@@ -330,6 +340,7 @@ class CheckpointInterval(msgspec.Struct, frozen=True):
     gpu_hours_lost_today: float | None
     gpu_hours_lost_best: float
     gpu_hour_price: float | None  # null: not configured
+    tiers: list[TierInterval] = []  # nearest first, where it saves on several
 
 
 class CheckpointExplanation(msgspec.Struct, frozen=True):

@@ -6,10 +6,12 @@ import os
 import zipfile
 from pathlib import Path
 
+import msgspec
 from click.testing import CliRunner
 
 from understudy_client import CheckpointInterval
-from understudy_controlplane.cli.checkpoints import checkpoints, interval_lines
+from understudy_client.records import TierInterval
+from understudy_controlplane.cli.checkpoints import checkpoints, interval_lines, tier_lines
 from understudy_controlplane.cli.scanned_checkpoints import scan
 
 
@@ -55,4 +57,17 @@ def test_what_the_interval_costs_is_shown_beside_the_best_one() -> None:
         "a checkpoint holds the training up for 30 s; the gang fails every 3.09 h",
         "interval now: 30 min, which costs 1,593 GPU-hours (4,780.20 at 3 each) in each hour, on 16384 GPUs",
         "best interval: 13.3 min (Daly: 13.3 min), which would cost 1,138 GPU-hours (3,412.50 at 3 each)",
+    ]
+
+
+def test_each_tier_is_shown_with_its_interval_and_the_failures_that_it_answers() -> None:
+    found = CheckpointInterval(5, True, 8, 11_135, 1800, 600, 600, 16_384, 1.0, 1.0, None)
+    assert list(tier_lines(found)) == []
+    tiers = [
+        TierInterval("local", ["process"], 5, 86_400, 600),
+        TierInterval("shared", ["node", "rack"], 30, 12_780, 1800),
+    ]
+    assert list(tier_lines(msgspec.structs.replace(found, tiers=tiers))) == [
+        "  local: every 10 min; for failures of process, one in 24 h; costs 5 s",
+        "  shared: every 30 min; for failures of node or rack, one in 3.55 h; costs 30 s",
     ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from understudy_agent.wire import Tier
 from understudy_controlplane.fleet.job import Attempt, MeasuredCheckpoint
-from understudy_controlplane.plan.checkpoint_cost import cost_of, interval_of, report
+from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of, interval_of, report
 from understudy_controlplane.plan.checkpoint_interval import failure_rate
 
-LLAMA_3 = failure_rate(419, 2048 * 54)
+OF_GANG = Exposure(failure_rate(419, 2048 * 54), 2048)
 
 
 def saved(at: float, blocked: float | None = 30, write: float | None = 40, launch: int = 0) -> MeasuredCheckpoint:
@@ -22,7 +25,7 @@ def test_todays_interval_is_that_of_checkpoints_of_one_attempt() -> None:
 
 def test_what_is_lost_today_and_with_the_best_interval_in_gpu_hours() -> None:
     newest = [saved(9000 - 1800 * i) for i in range(5)]
-    found = report(newest, cost_of(newest, LLAMA_3, 2048))
+    found = report(newest, cost_of(newest, OF_GANG))
     assert found is not None
     assert (found.cost, found.write, found.is_measured, found.today, found.gpus) == (30, 40, True, 1800, 16_384)
     assert found.best == pytest.approx(798, abs=1)
@@ -36,7 +39,22 @@ def test_what_is_lost_today_and_with_the_best_interval_in_gpu_hours() -> None:
 
 def test_where_it_is_not_known_how_long_training_was_held_up_writing_counts_and_nothing_measured_is_no_report() -> None:
     newest = [saved(1800, None, 40), saved(0, None, 60)]
-    cost = cost_of(newest, LLAMA_3, 2048)
+    cost = cost_of(newest, OF_GANG)
     assert (cost.seconds, cost.exact) == (50, False)
-    assert report([saved(1800, None, None)], cost_of([saved(1800, None, None)], LLAMA_3, 2048)) is None
-    assert report([], cost_of([], LLAMA_3, 2048)) is None
+    assert report([saved(1800, None, None)], cost_of([saved(1800, None, None)], OF_GANG)) is None
+    assert report([], cost_of([], OF_GANG)) is None
+
+
+def test_a_gang_that_saves_on_several_tiers_has_an_interval_of_each() -> None:
+    near = [replace(saved(100.0 * n, blocked=5), tier=Tier.LOCAL) for n in range(5)]
+    far = [replace(saved(1000.0 * n, blocked=30), tier=Tier.SHARED) for n in range(3)]
+    assert cost_of(near, OF_GANG).tiers == ()
+    cost = cost_of([*near, *far], OF_GANG)
+    assert [(one.tier, one.cost) for one in cost.tiers] == [(Tier.LOCAL, 5), (Tier.SHARED, 30)]
+    assert (cost.seconds, cost.best_seconds) == (5, cost.tiers[0].interval)
+    copies = [
+        replace(one, blocked_seconds=None, write_seconds=None, is_copy=True, size_bytes=4 * 10**15) for one in far
+    ]
+    copied = cost_of([*near, *copies], OF_GANG)
+    assert copied.tiers[1].interval >= 4e15 / 2048 / 200e6, "one copy after another"
+    assert copied.seconds == 5

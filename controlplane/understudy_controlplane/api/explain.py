@@ -27,7 +27,7 @@ from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
-from understudy_controlplane.plan.checkpoint_cost import cost_of, report
+from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of, report
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.saves import fleet_rate
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -90,6 +90,16 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
+class TierInterval(msgspec.Struct, frozen=True):
+    """How often to save on a tier, by the failures after which it is the nearest one that is left."""
+
+    tier: str
+    answers: list[str]  # "process", "node", "rack", "site"
+    cost_seconds: float  # of the training; a copy in the background counts a fiftieth of its time
+    mtbf_seconds: float  # of these failures
+    best_seconds: float  # a multiple of that of the next nearer tier
+
+
 class CheckpointInterval(msgspec.Struct, frozen=True):
     """How often a job saves, and what would be best. `..._lost_...` is of saving and of steps that failures make it
     repeat, for each hour of the gang.
@@ -106,6 +116,7 @@ class CheckpointInterval(msgspec.Struct, frozen=True):
     gpu_hours_lost_today: float | None
     gpu_hours_lost_best: float
     gpu_hour_price: float | None  # null: not configured
+    tiers: list[TierInterval] = []  # nearest first, where it saves on several
 
 
 class CheckpointExplanation(msgspec.Struct, frozen=True):
@@ -188,8 +199,10 @@ def _interval(deps: ReadDependencies, known: KnownJob) -> CheckpointInterval | N
     if snapshot is None or job is None or not job.slurm.nodes:
         return None
     newest = CheckpointStore(deps.engine).measured(known.key)
-    rate = fleet_rate(ReportStore(deps.engine), len(snapshot.nodes), snapshot.now)
-    found = report(newest, cost_of(newest, rate, len(job.slurm.nodes)))
+    policy = deps.current.config.checkpoints
+    rate, counts = fleet_rate(ReportStore(deps.engine), len(snapshot.nodes), snapshot.now)
+    cost = cost_of(newest, Exposure(rate, len(job.slurm.nodes), counts, policy.copy_megabytes_per_second * 1e6))
+    found = report(newest, cost)
     if found is None:
         return None
     return CheckpointInterval(
@@ -203,7 +216,11 @@ def _interval(deps: ReadDependencies, known: KnownJob) -> CheckpointInterval | N
         found.gpus,
         found.lost_today,
         found.lost_best,
-        deps.current.config.checkpoints.gpu_hour_price,
+        policy.gpu_hour_price,
+        [
+            TierInterval(one.tier.value, [answer.value for answer in one.answers], one.cost, one.mtbf, one.interval)
+            for one in cost.tiers
+        ],
     )
 
 

@@ -138,6 +138,7 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         yield f"  and {explained.count - len(explained.checkpoints)} more"
     if explained.interval is not None:
         yield from interval_lines(explained.interval)
+        yield from tier_lines(explained.interval)
 
 
 def interval_lines(found: CheckpointInterval) -> Iterator[str]:
@@ -151,6 +152,12 @@ def interval_lines(found: CheckpointInterval) -> Iterator[str]:
     gpus = counted(found.gpus, "GPU")
     yield f"interval now: {_hours(found.today_seconds)}, which costs {lost} in each hour, on {gpus}"
     yield f"best interval: {_hours(found.best_seconds)} (Daly: {_hours(found.daly_seconds)}), which would cost {best}"
+
+
+def tier_lines(found: CheckpointInterval) -> Iterator[str]:
+    for one in found.tiers:
+        failures = f"failures of {' or '.join(one.answers)}, one in {_hours(one.mtbf_seconds)}"
+        yield f"  {one.tier}: every {_hours(one.best_seconds)}; for {failures}; costs {one.cost_seconds:.3g} s"
 
 
 def _lost(gpu_hours: float, price: float | None) -> str:

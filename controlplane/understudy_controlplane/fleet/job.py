@@ -199,6 +199,9 @@ class MeasuredCheckpoint:
     world_size: int
     blocked_seconds: float | None  # by which the training was held up; None: not known
     write_seconds: float | None
+    tier: Tier = Tier.UNKNOWN
+    size_bytes: int = 0
+    is_copy: bool = False  # by agents
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from understudy_agent.wire import SaveOrder
+from understudy_agent.wire import SaveOrder, Tier
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
 
@@ -59,6 +59,24 @@ class SaveRequest:
     at: float
 
 
+class FailureClass(StrEnum):
+    PROCESS = "process"
+    NODE = "node"
+    RACK = "rack"  # or another domain that fails as a whole
+    SITE = "site"
+
+
+@dataclass(frozen=True, slots=True)
+class TierCadence:
+    """How often to save on a tier."""
+
+    tier: Tier
+    answers: tuple[FailureClass, ...]  # failures after which it is the nearest that is left
+    cost: float  # seconds
+    mtbf: float  # seconds, of these failures
+    interval: float  # seconds, a multiple of that of the next nearer tier
+
+
 @dataclass(frozen=True, slots=True)
 class SaveCost:
     """What a job's newest checkpoint cost, and how often its gang fails."""
@@ -66,8 +84,9 @@ class SaveCost:
     seconds: float | None  # for which it held the training up; None: no checkpoint was measured
     write_seconds: float  # until it was written; 0: not known
     mtbf_seconds: float
-    best_seconds: float | None  # between two checkpoints
+    best_seconds: float | None  # between two checkpoints; on several tiers: of the nearest
     exact: bool = True  # False: the time until it was written stands for the time that it held the training up
+    tiers: tuple[TierCadence, ...] = ()  # nearest first, where it saves on several
 
 
 @dataclass(frozen=True, slots=True)

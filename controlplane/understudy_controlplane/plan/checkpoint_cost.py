@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
+from understudy_agent.wire import Tier
 from understudy_controlplane.fleet.job import MeasuredCheckpoint
-from understudy_controlplane.fleet.saving import SaveCost
+from understudy_controlplane.fleet.saving import FailureClass, SaveCost
 from understudy_controlplane.plan.checkpoint_interval import FailureRate, best_interval, daly_interval, efficiency
+from understudy_controlplane.plan.tier_cadence import TierCost, cadences, class_rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,50 @@ class IntervalReport:
     lost_best: float
 
 
-def cost_of(newest: Sequence[MeasuredCheckpoint], rate: FailureRate, nodes: int) -> SaveCost:
-    """Of the median of the newest: a single slow one says little."""
-    blocked = [one.blocked_seconds for one in newest if one.blocked_seconds]
-    written = [one.write_seconds for one in newest if one.write_seconds]
-    write = median(written) if written else 0.0
-    seconds, mtbf = median(blocked) if blocked else write or None, rate.mtbf(nodes)
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Of a gang, to what makes it restore a checkpoint."""
+
+    rate: FailureRate
+    nodes: int
+    counts: Mapping[FailureClass, int] = field(default_factory=dict)  # of the failures of `rate`
+    copy_bytes_per_second: float = 200e6  # of each node
+
+
+def cost_of(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> SaveCost:
+    """Of the median of the newest: a single slow one says little. On several tiers, what the nearest one costs."""
+    of_tiers = _of_tiers(newest, exposure)
+    found = cadences(of_tiers, class_rates(exposure.rate, exposure.counts, exposure.nodes))
+    base = found[0].tier if len(found) > 1 else None
+    own = [one for one in newest if not one.is_copy and (base is None or _counts_as(one) is base)]
+    blocked = [one.blocked_seconds for one in own if one.blocked_seconds]
+    written = [one.write_seconds for one in own if one.write_seconds]
+    write, mtbf = median(written) if written else 0.0, exposure.rate.mtbf(exposure.nodes)
+    seconds = median(blocked) if blocked else write or None
+    if base is not None:
+        return SaveCost(seconds, write, mtbf, found[0].interval, bool(blocked), tuple(found))
     return SaveCost(seconds, write, mtbf, best_interval(seconds, mtbf) if seconds else None, bool(blocked))
+
+
+def _of_tiers(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> dict[Tier, TierCost]:
+    """Those of which it is known."""
+    found: dict[Tier, TierCost] = {}
+    for tier in Tier:
+        of_tier = [one for one in newest if _counts_as(one) is tier]
+        own = [one for one in of_tier if not one.is_copy]
+        written = [one.write_seconds for one in own if one.write_seconds]
+        blocked = [one.blocked_seconds for one in own if one.blocked_seconds]
+        if written or blocked:
+            write = median(written or blocked)
+            found[tier] = TierCost(median(blocked or written), write)
+        elif of_tier:
+            size = median(one.size_bytes for one in of_tier)
+            found[tier] = TierCost(0.0, size / max(exposure.nodes, 1) / exposure.copy_bytes_per_second)
+    return found
+
+
+def _counts_as(one: MeasuredCheckpoint) -> Tier:
+    return Tier.SHARED if one.tier is Tier.UNKNOWN else one.tier
 
 
 def report(newest: Sequence[MeasuredCheckpoint], cost: SaveCost) -> IntervalReport | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import structlog
@@ -10,13 +11,14 @@ from understudy_agent.wire import OrderState
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.save_steps import wanted
-from understudy_controlplane.fleet.job import Job, JobKey
-from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, SettledSave
+from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.saving import FailureClass, SaveCause, SaveCost, SaveRequest, SavingGang, SettledSave
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.save_orders import SaveOrders
-from understudy_controlplane.plan.checkpoint_cost import cost_of
+from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of
 from understudy_controlplane.plan.checkpoint_interval import DAY_SECONDS, FailureRate, failure_rate
+from understudy_controlplane.plan.tier_cadence import class_of
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.report import ReportStore
@@ -91,16 +93,21 @@ class Saves:
         if 0 <= now - self._costs_at < COSTS_AGE_MAX_SECONDS:
             return
         self._costs_at = now
-        rate = fleet_rate(self._reports, len(snapshot.nodes), now)
+        rate, counts = fleet_rate(self._reports, len(snapshot.nodes), now)
         jobs = [job for job in snapshot.jobs.values() if job.key.job_id in gangs and job.running]
-        self._costs = {job.key: self._cost(job, rate) for job in jobs}
+        copy_rate = self._current.config.checkpoints.copy_megabytes_per_second * 1e6
+        self._costs = {
+            job.key: cost_of(
+                self._checkpoints.measured(job.key), Exposure(rate, len(job.slurm.nodes), counts, copy_rate)
+            )
+            for job in jobs
+        }
 
-    def _cost(self, job: Job, rate: FailureRate) -> SaveCost:
-        return cost_of(self._checkpoints.measured(job.key), rate, len(job.slurm.nodes))
 
-
-def fleet_rate(reports: ReportStore, nodes: int, now: float) -> FailureRate:
-    """Of the last four weeks, or since the first incident that is known: incidents of nodes, by node and day."""
+def fleet_rate(reports: ReportStore, nodes: int, now: float) -> tuple[FailureRate, dict[FailureClass, int]]:
+    """Of the last four weeks, or since the first incident that is known: incidents by node and day, and by class."""
     since = max(now - HISTORY_SECONDS, reports.first_incident_at() or now)
-    failures = sum(one.count for one in reports.incidents(since, now))
-    return failure_rate(failures, nodes * (now - since) / DAY_SECONDS)
+    counts: Counter[FailureClass] = Counter()
+    for one in reports.incidents(since, now):
+        counts[class_of(one.name)] += one.count
+    return failure_rate(counts.total(), nodes * (now - since) / DAY_SECONDS), dict(counts)

@@ -252,21 +252,30 @@ class CheckpointStore:
             return changed.rowcount > 0
 
     def measured(self, job: JobKey, at_most: int = MEASURED_MAX) -> list[MeasuredCheckpoint]:
-        """The newest complete ones of a job, newest first."""
+        """The newest complete ones of a job, of each tier so many, newest first."""
         table = tables.checkpoint
         newest_first = rows_of_job(table).where(is_complete()).order_by(table.c.at.desc(), table.c.id.desc())
         with reading(self._engine) as connection:
-            return [
-                MeasuredCheckpoint(
-                    Attempt(row.restart_count, row.launch),
-                    row.step,
-                    row.at,
-                    row.world_size,
-                    row.blocked_seconds,
-                    row.write_seconds,
-                )
-                for row in connection.execute(newest_first.limit(at_most), of_job(job))
+            rows = [
+                row
+                for tier in ("", *(one.value for one in Tier if one is not Tier.UNKNOWN))
+                for row in connection.execute(newest_first.where(table.c.tier == tier).limit(at_most), of_job(job))
             ]
+        copies = {row.copy_to for row in rows if row.copy_to}
+        return [
+            MeasuredCheckpoint(
+                Attempt(row.restart_count, row.launch),
+                row.step,
+                row.at,
+                row.world_size,
+                row.blocked_seconds,
+                row.write_seconds,
+                _tier(row),
+                row.size_bytes,
+                row.path in copies,
+            )
+            for row in sorted(rows, key=lambda row: (-row.at, -row.id))
+        ]
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
         """In the order in which they came."""
