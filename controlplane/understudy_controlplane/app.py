@@ -209,8 +209,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     cluster, current = config.cluster, CurrentConfig(config, outside.config_file)
     directory = JobDirectory(lambda job_ids: stores.fleet.known_jobs(cluster, job_ids))
     launchers = Launchers(stores.launches.gangs(cluster))
-    loop = _loop(current, outside, stores, Live(telemetry, directory, launchers))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
+    loop = _loop(current, outside, stores, Live(telemetry, directory, launchers), restore_points)
     verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
     copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
     deleter = Deleter(
@@ -452,14 +452,14 @@ def _cause(message: str) -> str:
     return message.removeprefix("Value error, ").replace("Input should be", "has to be")
 
 
-def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live) -> Loop:
+def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, restore_points: RestorePoints) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, current, outside.clock)
     effects = Effects(outside.slurm, outside.probe, launchers, outside.sleep, outside.begin_effect)
     runner = Runner(effects, stores, current, outside.clock)
     return Loop(
         Observer(sources),
-        SlurmRecorder(current, stores, telemetry, directory, launchers),
+        SlurmRecorder(current, stores, telemetry, directory, launchers, restore_points.forget_all_but),
         AgentRecorder(stores.fleet, stores.repairs),
         stores,
         directory,

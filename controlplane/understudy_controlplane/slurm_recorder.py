@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
+
 import structlog
 
 from understudy_controlplane.config.current import CurrentConfig
@@ -35,7 +37,9 @@ class SlurmRecorder:
         telemetry: Telemetry,
         directory: JobDirectory,
         launchers: Launchers,
+        forget_all_but: Callable[[Set[int]], None] = lambda _running: None,
     ) -> None:
+        """`forget_all_but` is given the rows of all jobs that run."""
         self._current = current
         self._fleet = stores.fleet
         self._facts = stores.facts
@@ -43,6 +47,7 @@ class SlurmRecorder:
         self._telemetry = telemetry
         self._directory = directory
         self._launchers = launchers
+        self._forget_all_but = forget_all_but
         self._names: set[str] = set()
         """Nodes in the database; none is ever deleted."""
         self._seen: dict[int, Job] = {}
@@ -67,6 +72,7 @@ class SlurmRecorder:
         self._record_progress({(job.job_id, job.restart_count) for job in running.values()}, now)
         self._end_attempts([(known, job) for known, job in jobs if job.running], now)
         self._launchers.forget_all_but({job.job_id: job.restart_count for job in running.values()})
+        self._forget_all_but({known.row for known, job in jobs if job.running})
         self._telemetry.expect(
             {job.job_id: ExpectedJob(job.restart_count, job.user_id, frozenset(job.nodes)) for job in running.values()}
         )

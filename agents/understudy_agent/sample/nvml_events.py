@@ -76,8 +76,8 @@ class NvmlEvents:
 
     def _is_new(self, event: NvmlEvent) -> bool:
         key = (event.kind, event.bus_id, event.data)
-        before = self._sent_at.get(key)
-        if before is not None and 0 <= event.at - before < REPEATED_AFTER_SECONDS:
+        self._sent_at = {one: at for one, at in self._sent_at.items() if 0 <= event.at - at < REPEATED_AFTER_SECONDS}
+        if key in self._sent_at:
             return False
         self._sent_at[key] = event.at
         return True

@@ -60,7 +60,9 @@ class NodeLog:
             del self._storms[next(iter(self._storms))]
 
     def events(self, since: float) -> list[StoredKernelEvent]:
-        """Those received since, in the order in which they began."""
+        """Those received since, in the order in which they began. Kinds of which all are older are forgotten."""
+        for kind in [kind for kind, storms in self._storms.items() if storms[-1].received_at < since]:
+            del self._storms[kind]
         found = [one for storms in self._storms.values() for one in storms if one.received_at >= since]
         return sorted(found, key=lambda one: (one.begun_at, one.event.sequence))
 

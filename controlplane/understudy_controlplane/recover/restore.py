@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 import structlog
 
@@ -110,6 +111,21 @@ class RestorePoints:
         with self._lock:
             self._newest.clear()
 
+    def forget_all_but(self, running: Set[int]) -> None:
+        """`running`: rows of the jobs that run. What is needed of the attempts of others is in the database."""
+        with self._lock:
+            of_attempts: tuple[dict[tuple[int, Attempt], Any], ...] = (
+                self._looking,
+                self._on_nodes,
+                self._unseen,
+                self._ranks,
+            )
+            for kept in of_attempts:
+                for of_attempt in [one for one in kept if one[0] not in running]:
+                    del kept[of_attempt]
+            self._settled = {one for one in self._settled if one[0] in running}
+            self._runs &= running
+
     def explain(self, job: KnownJob, ranks: int = 0) -> tuple[int, RestoreDecision, list[tuple[Checkpoint, str]]]:
         """What an attempt that would begin now, with a gang of so many ranks, is answered, and what speaks against each
         checkpoint of its run. 0 `ranks`: as many as the job's last gang. Returns how many, too; 0: it is not known.
@@ -156,9 +172,10 @@ class RestorePoints:
         return self._stored(job, attempt)
 
     def _note_ranks(self, of_attempt: tuple[int, Attempt], ranks: int) -> None:
-        if len(self._ranks) >= KEPT_MAX:
-            self._ranks.clear()
-        self._ranks[of_attempt] = ranks
+        with self._lock:
+            if len(self._ranks) >= KEPT_MAX:
+                self._ranks.clear()
+            self._ranks[of_attempt] = ranks
 
     @staticmethod
     def _stays(decision: RestoreDecision, known: restore_point.Catalogue, before: int, ranks: int) -> bool:

@@ -32,7 +32,7 @@ class Outcome:
 def simulate(scenario: Scenario, *, trace: bool = False) -> Outcome:
     """With `trace` the world's story contains what the control plane logs as well."""
     world = World(scenario, _database())
-    with _logs(world if trace else None):
+    with logs_into(world if trace else None):
         try:
             world.run()
         except Violation as violation:
@@ -89,7 +89,7 @@ def run_seeds(seeds: Sequence[int], *, nodes: int = NODES, trace: bool, show: Ca
 
 
 @contextmanager
-def _logs(world: World | None) -> Iterator[None]:
+def logs_into(world: World | None) -> Iterator[None]:
     """The control plane's log lines become part of the story, or are not even made."""
     before = structlog.get_config()
 

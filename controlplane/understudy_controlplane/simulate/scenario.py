@@ -153,6 +153,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     leaf_switches: int = 2
     block_nodes: int = 0  # of each block of topology/block; 0: Slurm has leaf switches
     domains: dict[str, list[str]] = {}  # further ones, that the site has configured: "cdu c1" and its nodes
+    quiet_seconds: float = 45.0  # between two rounds of the control plane while nothing happens, at most
 
 
 FATAL_XIDS = (48, 79, 95, 119)

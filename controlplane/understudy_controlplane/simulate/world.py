@@ -44,7 +44,6 @@ from understudy_controlplane.store.stores import Stores
 
 BEGIN = 1_700_000_000.0
 SOON_SECONDS = 0.3
-QUIET_SECONDS_MAX = 45.0
 SLOW_CALL_SECONDS = 2.0
 SLOW_STATEMENT_SECONDS = 0.05
 RESTART_SECONDS = 5.0
@@ -194,37 +193,39 @@ class World:
     def run(self) -> None:
         """Raises Violation."""
         self.start()
-        self._pass_until(BEGIN + 6)  # the pool is filled before any job comes
+        self.pass_until(BEGIN + 6)  # the pool is filled before any job comes
         for number, size in enumerate(gang_sizes(self.scenario.nodes)):
-            self._submit_gang(number, size)
+            self.submit_gang(number, size)
         for _ in range(self.scenario.settings.low_jobs):
             self.submit_low(1)
         for event in self.scenario.events:
             if event.kind is Kind.SLURM_CRASHES:
-                self._pass_until(BEGIN + event.at - SLURM_SAVES_SECONDS)
+                self.pass_until(BEGIN + event.at - SLURM_SAVES_SECONDS)
                 self.saved = self.slurm.saved_state()
-            self._pass_until(BEGIN + event.at)
+            self.pass_until(BEGIN + event.at)
             self.narrate(f"-- {event}")
             happen(self, event)
             self.slurm.changes += 1
             self._wake()
-        self._pass_until(BEGIN + end_of(self.scenario))
+        self.pass_until(BEGIN + end_of(self.scenario))
         self.invariants.at_the_end()
 
-    def _submit_gang(self, number: int, size: int) -> None:
+    def submit_gang(self, number: int, size: int) -> Gang:
         launcher = number == LAUNCHER_GANG
         user = f"user{number}"
         job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", kill_seconds=self.random.uniform(0.1, 3))
         self.slurm.set_time_limit(job_id, TIME_LIMIT_MINUTES)
         asks = self.scenario.settings.asks and number != DOES_NOT_ASK
-        self.cluster.gangs.append(Gang(number, job_id, user, size - launcher, launcher, asks=asks))
+        gang = Gang(number, job_id, user, size - launcher, launcher, asks=asks)
+        self.cluster.gangs.append(gang)
+        return gang
 
     def submit_low(self, nodes: int) -> None:
         if LOW in self.slurm.tiers:
             job_id = self.slurm.submit("student", nodes, requeue=self.random.random() < 0.7)
             self.slurm.put_into(job_id, LOW)
 
-    def _pass_until(self, end: float) -> None:
+    def pass_until(self, end: float) -> None:
         while self.now < end:
             moment = min(end, self._due if self.core else self._restart_at, self.cluster.next_change(), self._chores())
             changes = self.slurm.changes
@@ -281,7 +282,7 @@ class World:
             self.invariants.after_tick()
         self._reset_breaker(core)
         busy = self.invariants.activity() != before
-        self._pause = SOON_SECONDS if busy else min(3 * self._pause, QUIET_SECONDS_MAX)
+        self._pause = SOON_SECONDS if busy else min(3 * self._pause, self.scenario.quiet_seconds)
         if any(is_proposed(gang) for gang in core.telemetry.saves.gangs().values()):
             self._pause = min(self._pause, ORDERED_SECONDS_MAX)
         self._due = self.now + self._pause
