@@ -248,6 +248,16 @@ class TestAdministration:
         crashed = b.snapshot(node, drains_lifted={"n3": b.NOW - 92}, slurmctld_started_at=b.NOW - 85)
         assert signals(crashed) == {("n3", signal)}
 
+    @pytest.mark.parametrize(("last_open", "signal"), [(18, Signal.RETURN_REFUSED), (8, Signal.DRAINED_BY_OTHERS)])
+    def test_after_two_crashes_between_two_readings_the_second_start_says_nothing_of_what_the_first_has_lost(
+        self, last_open: int, signal: Signal
+    ) -> None:
+        """Lifted 20 s ago, started 5 s ago; `last_open`: seconds since the last reading that showed the node open."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
+        node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100)), out_since=b.NOW - last_open)
+        crashed = b.snapshot(node, drains_lifted={"n3": b.NOW - 20}, slurmctld_started_at=b.NOW - 5)
+        assert signals(crashed) == {("n3", signal)}
+
     @pytest.mark.parametrize(("read", "found"), [(-1, set()), (0, set()), (1, {("n3", Signal.DRAINED_BY_OTHERS)})])
     def test_a_reading_from_before_the_node_was_resumed_shows_no_drain_of_an_administrator(
         self, read: int, found: set[tuple[str, Signal]]

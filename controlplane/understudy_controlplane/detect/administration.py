@@ -92,7 +92,8 @@ def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:
     started_at = snapshot.slurmctld_started_at - ahead
     if (node.out_since or snapshot.now) - started_at > CRASH_NOTICED_SECONDS:
         return False
-    lost = -CLOCKS_APART_SECONDS < started_at - lifted_at < SLURM_SAVES_SECONDS
+    last_open_at = min(started_at, node.out_since or started_at)  # slurmctld may have crashed twice since
+    lost = started_at - lifted_at > -CLOCKS_APART_SECONDS and last_open_at - lifted_at < SLURM_SAVES_SECONDS
     return lost and _is_still_drained(node, lifted_at, ahead)
 
 
