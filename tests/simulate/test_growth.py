@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from tests.simulate.growth import FAULTS, Beside, Churn, growing, sizes
+from tests.growth import growing, sizes
+from tests.simulate.growth import FAULTS, Beside, Churn
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.simulate.run import logs_into
 from understudy_controlplane.simulate.scenario import Scenario, Settings
