@@ -88,6 +88,25 @@ def test_a_warning_is_one_ticket_that_names_the_gangs_there_and_what_becomes_of_
     assert decided(seen(*signals, attempts=sent), effect("warn")) == []
 
 
+def test_the_planned_reboot_of_a_switch_is_announced_to_its_gangs_and_explains_that_it_falls_silent() -> None:
+    """With the settings as they are: a warning, and no node is taken out of service for it."""
+    switch = Domain(DomainKind.SWITCH, "leaf1", ("n1", "n2", "n3", "n4"))
+    topology, kind = merged([*RACKS.domains, switch]), SignalKind.PLANNED_OUTAGE
+    signal = leak("switch leaf1", kind=kind, source="fabric manager", summary="new firmware at 14:00")
+    of_switch = Subject.of_domain("switch leaf1")
+    incidents = {of_switch: OpenIncident(2, of_switch, "silence.domain", "domain_fault", "…", b.NOW - 60)}
+    snapshot = seen(signal, topology=topology, domains=topology.failing_together)
+    (page,) = decided(snapshot, b.config())
+    plan = b.plan_as(PagePlan, page.plan)
+    assert "fabric manager reports planned outage: new firmware at 14:00 (switch leaf1)" in plan.reason
+    assert "Gangs there: job 7" in plan.reason
+    later = replace(snapshot, incidents=incidents)
+    evidence = incident_news(later, detect(later, b.config()), incidents).evidence
+    assert [(number, one.summary) for number, one in evidence] == [
+        (2, "fabric manager reports planned outage: new firmware at 14:00")
+    ]
+
+
 def test_no_spare_is_taken_from_where_new_work_is_blocked() -> None:
     """Neither by a gang, nor by the pool. A rail or a spine can fail without its nodes."""
     snapshot = seen(leak("rack r2"))
