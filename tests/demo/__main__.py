@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.identity import Role
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
+NODES = 9
 LOG_WIDTH = 120
 RESULT = REPOSITORY / "build" / "demo" / "timeline.json"
 
@@ -48,15 +49,15 @@ def main() -> int:
         return 1
     RESULT.unlink(missing_ok=True)
     try:
-        say("starting munge, slurmctld and 8 slurmds with 8 GPUs each")
-        with Site(DIRECTORY, slurm_conf_lines=[NO_SCHEDULER_DELAY]) as site:
+        say(f"starting munge, slurmctld and {NODES} slurmds with 8 GPUs each")
+        with Site(DIRECTORY, nodes=NODES, slurm_conf_lines=[NO_SCHEDULER_DELAY]) as site:
             if not site.cluster.has_machines:
                 say(f"no node has a network of its own, so none can fall silent: {why_impossible()}")
             site.start_control_plane()
             site.start_agents()
             site.start_keepers(list(site.nodes))
             site.wait_for(lambda: len(site.spares_held()) == 3, 30, "the control plane holds 3 spares")
-            say(f"control plane at {site.url}, 8 agents; spares held in reserve: {', '.join(site.spares_held())}")
+            say(f"control plane at {site.url}, {NODES} agents; spares held in reserve: {', '.join(site.spares_held())}")
             with dashboard.forwarded(site) as url:
                 say(f"dashboard: {url}/dashboard (`make demo KEEP=1` keeps it up, and prints a token)")
                 result = Story(site, say).run()

@@ -24,7 +24,8 @@ OTHER_USER = "games"
 OTHERS_PENDING_NODES = (1, 2, 4)
 GANG_START_SECONDS = 90.0
 RECOVERY_SECONDS = 90.0
-PHASES = ("detected", "decided", "drained", "seats_held", "requeued", "running", "first_step")
+LIVE_STEPS = 150
+LIVE_STEP_SECONDS = 0.08
 
 
 class DemoFailed(Exception):
@@ -85,6 +86,7 @@ class Story:
     def run(self) -> Result:
         shutil.copy(REPOSITORY / "tests" / "demo" / "job.sh", self._script)
         shutil.copy(REPOSITORY / "tests" / "demo" / "train.py", self._site.code / "train.py")
+        self._live_gang()
         reference = self._reference_run()
         gang, directory = self._submit("gang")
         self._say(f"the gang starts: job {gang} of user {RESEARCHER}, 4 nodes, {STEPS} steps")
@@ -119,6 +121,50 @@ class Story:
         self._wait_running(job)
         self._wait_completed(job)
         return directory
+
+    def _live_gang(self) -> None:
+        """A gang under `understudy run`: a spare of its own allocation, and the state of the ranks that are left."""
+        for file in ("job_live.sh", "train_live.py"):
+            shutil.copy(REPOSITORY / "tests" / "demo" / file, self._site.code / file)
+        directories = []
+        for name, nodes, seconds in (("live-reference", 3, 0.0), ("live", 4, LIVE_STEP_SECONDS)):
+            directory = self._site.cluster.user_directory(RESEARCHER) / name
+            self._site.cluster.run("mkdir", "-p", str(directory), user=RESEARCHER)
+            train = [str(self._python), str(self._site.code / "train_live.py"), f"--kernel-seconds={seconds}"]
+            train += [f"--steps={LIVE_STEPS}", str(directory)]
+            options = [f"--nodes={nodes}", f"--output={directory}/log"]
+            job = self._site.submit(self._site.code / "job_live.sh", *train, options=options)
+            directories.append(directory)
+            if name == "live":
+                self._say(
+                    f"a gang under `understudy run`: job {job}, 3 nodes and a spare of its own, {LIVE_STEPS} steps"
+                )
+                self._wait_progress(job, attempt=0)
+                before = self._nodes_of_ranks(job)
+                node = before[1]
+                self._say(f"fault 0: Xid 79: a GPU falls off the bus, on {node}")
+                at = self._site.nodes[node].fail_gpu(gpu=3)
+                self.result.recoveries.append(self._wait_live(job, before, node, at))
+            self._wait_completed(job)
+        self._compare(*directories)
+
+    def _wait_live(self, job: int, before: list[str], node: str, at: float) -> RecoveryShown:
+        def swaps() -> list[dict[str, Any]]:
+            found = self._site.items("/v1/recoveries")
+            return [one for one in found if one["kind"] == "allocation" and one["status"] != "running"]
+
+        self._site.wait_for(lambda: swaps() or self._state(job) != "RUNNING", RECOVERY_SECONDS, "the gang goes on")
+        if not swaps() or swaps()[0]["status"] != "succeeded":
+            raise DemoFailed(f"after the Xid on {node}: {swaps()}; the gang's log:\n{self._log_tail(job)}")
+        swap = swaps()[0]
+        shift = (swap["fault_at"] - at) * 1000
+        phases = {phase: round(at + shift) for phase, at in swap["phases_ms"].items()}
+        [spare] = set(self._nodes_of_ranks(job)) - set(before)
+        shown = RecoveryShown("xid", node, spare, "allocation", phases, swap["steps_lost"], "a replica")
+        self._say(
+            f"  back on {spare} after {phases['first_step'] / 1000:.1f} s, {counted(shown.steps_lost, 'step')} lost"
+        )
+        return shown
 
     def _other_jobs(self) -> list[int]:
         """One job runs beside the gang, others pend and would love its seats."""
@@ -200,6 +246,10 @@ class Story:
         nodes: list[str] = job["attempts"][-1]["nodes"]
         return nodes
 
+    def _nodes_of_ranks(self, gang: int) -> list[str]:
+        """Of an allocation with spares: its ranks' alone."""
+        return [one["node"] for one in self._site.get(f"/v1/jobs/{gang}/ranks")["items"]]
+
     def _wait_recovered(self, gang: int, fault: str, node: str, at: float, number: int) -> RecoveryShown:
         def ended() -> dict[str, Any] | None:
             swaps = self._site.recoveries()
@@ -216,7 +266,7 @@ class Story:
         shift = (
             swap["fault_at"] - at
         ) * 1000  # the control plane counts from the fault that it saw, the demo from the one that it injected
-        phases = {phase: round(swap["phases_ms"][phase] + shift) for phase in PHASES}
+        phases = {phase: round(at + shift) for phase, at in swap["phases_ms"].items()}
         drained = self._site.node(node)["slurm"]
         if not drained["reason"].startswith("understudy:"):
             raise DemoFailed(f"{node} was not drained by the control plane: {drained}")

@@ -16,6 +16,7 @@ COLOURS = {
     "detected": "red",
     "decided": "magenta",
     "drained": "yellow",
+    "relaunched": "cyan",
     "seats_held": "blue",
     "requeued": "cyan",
     "running": "green",
@@ -30,10 +31,10 @@ class RecoveryShown:
     fault: str  # "xid" | "dead_node" | "straggler"
     node: str
     spare: str
-    path: str
+    path: str  # "pool" | "allocation"
     phases_ms: dict[str, int]
     steps_lost: int
-    restored_from: str  # "memory" | "files"
+    restored_from: str  # "a replica" | "memory" | "files"
 
 
 def write(path: Path, recoveries: Sequence[RecoveryShown], weights_identical: bool, ettr: float) -> None:
@@ -52,7 +53,9 @@ def draw(console: Console, recoveries: Sequence[RecoveryShown]) -> None:
     for one in recoveries:
         table.add_column(f"{one.fault}\n{one.node} → {one.spare}", justify="right")
     for phase, colour in COLOURS.items():
-        table.add_row(Text(phase, colour), *(f"{one.phases_ms[phase]:,}" for one in recoveries))
+        times = (one.phases_ms.get(phase) for one in recoveries)
+        table.add_row(Text(phase, colour), *("" if one is None else f"{one:,}" for one in times))
+    table.add_row("spare of the", *(one.path for one in recoveries))
     table.add_row("restored from", *(one.restored_from for one in recoveries))
     table.add_row("steps lost", *(str(one.steps_lost) for one in recoveries))
     console.print(table)
@@ -67,8 +70,8 @@ def _bar(one: RecoveryShown, longest: int, width: int) -> Text:
     """Each colour ends where its phase is reached."""
     line = Text(f"{one.fault:>11}  ")
     drawn = 0
-    for phase, colour in COLOURS.items():
-        end = round(one.phases_ms[phase] / longest * width)
-        line.append("█" * max(0, end - drawn), colour)
+    for phase, milliseconds in sorted(one.phases_ms.items(), key=lambda item: item[1]):
+        end = round(milliseconds / longest * width)
+        line.append("█" * max(0, end - drawn), COLOURS[phase])
         drawn = max(drawn, end)
     return line.append(f" {one.phases_ms['first_step'] / 1000:.1f} s")

@@ -25,4 +25,6 @@ def phase_times(recovery: Recovery) -> dict[str, float]:
         step = recovery.step(name)
         if step is not None and step.status is StepStatus.DONE and step.done_at is not None:
             times[phase] = step.done_at
+    if "relaunched" in times and "running" in times:  # processes kept warm, and those that go on, started before it
+        times["running"] = max(times["running"], times["relaunched"])
     return times
