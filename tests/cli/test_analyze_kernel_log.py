@@ -184,7 +184,7 @@ class TestFiles:
     def test_a_packed_file_is_unpacked(self, tmp_path: Path) -> None:
         log = tmp_path / "dmesg.gz"
         log.write_bytes(gzip.compress(f"[  1.000000] {XID}\n".encode()))
-        assert "1 events of GPUs" in invoked("analyze", "kernel-log", str(log))
+        assert "1 event of GPUs" in invoked("analyze", "kernel-log", str(log))
 
     def test_a_packed_file_that_is_cut_off_is_named(self, tmp_path: Path) -> None:
         log = tmp_path / "dmesg.gz"

@@ -150,7 +150,7 @@ def test_only_the_first_refused_lines_are_shown_and_all_are_counted() -> None:
         (b"step,rank,start,end\n1,2,0,1\n", "Wall time is the same on every rank"),
         (
             b"step,rank,self_seconds\nx,y,z\n",
-            "the file contains no step time; 1 lines were refused, the first (line 2)",
+            "the file contains no step time; 1 line was refused, the first (line 2)",
         ),
         (b"\x1f\x8b\x08rubbish", "cannot be read"),
         (b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 50, "cannot be read"),  # well packed, but for its content
