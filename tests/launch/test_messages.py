@@ -12,7 +12,7 @@ import understudy.identity
 import understudy.restart
 from tests.agent.test_launchers import ENDED, STARTED, STATE
 from understudy_agent import rank_messages, wire
-from understudy_agent.launch import agent_line, channel, decide, launcher, messages, rank_socket, watch
+from understudy_agent.launch import agent_line, channel, decide, launcher, messages, protocol, rank_socket, watch
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
@@ -144,3 +144,11 @@ def test_the_hook_reads_a_ranks_identity_from_the_environment_that_the_seat_sets
     environment = rank_environment({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, part, local_rank=5)
     assert understudy.identity.read_identity(environment) == understudy.identity.Identity(7, 1, 21, 32, 3)
     assert understudy.identity.launcher_restore_point(environment) == (40, "/c/40")
+
+
+def test_messages_that_differ_in_one_field_are_those_that_would_be_encoded_one_by_one() -> None:
+    common = {"launch": 2, "node_list": 'n[1-3],"odd"', "restore": (40, "/c/40"), "torchrun": False}
+    lines = list(protocol.encode_each("go", common, "node_rank", range(3)))
+    assert [protocol.Lines().feed(line) for line in lines] == [
+        protocol.Lines().feed(protocol.encode("go", **common, node_rank=rank)) for rank in range(3)
+    ]

@@ -204,6 +204,10 @@ class Hub:
         """Never waits. A seat that has disconnected is reported as lost by `wait`."""
         self._send(link, encode(kind, **fields))
 
+    def send_line(self, link: SeatLink, line: bytes) -> None:
+        """A message that is encoded already."""
+        self._send(link, line)
+
     def _send(self, link: SeatLink, line: bytes) -> None:
         if link.open:
             link.outgoing += line

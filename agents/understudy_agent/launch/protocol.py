@@ -6,7 +6,7 @@ Belongs here: framing and limits. Must not: what follows from a message.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Message = dict[str, Any]
@@ -25,6 +25,12 @@ class ProtocolError(Exception):
 
 def encode(kind: str, **fields: object) -> bytes:
     return json.dumps({"type": kind, **fields}).encode() + b"\n"
+
+
+def encode_each(kind: str, common: Mapping[str, object], own: str, values: Iterable[int]) -> Iterator[bytes]:
+    """A message for each value of the field `own`. What they have in common, as a list of nodes, is encoded once."""
+    head = json.dumps({"type": kind, **common})[:-1].encode()
+    return (b'%b, "%b": %d}\n' % (head, own.encode(), value) for value in values)
 
 
 BEAT = encode("beat")

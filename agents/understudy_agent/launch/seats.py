@@ -16,7 +16,7 @@ from understudy_agent.launch.hub import Hub, SeatLink
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.options import Options
-from understudy_agent.launch.protocol import Message, ProtocolError, number, text
+from understudy_agent.launch.protocol import Message, ProtocolError, encode_each, number, text
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Step, Steps
@@ -44,23 +44,22 @@ class Seats:
         """Starts the ranks. `restore`: step and path that they restore, while no control plane answers."""
         links = launch.step.links
         master = links[launch.seats[0]]
-        processes, node_list = self._processes(master), fold(launch.seats)
+        processes = self._processes(master)
         for link in links.values():
             self._hub.wake(link, known=link.node in launch.places)
-        for node_rank, node in enumerate(launch.seats):
-            self._hub.send(
-                links[node],
-                "go",
-                launch=launch.number,
-                nodes=len(launch.seats),
-                node_rank=node_rank,
-                processes=processes,
-                address=master.address,
-                port=master.port,
-                torchrun=self._options.torchrun,
-                node_list=node_list,
-                restore=restore,
-            )
+        common = {
+            "launch": launch.number,
+            "nodes": len(launch.seats),
+            "processes": processes,
+            "address": master.address,
+            "port": master.port,
+            "torchrun": self._options.torchrun,
+            "node_list": fold(launch.seats),
+            "restore": restore,
+        }
+        lines = encode_each("go", common, "node_rank", range(len(launch.seats)))
+        for node, line in zip(launch.seats, lines, strict=True):
+            self._hub.send_line(links[node], line)
         launch.processes = 1 if self._options.torchrun else processes  # the seat starts one torchrun
 
     def signal(self, launch: Launch, which: signal.Signals) -> None:
