@@ -49,6 +49,7 @@ def parts() -> list[Part]:
         Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
         Part("simulator, one more event", (*python, "tests.simulate.one_more")),
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),
+        Part("simulator, real rates of failures", (*python, "tests.simulate.real_rates")),
         Part("signals, a healthy day, a year of faults", (*python, "tests.signals", "--check", "--day", "--trace")),
         Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),

@@ -15,8 +15,10 @@ from click.testing import CliRunner
 from tests import REPOSITORY
 from tests.simulate.domains import Fault, simulated, wrong
 from tests.simulate.mutants import MUTANTS
+from tests.simulate.real_rates import BEARS, accused_wrongly, drained, held_back, judged, stretch
 from understudy_controlplane.cli.simulate import simulate as command
 from understudy_controlplane.config import NoSpare
+from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.simulate.coverage import HOW, Coverage
 from understudy_controlplane.simulate.run import Outcome, run_seeds, shrink, simulate
 from understudy_controlplane.simulate.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings, draw
@@ -64,6 +66,21 @@ def test_a_cooling_loop_of_two_racks_is_one_failure() -> None:
     """32 of 128 nodes in eight racks, for good. `make long` tries other domains, with 1,024 nodes in 64 racks."""
     fault = Fault("cdu", 2, 0.0)
     assert wrong(fault, simulated(fault, 128)) == []
+
+
+@pytest.mark.parametrize("repairs", [True, False])
+def test_by_default_no_guard_holds_back_what_a_real_hour_of_failures_needs(repairs: bool) -> None:
+    """The worst hours of a year of 400 servers. `make long` tries a day, Llama 3's rate, and larger fleets."""
+    measured = judged(stretch("trace", 400, 2.0, repairs=repairs))
+    assert measured.wrong == []
+    assert len(measured.drained_after) >= 9
+
+
+def test_by_default_a_rule_that_is_wrong_drains_its_budget_and_no_more() -> None:
+    outcome = accused_wrongly(400)
+    assert outcome.violation is None
+    assert drained(outcome) == BEARS[400]
+    assert held_back(outcome)[Because.BREAKER], "what guards hold back is counted"
 
 
 def in_blocks(*events: Event) -> Outcome:

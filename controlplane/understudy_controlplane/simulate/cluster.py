@@ -92,6 +92,7 @@ class Machine:
     port_up_at: float = math.inf
     broken: bool = False
     broken_at: float = -math.inf
+    repaired_at: float = -math.inf  # until when no reset helps
     fails_validation: bool = False
     computes_wrong: bool = False
     accused_at: float = -math.inf  # when something was last known for which it may be taken out of service

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from understudy_controlplane.simulate.world import World
 
 
+BROKEN_FOR_GOOD = 79
+"""The GPU has fallen off the bus."""
+
+
 def happen(world: World, event: Event) -> None:
     """Slurm may refuse what people ask of it."""
     with suppress(SlurmError):
@@ -84,6 +88,18 @@ def _xid(world: World, event: Event, machine: Machine) -> None:
         machine.broken = event.number not in DRAINING_XIDS
         machine.accused_at = machine.broken_at = world.now
         machine.log_xid(event.number, world.now)
+
+
+def _fails(world: World, event: Event, machine: Machine) -> None:
+    _xid(world, msgspec.structs.replace(event, number=BROKEN_FOR_GOOD), machine)
+    machine.repaired_at = _until(world, event)
+    world.repair_at(machine.name, machine.repaired_at)
+
+
+def _wrongly_accused(world: World, event: Event, machine: Machine) -> None:
+    for one in _neighbours(world, event, machine):
+        one.log_xid(BROKEN_FOR_GOOD, world.now)
+        one.accused_at = world.now
 
 
 def _xid_of_program(world: World, event: Event, machine: Machine) -> None:
@@ -166,6 +182,8 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.NVLINK_DOWN: _nvlink_down,
     Kind.PROLOG_REFUSES: _prolog_refuses,
     Kind.XID: _xid,
+    Kind.FAILS: _fails,
+    Kind.WRONGLY_ACCUSED: _wrongly_accused,
     Kind.XIDS_AT_ONCE: _xids_at_once,
     Kind.XID_OF_PROGRAM: _xid_of_program,
     Kind.SLOW: _slow,

@@ -443,7 +443,6 @@ class Invariants:
 
     def _budgets(self, records: dict[str, NodeRecord]) -> None:
         """Counted when a node is newly out of service; not those that operators asked for, or that Slurm drained."""
-        guards = self._world.config.guards
         self._back_from_outage |= {
             name for name, record in records.items() if record.validation_origin is ValidationOrigin.OUTAGE
         }
@@ -451,7 +450,7 @@ class Invariants:
         not_counted = self._asked.keys() | self._drained_for_prolog | self._back_from_outage
         at_fault = {name for name, record in records.items() if record.at_fault and name not in not_counted}
         waiting = sum(self._waits(records[name]) for name in at_fault)
-        limit = (guards.quarantined_nodes_max or 0) + min(waiting, guards.waiting_nodes_min)
+        limit = self._budget() + min(waiting, self._waiting_budget())
         faults = len(at_fault) - sum(max(0, len(at_fault & switch) - 1) for switch in self._failed_switches)
         if at_fault - self._at_fault and faults > limit:
             raise Violation("never-over-a-budget", f"{', '.join(sorted(at_fault))} are out of service, {limit} may be")
@@ -462,11 +461,21 @@ class Invariants:
             if number > self._world.config.jobs.swaps_per_hour_max:
                 raise Violation("never-over-a-budget", f"job {job} was moved {times(number)} within an hour")
 
+    def _budget(self) -> int:
+        guards, nodes = self._world.config.guards, self._world.scenario.nodes
+        limit = max(guards.quarantined_nodes_min, int(guards.quarantined_share * nodes))
+        return limit if guards.quarantined_nodes_max is None else min(limit, guards.quarantined_nodes_max)
+
+    def _waiting_budget(self) -> int:
+        guards = self._world.config.guards
+        return max(guards.waiting_nodes_min, int(guards.waiting_share * self._world.scenario.nodes))
+
     def _waits(self, record: NodeRecord) -> bool:
         """For a person, or for the jobs on it."""
         left = record.drained_at is not None and self._world.clock.now() - record.since > LEFT_SECONDS
         runs = record.state is NodeState.QUARANTINED and bool(_jobs_on(self._world, record.name))
-        return record.state is NodeState.MANUAL_REPAIR or (left and runs)
+        alone = record.state is NodeState.QUARANTINED and not self._world.scenario.settings.repairs
+        return record.state is NodeState.MANUAL_REPAIR or (left and (runs or alone))
 
     def _one_recovery_a_node(self) -> None:
         """One that ends early undoes what it has begun, and wants no more of its nodes, nor does one with steps about
@@ -609,7 +618,7 @@ class Invariants:
     def _broken_nodes_rest(self, core: Core) -> None:
         """Where no budget holds the control plane back, no broken node is in service for which no person answers."""
         records = core.stores.fleet.nodes()
-        budget = self._world.config.guards.quarantined_nodes_max or 0
+        budget = self._budget()
         if sum(record.at_fault for record in records.values()) >= budget:
             return
         for name, machine in self._world.cluster.machines.items():

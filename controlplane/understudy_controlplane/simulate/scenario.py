@@ -48,7 +48,7 @@ def faults_end(nodes: int) -> float:
 
 
 def end_of(scenario: Scenario) -> float:
-    return END - FAULTS_END + faults_end(scenario.nodes)
+    return scenario.seconds or END - FAULTS_END + faults_end(scenario.nodes)
 
 
 class Kind(StrEnum):
@@ -57,6 +57,8 @@ class Kind(StrEnum):
     NODE_DIES = "node dies"  # it boots by itself after `seconds`; 0: it stays dead
     RACK_DIES = "neighbouring nodes die at once"  # `number`: how many
     XID = "GPU reports an Xid"  # `number`: the code
+    FAILS = "GPU of the node is broken until a person has repaired it"  # which takes `seconds`
+    WRONGLY_ACCUSED = "well GPUs of neighbouring nodes report an Xid at once"  # `number`: of how many nodes
     XIDS_AT_ONCE = "GPUs of neighbouring nodes report an Xid at once"  # `number`: of how many nodes
     XID_OF_PROGRAM = "program causes an Xid"
     AGENT_SILENT = "agent is silent"
@@ -143,6 +145,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     low_jobs: int = 0  # of one node, that Slurm may preempt
     exempt_seconds: int = 0  # after its start, in which Slurm preempts no job
     asks: bool = False  # the training of all gangs but the third asks when to save
+    default_guards: bool = False  # those that the control plane has by default
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,6 +156,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     leaf_switches: int = 2
     block_nodes: int = 0  # of each block of topology/block; 0: Slurm has leaf switches
     domains: dict[str, list[str]] = {}  # further ones, that the site has configured: "cdu c1" and its nodes
+    seconds: float = 0.0  # its length; 0: what is usual for a cluster of its size
     quiet_seconds: float = 45.0  # between two rounds of the control plane while nothing happens, at most
 
 

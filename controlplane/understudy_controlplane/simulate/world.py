@@ -77,16 +77,15 @@ class Killed(BaseException):
 
 def configuration(scenario: Scenario) -> Config:
     settings, size = scenario.settings, max(1, scenario.nodes // NODES)
+    few = {"quarantined_nodes_max": 3 * size, "waiting_share": 0, "waiting_nodes_min": 2 * size}
     return Config.model_validate(
         {
             "cluster": CLUSTER,
             "mode": "observe" if settings.observes else "approve" if settings.approves else "act",
             "guards": {
-                "quarantined_nodes_max": 3 * size,
-                "waiting_share": 0,
-                "waiting_nodes_min": 2 * size,
                 "page_after_seconds": 120,
                 "domains": scenario.domains,
+                **({} if settings.default_guards else few),
             },
             "signals": {"leak": "act"},
             "spares": {"count": settings.spares, "no_spare": settings.no_spare.value},
@@ -435,6 +434,10 @@ class World:
             self.slurm.changes += 1
             self._wake()
 
+    def repair_at(self, node: str, moment: float) -> None:
+        """A person does it then, asked or not."""
+        self._repairs[node] = moment
+
     def _repaired(self, machine: Machine) -> None:
         machine.repair()
         self._boot(machine)
@@ -658,7 +661,7 @@ class SlurmLine:
     def _prepare(self, request: JobRequest) -> None:
         """How the control plane's job on the node will end."""
         machine = self._world.cluster.machines[request.node]
-        if request.name.startswith("understudy-reset"):
+        if request.name.startswith("understudy-reset") and self._world.now >= machine.repaired_at:
             machine.broken = machine.computes_wrong = False
         fails = machine.broken or machine.fails_validation or machine.computes_wrong
         machine.fails_validation = False
