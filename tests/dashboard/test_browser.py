@@ -16,7 +16,7 @@ from tests.bench.access import serving
 from tests.dashboard.browser import DESKTOP, PHONE, Browser, Tab, chromium
 from tests.dashboard.site import enlarge, open_tickets, played, session, set_state
 from tests.recover.rehearsal import Rehearsal
-from tests.tokens import as_user, secret
+from tests.tokens import add_tokens, as_user, secret
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
@@ -108,6 +108,41 @@ def test_every_page_is_drawn_is_live_and_can_be_read_by_all(
     # The server answers the page of a node that there is not with 404, which the browser reports.
     tab.problems = [one for one in tab.problems if "/nodes/none" not in one]
     assert {name: found for name, found in lacking.items() if found} == {}
+
+
+@pytest.mark.parametrize(("scheme", "device", "size"), LOOKS, ids=str)
+def test_a_first_visit_leads_through_what_is_watched_what_it_would_have_done_and_what_is_missing(
+    browser: Browser, tmp_path: Path, scheme: str, device: str, size: tuple[int, int]
+) -> None:
+    """A fresh install, and one that has seen a fault."""
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.restart_control_plane(mode="observe")
+    rehearsal.run(1)
+    add_tokens(rehearsal.control_plane.engine, ["n1"])
+    with serving(rehearsal.control_plane) as address:
+        url = address.replace("127.0.0.1", "localhost")
+        with browser.tab(url, session(url)) as tab:
+            tab.resize(size)
+            tab.scheme(scheme)
+            for moment in ("first", "later"):
+                tab.open("/dashboard")
+                tab.wait_for(STEADY)
+                tab.screenshot(SHOTS / f"{moment}_visit_fleet-{scheme}-{device}.png")
+                assert [*tab.run(ACCESSIBLE), *axe(tab)] == []
+                tab.run("document.querySelector('#attention .note a').click()")
+                tab.wait_for("location.pathname === '/dashboard/guards' && document.readyState === 'complete'")
+                tab.wait_for(STEADY)
+                tab.screenshot(SHOTS / f"{moment}_visit_guards-{scheme}-{device}.png")
+                assert [*tab.run(ACCESSIBLE), *axe(tab)] == []
+                parts = tab.run("[...document.querySelectorAll('main > section')].map(one => one.id)")
+                assert parts == ["watched", "observed", "ready", "spares", "budgets"]
+                assert tab.run("[...document.querySelectorAll('.todo .open')].every(one => one.querySelector('code'))")
+                if moment == "first":
+                    assert "Nothing was held back" in tab.text()
+                    rehearsal.fail("n3")
+                    rehearsal.run(5)
+            assert "It would have acted" in tab.text()
+            assert tab.problems == []
 
 
 def axe(tab: Tab) -> list[str]:

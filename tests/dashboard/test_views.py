@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import builders as b
+from tests.plan.test_advice import RECORDED
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status
 from understudy_controlplane.config import Mode
@@ -254,6 +255,9 @@ def test_budgets_show_what_the_guards_count() -> None:
     assert all(limit >= 1 for _, limit in found.values())
 
 
+GOOD_SLURM = RECORDED | {"Prolog": "/opt/understudy/hooks/prolog"}
+
+
 def status(**values: Any) -> Status:
     known: dict[str, Any] = {
         "cluster": b.CLUSTER,
@@ -278,9 +282,11 @@ def status(**values: Any) -> Status:
 
 def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each() -> None:
     snapshot = b.snapshot(b.node("n1"), b.node("n2", heard_at=None), jobs=[b.job(nodes=["n1"])])
-    found = steps_to_act.to_do(snapshot, status(), b.config(validation={"enabled": True}), [])
+    found = steps_to_act.to_do(snapshot, status(), b.config(validation={"enabled": True}), [], {})
     assert {one.what: one.done for one in found} == {
         "Slurm is read": True,
+        "no setting of Slurm is dangerous": False,
+        "Slurm calls the hooks (optional)": False,
         "every node has an agent": False,
         "racks or switches are known": False,
         "spares are wanted": False,
@@ -290,11 +296,20 @@ def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each(
         "the configured mode is approve or act": False,
     }
     assert all(one.command for one in found)
+    assert all(one.command for one in steps_to_act.watched(snapshot))
+    assert [one.count for one in steps_to_act.watched(snapshot)][:2] == ["8 nodes", "7 agents"]
+
+
+def test_what_doctor_finds_dangerous_in_slurm_is_named() -> None:
+    settings = GOOD_SLURM | {"ReturnToService": "2"}
+    found = steps_to_act.to_do(b.snapshot(b.node("n1")), status(), b.config(), [], settings)
+    (one,) = [one for one in found if one.what == "no setting of Slurm is dangerous"]
+    assert (one.done, one.found.split(";")[0], one.command) == (False, "ReturnToService (S6)", "understudy doctor")
 
 
 def test_a_site_that_is_ready_has_nothing_to_do() -> None:
     ready = status(mode_configured=Mode.ACT, spares=SparePool(1, 1))
     topology = Topology((Domain(DomainKind.RACK, "r1", ("n1",)),))
     snapshot = b.snapshot(b.node("n1"), jobs=[b.job(nodes=["n1"])], topology=topology)
-    found = steps_to_act.to_do(snapshot, ready, b.config(validation={"enabled": True}), ["xid.79"])
+    found = steps_to_act.to_do(snapshot, ready, b.config(validation={"enabled": True}), ["xid.79"], GOOD_SLURM)
     assert [one.what for one in found if not one.done] == []

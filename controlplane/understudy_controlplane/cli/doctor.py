@@ -27,7 +27,7 @@ from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.plan.advice import Advice, advise
+from understudy_controlplane.plan.advice import Advice, advise, hooks_of
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
@@ -240,11 +240,7 @@ def _user_name(user_id: int) -> str:
 
 
 def _hooks(settings: Mapping[str, str]) -> Check:
-    hooks = [
-        key
-        for key, value in settings.items()
-        if re.match(r"(?:Prolog|Epilog|TaskProlog|HealthCheckProgram)\b", key) and "understudy" in value.casefold()
-    ]
+    hooks = hooks_of(settings)
     if hooks:
         return Check("hooks", Severity.GOOD, f"{', '.join(hooks)} name understudy")
     return Check("hooks", Severity.GOOD, "none", "Understudy's Prolog and Epilog are not installed; they are optional")

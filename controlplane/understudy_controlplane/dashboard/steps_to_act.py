@@ -1,14 +1,17 @@
-"""What a site that only observes still lacks before the control plane may act. Pure."""
+"""What a site that only observes watches, and what it still lacks before the control plane may act. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.api.status import Status
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.plan.advice import advise, hooks_of
+from understudy_controlplane.plan.rule import Severity
+from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,35 @@ class ToDo:
     command: str
 
 
-def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[str]) -> list[ToDo]:
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """`command` lists them one by one."""
+
+    count: str
+    how: str
+    command: str
+
+
+def watched(snapshot: Snapshot) -> list[Watched]:
+    nodes, jobs = snapshot.nodes.values(), snapshot.jobs.values()
+    heard = [node for node in nodes if node.heard_at is not None]
+    managed = sum(job.managed and job.running for job in jobs)
+    return [
+        Watched(counted(len(nodes), "node"), "as Slurm shows them, read in each round", "understudy node list"),
+        Watched(counted(len(heard), "agent"), "NVML, kernel log, network and host of their nodes", "understudy top"),
+        Watched(
+            counted(sum(len(node.gpus) for node in heard), "GPU"),
+            "as the agents report them",
+            "understudy node show NODE",
+        ),
+        Watched(counted(len(jobs), "job"), f"of which {managed} managed and running", "understudy job list"),
+    ]
+
+
+def to_do(
+    snapshot: Snapshot, status: Status, config: Config, ready: Sequence[str], settings: Mapping[str, str]
+) -> list[ToDo]:
+    """`settings` of Slurm."""
     nodes = snapshot.nodes.values()
     heard = sum(node.heard_at is not None for node in nodes)
     managed = sum(job.managed and job.running for job in snapshot.jobs.values())
@@ -30,6 +61,8 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
             status.slurm.error or f"{counted(len(nodes), 'node')}, {counted(len(snapshot.jobs), 'job')}",
             "understudy doctor",
         ),
+        _settings(settings),
+        _hooks(settings),
         ToDo(
             bool(nodes) and heard == len(nodes),
             "every node has an agent",
@@ -39,7 +72,7 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
         ToDo(
             bool(snapshot.topology.domains),
             "racks or switches are known",
-            f"{counted(len(snapshot.topology.domains), 'domain')}",
+            counted(len(snapshot.topology.domains), "domain"),
             "understudy topology show",
         ),
         ToDo(
@@ -57,7 +90,7 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
         ToDo(
             managed > 0,
             "a gang asks for Understudy",
-            f"{managed} managed gangs run",
+            counted(managed, "managed gang runs", "managed gangs run"),
             "sbatch --comment=understudy",
         ),
         ToDo(
@@ -73,3 +106,22 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
             "understudy mode show",
         ),
     ]
+
+
+def _settings(settings: Mapping[str, str]) -> ToDo:
+    """What `understudy doctor` finds in them."""
+    what, command = "no setting of Slurm is dangerous", "understudy doctor"
+    try:
+        found = advise(settings, slurm_version(settings))
+    except SlurmError:
+        return ToDo(False, what, "they have not been read", command)
+    dangers = [f"{one.setting} (S{one.number})" for one in found if one.severity is Severity.DANGER]
+    costs = sum(one.severity is Severity.COST for one in found)
+    cost = counted(costs, "setting costs", "settings cost") + " recovery time" if costs else "all are good"
+    return ToDo(not dangers, what, "; ".join(filter(None, (", ".join(dangers), cost))), command)
+
+
+def _hooks(settings: Mapping[str, str]) -> ToDo:
+    hooks = hooks_of(settings)
+    found = ", ".join(hooks) or "none: a job can start on a node before Slurm has drained it"
+    return ToDo(bool(hooks), "Slurm calls the hooks (optional)", found, "understudy install-hooks")

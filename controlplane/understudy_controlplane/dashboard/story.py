@@ -34,7 +34,7 @@ def entries(
             found.append(Entry(one["closed_at"], "incident", one["outcome"] or one["summary"], "closed", page))
     for one in recoveries:
         name, page = f"{one['kind'].replace('_', ' ')} {' '.join(one['nodes'])}".strip(), f"recoveries/{one['id']}"
-        found.append(Entry(one["decided_at"], "recovery", f"{name} begins", one["status"].replace("_", " "), page))
+        found.append(Entry(one["decided_at"], "recovery", f"{name} begins", "decided", page))
         if one["ended_at"] is not None:
             found.append(
                 Entry(one["ended_at"], "recovery", f"{name}: {one['outcome'] or one['status']}", "ended", page)

@@ -19,6 +19,8 @@ class SlurmReading:
     """The shorter of the last two: one reading that waited for a busy slurmctld says nothing about the next."""
     error: str = ""  # of the last reading; empty: it succeeded
     errors_total: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """As `scontrol show config` prints them."""
 
 
 @dataclass(slots=True)

@@ -52,6 +52,7 @@ class SlurmReader:
         name = settings["ClusterName"]
         if name.casefold() != self._cluster.casefold():  # Slurm ignores case here
             raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {self._cluster!r}")
+        self.reading.settings = settings
         self._compare_clocks(slurmctld_clock(settings), asked_at)
         return slurmctld_started_at(settings)
 

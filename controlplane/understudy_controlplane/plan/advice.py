@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from understudy_controlplane.plan.rule import Rule, Severity, Version
 from understudy_controlplane.plan.settings import NotUnderstood, Settings
 from understudy_controlplane.plan.slurm_rules import RULES
+
+_HOOK = re.compile(r"(?:Prolog|Epilog|TaskProlog|HealthCheckProgram)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,11 @@ def advise(config: Mapping[str, str], version: Version) -> list[Advice]:
     advice = [_ask(rule, settings, version) for rule in RULES]
     order = list(Severity)
     return sorted(advice, key=lambda one: (order.index(one.severity), one.number))
+
+
+def hooks_of(config: Mapping[str, str]) -> list[str]:
+    """Settings of Slurm that name Understudy's hooks."""
+    return [key for key, value in config.items() if _HOOK.match(key) and "understudy" in value.casefold()]
 
 
 def _ask(rule: Rule, settings: Settings, version: Version) -> Advice:
