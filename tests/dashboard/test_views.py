@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
+from understudy_controlplane.live.pulse import SlurmReading
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -282,7 +283,7 @@ def status(**values: Any) -> Status:
 
 def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each() -> None:
     snapshot = b.snapshot(b.node("n1"), b.node("n2", heard_at=None), jobs=[b.job(nodes=["n1"])])
-    found = steps_to_act.to_do(snapshot, status(), b.config(validation={"enabled": True}), [], {})
+    found = steps_to_act.to_do(snapshot, status(), b.config(validation={"enabled": True}), [], SlurmReading())
     assert {one.what: one.done for one in found} == {
         "Slurm is read": True,
         "no setting of Slurm is dangerous": False,
@@ -302,7 +303,9 @@ def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each(
 
 def test_what_doctor_finds_dangerous_in_slurm_is_named() -> None:
     settings = GOOD_SLURM | {"ReturnToService": "2"}
-    found = steps_to_act.to_do(b.snapshot(b.node("n1")), status(), b.config(), [], settings)
+    found = steps_to_act.to_do(
+        b.snapshot(b.node("n1")), status(), b.config(), [], SlurmReading(settings=settings, version=(22, 5))
+    )
     (one,) = [one for one in found if one.what == "no setting of Slurm is dangerous"]
     assert (one.done, one.found.split(";")[0], one.command) == (False, "ReturnToService (S6)", "understudy doctor")
 
@@ -311,5 +314,11 @@ def test_a_site_that_is_ready_has_nothing_to_do() -> None:
     ready = status(mode_configured=Mode.ACT, spares=SparePool(1, 1))
     topology = Topology((Domain(DomainKind.RACK, "r1", ("n1",)),))
     snapshot = b.snapshot(b.node("n1"), jobs=[b.job(nodes=["n1"])], topology=topology)
-    found = steps_to_act.to_do(snapshot, ready, b.config(validation={"enabled": True}), ["xid.79"], GOOD_SLURM)
+    found = steps_to_act.to_do(
+        snapshot,
+        ready,
+        b.config(validation={"enabled": True}),
+        ["xid.79"],
+        SlurmReading(settings=GOOD_SLURM, version=(22, 5)),
+    )
     assert [one.what for one in found if not one.done] == []

@@ -415,7 +415,7 @@ def _guards(reading: Reading) -> Page | Response:
         budgets=budgets.budgets(snapshot, config),
         observed=observed,
         would_have=[one for one in newest if one["because"] in held][:WOULD_HAVE_LISTED],
-        to_do=steps_to_act.to_do(snapshot, status, config, observed.ready, deps.pulse.slurm.settings),
+        to_do=steps_to_act.to_do(snapshot, status, config, observed.ready, deps.pulse.slurm),
         watched=steps_to_act.watched(snapshot),
         days=DAYS,
     )

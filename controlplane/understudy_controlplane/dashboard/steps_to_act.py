@@ -9,9 +9,9 @@ from understudy_controlplane.api.status import Status
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.plan.advice import advise, hooks_of
 from understudy_controlplane.plan.rule import Severity
-from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,7 @@ def watched(snapshot: Snapshot) -> list[Watched]:
     ]
 
 
-def to_do(
-    snapshot: Snapshot, status: Status, config: Config, ready: Sequence[str], settings: Mapping[str, str]
-) -> list[ToDo]:
-    """`settings` of Slurm."""
+def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[str], slurm: SlurmReading) -> list[ToDo]:
     nodes = snapshot.nodes.values()
     heard = sum(node.heard_at is not None for node in nodes)
     managed = sum(job.managed and job.running for job in snapshot.jobs.values())
@@ -61,8 +58,8 @@ def to_do(
             status.slurm.error or f"{counted(len(nodes), 'node')}, {counted(len(snapshot.jobs), 'job')}",
             "understudy doctor",
         ),
-        _settings(settings),
-        _hooks(settings),
+        _settings(slurm),
+        _hooks(slurm.settings),
         ToDo(
             bool(nodes) and heard == len(nodes),
             "every node has an agent",
@@ -108,13 +105,12 @@ def to_do(
     ]
 
 
-def _settings(settings: Mapping[str, str]) -> ToDo:
+def _settings(slurm: SlurmReading) -> ToDo:
     """What `understudy doctor` finds in them."""
     what, command = "no setting of Slurm is dangerous", "understudy doctor"
-    try:
-        found = advise(settings, slurm_version(settings))
-    except SlurmError:
+    if not slurm.settings:
         return ToDo(False, what, "they have not been read", command)
+    found = advise(slurm.settings, slurm.version)
     dangers = [f"{one.setting} (S{one.number})" for one in found if one.severity is Severity.DANGER]
     costs = sum(one.severity is Severity.COST for one in found)
     cost = counted(costs, "setting costs", "settings cost") + " recovery time" if costs else "all are good"

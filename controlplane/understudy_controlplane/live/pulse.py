@@ -20,7 +20,8 @@ class SlurmReading:
     error: str = ""  # of the last reading; empty: it succeeded
     errors_total: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
-    """As `scontrol show config` prints them."""
+    """As `scontrol show config` prints them; empty: not read yet."""
+    version: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True)

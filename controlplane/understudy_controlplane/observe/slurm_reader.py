@@ -9,7 +9,7 @@ from understudy_controlplane.fleet.node import CLOCKS_APART_SECONDS
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.slurm.parse import slurmctld_clock, slurmctld_started_at
-from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_view
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_view, slurm_version
 
 log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class SlurmReader:
         name = settings["ClusterName"]
         if name.casefold() != self._cluster.casefold():  # Slurm ignores case here
             raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {self._cluster!r}")
-        self.reading.settings = settings
+        self.reading.settings, self.reading.version = settings, slurm_version(settings)
         self._compare_clocks(slurmctld_clock(settings), asked_at)
         return slurmctld_started_at(settings)
 
