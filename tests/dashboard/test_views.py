@@ -256,7 +256,7 @@ def test_budgets_show_what_the_guards_count() -> None:
     assert all(limit >= 1 for _, limit in found.values())
 
 
-GOOD_SLURM = RECORDED | {"Prolog": "/opt/understudy/hooks/prolog"}
+GOOD_SLURM = SlurmReading(settings={**RECORDED, "Prolog": "/opt/understudy/hooks/prolog"}, version=(22, 5))
 
 
 def status(**values: Any) -> Status:
@@ -302,10 +302,8 @@ def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each(
 
 
 def test_what_doctor_finds_dangerous_in_slurm_is_named() -> None:
-    settings = GOOD_SLURM | {"ReturnToService": "2"}
-    found = steps_to_act.to_do(
-        b.snapshot(b.node("n1")), status(), b.config(), [], SlurmReading(settings=settings, version=(22, 5))
-    )
+    slurm = SlurmReading(settings=GOOD_SLURM.settings | {"ReturnToService": "2"}, version=(22, 5))
+    found = steps_to_act.to_do(b.snapshot(b.node("n1")), status(), b.config(), [], slurm)
     (one,) = [one for one in found if one.what == "no setting of Slurm is dangerous"]
     assert (one.done, one.found.split(";")[0], one.command) == (False, "ReturnToService (S6)", "understudy doctor")
 
@@ -319,6 +317,6 @@ def test_a_site_that_is_ready_has_nothing_to_do() -> None:
         ready,
         b.config(validation={"enabled": True}),
         ["xid.79"],
-        SlurmReading(settings=GOOD_SLURM, version=(22, 5)),
+        GOOD_SLURM,
     )
     assert [one.what for one in found if not one.done] == []
