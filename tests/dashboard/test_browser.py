@@ -117,13 +117,18 @@ def test_a_first_visit_leads_through_what_is_watched_what_it_would_have_done_and
     """A fresh install, and one that has seen a fault."""
     rehearsal = Rehearsal(tmp_path)
     rehearsal.restart_control_plane(mode="observe")
-    rehearsal.run(1)
     add_tokens(rehearsal.control_plane.engine, ["n1"])
     with serving(rehearsal.control_plane) as address:
         url = address.replace("127.0.0.1", "localhost")
         with browser.tab(url, session(url)) as tab:
             tab.resize(size)
             tab.scheme(scheme)
+            tab.open("/dashboard")
+            tab.wait_for("document.body.innerText.includes('The control plane starts')")
+            tab.screenshot(SHOTS / f"starting-{scheme}-{device}.png")
+            assert [*tab.run(ACCESSIBLE), *axe(tab)] == []
+            rehearsal.run(1)
+            tab.wait_for("document.getElementById('map') !== null")  # by itself
             for moment in ("first", "later"):
                 tab.open("/dashboard")
                 tab.wait_for(STEADY)
@@ -143,6 +148,28 @@ def test_a_first_visit_leads_through_what_is_watched_what_it_would_have_done_and
                     rehearsal.run(5)
             assert "It would have acted" in tab.text()
             assert tab.problems == []
+
+
+@pytest.mark.parametrize(("scheme", "device", "size"), LOOKS, ids=str)
+def test_a_fleet_of_12_500_nodes_fits_its_window(
+    browser: Browser, tmp_path: Path, scheme: str, device: str, size: tuple[int, int]
+) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    add_tokens(rehearsal.control_plane.engine, ["n1"])
+    enlarge(rehearsal.control_plane, racks=781)
+    with serving(rehearsal.control_plane) as address:
+        url = address.replace("127.0.0.1", "localhost")
+        with browser.tab(url, session(url)) as tab:
+            tab.resize(size)
+            tab.scheme(scheme)
+            tab.open("/dashboard")
+            tab.wait_for(STEADY)
+            tab.screenshot(SHOTS / f"fleet_12500-{scheme}-{device}.png")
+            groups = "[...document.querySelectorAll('.g')]"
+            tiles = tab.run(f"{groups}.reduce((sum, one) => sum + one.dataset.nodes.split(' ').length, 0)")
+            assert tiles == 781 * 16 + 8
+            assert [*tab.run(ACCESSIBLE), *axe(tab)] == []
+            assert not tab.run("document.documentElement.scrollWidth > innerWidth")
 
 
 def axe(tab: Tab) -> list[str]:
@@ -323,6 +350,7 @@ def test_a_lost_connection_is_shown_and_ends(tab: Tab) -> None:
     tab.run("source.onerror()")
     tab.wait_for("document.getElementById('link').textContent === 'disconnected'")
     assert "No connection to the control plane" in tab.text()
+    tab.screenshot(SHOTS / "disconnected.png", whole=False)
     tab.call("Network.emulateNetworkConditions", offline=False, **offline)
     tab.wait_for(LIVE)
     tab.wait_for("document.getElementById('stale').hidden")
@@ -334,3 +362,4 @@ def test_a_control_plane_that_stands_still_is_shown(tab: Tab) -> None:
     tab.wait_for(STEADY)
     tab.run("ahead -= 60")  # as if the newest round were a minute old
     tab.wait_for("document.getElementById('stale').textContent.includes('has not looked at the cluster')")
+    tab.screenshot(SHOTS / "stale.png", whole=False)

@@ -302,7 +302,7 @@ def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each(
 
 
 def test_what_doctor_finds_dangerous_in_slurm_is_named() -> None:
-    slurm = SlurmReading(settings=GOOD_SLURM.settings | {"ReturnToService": "2"}, version=(22, 5))
+    slurm = SlurmReading(settings={**GOOD_SLURM.settings, "ReturnToService": "2"}, version=(22, 5))
     found = steps_to_act.to_do(b.snapshot(b.node("n1")), status(), b.config(), [], slurm)
     (one,) = [one for one in found if one.what == "no setting of Slurm is dangerous"]
     assert (one.done, one.found.split(";")[0], one.command) == (False, "ReturnToService (S6)", "understudy doctor")
