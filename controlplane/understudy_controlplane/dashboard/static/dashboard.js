@@ -20,6 +20,8 @@ const tellAges = scope => {
 }
 // What scrolls can be reached by keys, and nothing else is in their way.
 const reach = () => document.querySelectorAll(".wide").forEach(one => {
+  const heads = [...one.querySelectorAll(".stack thead th")].map(head => head.textContent)
+  if (heads.length) one.querySelectorAll(".stack tbody tr").forEach(row => [...row.cells].forEach((cell, at) => { cell.dataset.label = heads[at] }))
   if (one.scrollWidth > one.clientWidth + 1) { one.tabIndex = 0; one.setAttribute("role", "region"); one.ariaLabel ||= `Table: ${one.closest("[data-part]")?.querySelector("h2")?.textContent || document.title}` }
   else one.removeAttribute("tabindex")
 })
