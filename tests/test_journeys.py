@@ -26,6 +26,7 @@ from tests.tokens import add_tokens, secret
 from understudy import Monitor
 from understudy_agent.config import Config
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeState
 
 pytestmark = pytest.mark.integration
@@ -188,6 +189,11 @@ def test_a_checkpoint_notice_becomes_the_restore_point(
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
         rehearsal.run(1)  # until the control plane has seen it
         again = Monitor()
+        # For a checkpoint on a node's disk the control plane looks now and then where the ranks have started, by a clock
+        # that stands still here.
+        stores = rehearsal.control_plane.stores
+        gang = stores.fleet.known_jobs(rehearsal.config.cluster, [rehearsal.gang])[rehearsal.gang]
+        wait_for(lambda: stores.checkpoints.nodes_of_ranks(gang.key, Attempt(1)))
         restore = again.restore_point()
         again.close()
     assert (restore.step, restore.path) == (7, str(tmp_path))

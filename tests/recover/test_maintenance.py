@@ -63,7 +63,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED)
     (plan,) = begin(rehearsal, dry_run=True).json()["maintenance"]
     assert (plan["id"], plan["status"], len(plan["nodes"])) == (0, "planned", 3)
-    assert plan["spares"].startswith("1 gangs (job 1) leave 2 seats")
+    assert plan["spares"].startswith("1 gang leaves 2 seats, one gang after the other (job 1)")
     rehearsal.run(5)
     assert not rehearsal.line.effects, "a plan changes nothing"
 
