@@ -189,8 +189,8 @@ def test_a_checkpoint_notice_becomes_the_restore_point(
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
         rehearsal.run(1)  # until the control plane has seen it
         again = Monitor()
-        # For a checkpoint on a node's disk the control plane looks now and then where the ranks have started, by a clock
-        # that stands still here.
+        # For a checkpoint on a node's disk the control plane looks now and then where ranks have started, by a clock
+        # that does not go on here.
         stores = rehearsal.control_plane.stores
         gang = stores.fleet.known_jobs(rehearsal.config.cluster, [rehearsal.gang])[rehearsal.gang]
         wait_for(lambda: stores.checkpoints.nodes_of_ranks(gang.key, Attempt(1)))
