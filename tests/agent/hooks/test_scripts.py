@@ -391,6 +391,16 @@ class TestFirstSelfcheck:
         assert self.check(hooks, "true").returncode == 1
         first.join()
 
+    def test_a_step_that_slurm_ends_meanwhile_starts_no_task(self, hooks: Hooks) -> None:
+        """Slurm kills the processes one after the other."""
+        programs = hooks.run / "bin"
+        programs.mkdir()
+        (programs / "cat").write_text("#!/bin/sh\nkill -KILL $$\n")
+        (programs / "cat").chmod(0o755)
+        assert self.check(hooks, "exit 1", PATH=f"{programs}:{os.environ['PATH']}").returncode == 1
+        (hooks.directory / "first_selfcheck").write_text("#!/bin/sh\nkill -KILL $$\n")
+        assert self.check(hooks, "true").returncode == 1
+
     def test_another_user_s_folder_of_that_name_decides_nothing(self, hooks: Hooks) -> None:
         folder = Path(f"/tmp/understudy-selfcheck.7.{hooks.run.parent.name}")  # noqa: S108
         folder.mkdir()
