@@ -23,7 +23,8 @@ PARTS: dict[str, Callable[[float], Found]] = {
     "Kernel log": parts.kernel_log,
     "Self-check on CUDA": parts.selfcheck,
     "Hook": parts.hook,
-    "In-process restart over NCCL": parts.in_process,
+    "Tests within a training": parts.training,
+    "In-process restart": parts.in_process,
     "Footprint of the agent": parts.footprint,
 }
 

@@ -25,6 +25,7 @@ RECORD_BYTES_MAX = 8192
 SELFCHECK_SECONDS = 10
 SYSTEMD = Path("/run/systemd/system")
 GPUS_OF_GANG = 2
+STATE_MEGABYTES = 1024
 
 
 class NotPossibleError(Exception):
@@ -182,23 +183,55 @@ def hook_in_cgroup(gpus: Mapping[str, str], seconds_max: float) -> tuple[str, di
     return f"under a cgroup that allows GPU {index}: the hook names {step['uuid'] or 'no GPU'}, {right}", step
 
 
+def training(seconds_max: float) -> Found:
+    """What the test of the GPU between steps and a step that is computed again cost, and whether they work there."""
+    _need_torch()
+    found = json.loads(output_of("tests.hardware.training_on_cuda", (), seconds_max))
+    between, again, flipped = found["between_steps"], found["again"], found["again_with_a_flipped_bit"]
+    same = "the same bits each time" if again["same"] else "other bits each time: it was given up"
+    lines = [
+        f"test between steps: a step of {between['step_milliseconds']:.1f} ms takes "
+        f"{between['more_milliseconds']:.1f} ms more with it; its multiplication takes "
+        f"{between['multiplication_milliseconds']:.3f} ms",
+        f"a step computed again, {again['step_milliseconds']:.1f} ms: {again['runs']} runs, {same}"
+        + (", and reported as wrong" if again["reported"] else ""),
+        f"a flipped bit was {'reported' if flipped['reported'] else 'not reported'}",
+    ]
+    return lines, found
+
+
 def in_process(seconds_max: float) -> Found:
-    """A gang of two GPUs goes on without one of its processes."""
+    """A gang of two ranks goes on without one of its processes: by NCCL where there are two GPUs; by gloo on one, too,
+    which takes the state of the ranks from GPU to GPU through the host.
+    """
     _need_torch()
     count = len(read_real(seconds_max).gpus)
+    if not count:
+        raise NotPossibleError("a gang needs a GPU, and there is none")
+    deadline = time.monotonic() + seconds_max
+    size = ("--megabytes", str(STATE_MEGABYTES))
+    by_gloo = json.loads(output_of("tests.hardware.in_process", ("--backend", "gloo", *size), seconds_max))
+    lines, found = [described(by_gloo)], {"gloo": by_gloo}
     if count < GPUS_OF_GANG:
-        raise NotPossibleError(f"a gang over NCCL needs {GPUS_OF_GANG} GPUs, and there is {count}")
-    return described(json.loads(output_of("tests.hardware.in_process", ("--backend", "nccl"), seconds_max)))
+        lines.append(f"nccl: not tried: it needs {GPUS_OF_GANG} GPUs, and there is {count}")
+        return lines, found
+    left = deadline - time.monotonic()
+    found["nccl"] = json.loads(output_of("tests.hardware.in_process", ("--backend", "nccl", *size), left))
+    return [*lines, described(found["nccl"])], found
 
 
-def described(found: dict[str, Any]) -> Found:
+def described(found: dict[str, Any]) -> str:
     left, again = found["left_after_seconds"], found["first_step_after_seconds"]
     process = (
         f"the rank that stayed left its gang after {left} s and went on in the same process"
         if left is not None
         else "the rank that stayed did not leave its gang and was ended: another process took its place"
     )
-    return [f"{found['backend']}: {process}; first step of the next launch {again} s after the loss"], found
+    state = "the same state" if found["same_state"] else "another state"
+    return (
+        f"{found['backend']}: {process}; the new rank got {state}, {found['megabytes']} MiB; steps lost: "
+        f"{found['steps_lost']}; first step of the next launch {again} s after the loss"
+    )
 
 
 def footprint(seconds_max: float) -> Found:

@@ -124,29 +124,51 @@ def test_on_a_machine_without_gpus_readings_are_not_possible(monkeypatch: pytest
 
 
 @pytest.mark.integration
-def test_a_gang_goes_on_in_the_process_of_the_rank_that_stays() -> None:
-    """By gloo: NCCL needs two GPUs."""
-    lines, found = parts.described(json.loads(parts.output_of("tests.hardware.in_process", ("--backend", "gloo"), 120)))
+def test_a_gang_goes_on_in_the_process_of_the_rank_that_stays_with_its_state() -> None:
+    """By gloo, on the CPU."""
+    found = json.loads(parts.output_of("tests.hardware.in_process", ("--backend", "gloo", "--device", "cpu"), 120))
+    line = parts.described(found)
     assert found["exit_code"] == 0
     assert found["left_after_seconds"] is not None and found["left_after_seconds"] < found["first_step_after_seconds"]
-    assert "went on in the same process; first step of the next launch" in lines[0]
+    assert "went on in the same process; the new rank got the same state, 1 MiB; steps lost: 0; first step" in line
 
 
 def test_a_rank_that_does_not_leave_its_gang_is_reported_as_replaced() -> None:
-    lines, _ = parts.described({"backend": "nccl", "left_after_seconds": None, "first_step_after_seconds": 31.5})
-    assert lines == [
-        "nccl: the rank that stayed did not leave its gang and was ended: another process took its place; first step "
-        "of the next launch 31.5 s after the loss"
-    ]
+    found = {"backend": "nccl", "left_after_seconds": None, "first_step_after_seconds": 31.5}
+    assert parts.described(found | {"same_state": True, "megabytes": 8, "steps_lost": 3}) == (
+        "nccl: the rank that stayed did not leave its gang and was ended: another process took its place; the new rank "
+        "got the same state, 8 MiB; steps lost: 3; first step of the next launch 31.5 s after the loss"
+    )
 
 
-@pytest.mark.parametrize(("count", "why"), [(1, "needs 2 GPUs, and there is 1"), (0, "and there is 0")])
-def test_a_gang_over_nccl_needs_two_gpus(monkeypatch: pytest.MonkeyPatch, count: int, why: str) -> None:
+@pytest.mark.parametrize(("count", "tried"), [(2, ["gloo", "nccl"]), (1, ["gloo"]), (0, [])])
+def test_a_gang_over_nccl_needs_two_gpus(monkeypatch: pytest.MonkeyPatch, count: int, tried: list[str]) -> None:
+    found = {"left_after_seconds": 0.1, "first_step_after_seconds": 3, "same_state": True, "megabytes": 8}
+
+    def output_of(_: str, arguments: tuple[str, ...], *__: object) -> str:
+        return json.dumps(found | {"steps_lost": 0, "backend": arguments[1]})
+
     monkeypatch.setattr(parts, "_need_torch", lambda: None)
+    monkeypatch.setattr(parts, "output_of", output_of)
     monkeypatch.setattr(parts, "read_real", lambda _: NodeRead("570", [GpuRead(index) for index in range(count)]))
     part = run_part("gang", parts.in_process, 5)
-    assert part.outcome == "not possible"
-    assert why in part.lines[0]
+    assert part.outcome == ("done" if count else "not possible")
+    assert list(part.values) == tried
+    assert ("needs 2 GPUs, and there is 1" in part.lines[-1]) is (count == 1)
+
+
+def test_what_is_tested_within_a_training_is_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = {"runs": 21, "same": True, "reported": False, "step_milliseconds": 3.0}
+    between = {"step_milliseconds": 3.0, "more_milliseconds": 2.1, "multiplication_milliseconds": 0.2}
+    flipped = again | {"reported": True}
+    found = {"between_steps": between, "again": again, "again_with_a_flipped_bit": flipped}
+    monkeypatch.setattr(parts, "_need_torch", lambda: None)
+    monkeypatch.setattr(parts, "output_of", lambda *_: json.dumps(found))
+    assert parts.training(5)[0] == [
+        "test between steps: a step of 3.0 ms takes 2.1 ms more with it; its multiplication takes 0.200 ms",
+        "a step computed again, 3.0 ms: 21 runs, the same bits each time",
+        "a flipped bit was reported",
+    ]
 
 
 def hook_seen(monkeypatch: pytest.MonkeyPatch, root: bool) -> tuple[str, list[list[str]]]:
@@ -192,4 +214,4 @@ def test_without_a_gpu_the_report_names_what_each_part_lacks(
     assert report.count("not possible, ") == len(entry.PARTS)
     assert "NVML cannot be used: Driver Not Loaded" in report
     assert "kmsg cannot be read: No such file or directory; run it as root" in report
-    assert "In-process restart over NCCL: not possible" in capsys.readouterr().out
+    assert "In-process restart: not possible" in capsys.readouterr().out
