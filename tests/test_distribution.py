@@ -138,7 +138,8 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     # without which an agent cannot compare the checksums that a hook has made with it.
     optional = {"torch", "pyslurm", "xxhash"}
     brought = {"starlette", "pydantic-core", "anyio"}  # parts of fastapi and pydantic, and of starlette
-    assert _imported("agents/understudy_agent") - base - optional - {"numpy"} == set()
+    of_agent = {_name(line) for line in _extra("s3")}
+    assert _imported("agents/understudy_agent") - base - of_agent - optional - {"numpy"} == set()
     assert _imported("controlplane/understudy_client") - base == set()
     assert _imported("controlplane/understudy_controlplane") - base - extras - optional - brought == set()
     frameworks = {_name(line) for line in _extra("frameworks")}
@@ -157,7 +158,7 @@ def test_every_declared_package_is_pinned_for_development() -> None:
     pinned = {_name(line) for line in locks.splitlines() if "==" in line}
     lines = [
         *MAIN_PROJECT["dependencies"],
-        *(line for extra in ("controlplane", "dev", "frameworks") for line in _extra(extra)),
+        *(line for extra in ("controlplane", "dev", "frameworks", "s3") for line in _extra(extra)),
     ]
     assert {_name(line) for line in lines if not line.startswith("slurm-understudy")} - pinned == set()
 

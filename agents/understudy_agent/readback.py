@@ -2,7 +2,8 @@
 owner.
 
 The agent starts it as a process of its own (`readbacks.py`), with the task on its standard input and the result on its
-standard output. It imports nothing but the standard library, and `xxhash` where that is installed.
+standard output. It imports nothing but the standard library, `xxhash` where that is installed, and botocore for what is
+in an object store.
 """
 
 from __future__ import annotations
@@ -18,19 +19,15 @@ import resource
 import signal
 import stat
 import sys
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-try:
-    import xxhash
-except ImportError:
-    xxhash = None
+from understudy_agent import object_readback
+from understudy_agent.announced_file import BLOCK_BYTES, Finding, Pace, open_announced, sum_named, value_of
 
-BLOCK_BYTES = 1 << 20
 SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
 MANIFEST_BYTES_MAX = 64 << 20
@@ -46,14 +43,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 TASK_BYTES_MAX = 16 << 20
 MEMORY_BYTES_MAX = 512 << 20
 """Of its address space: it shares the agent's limit, and the content of files is a user's."""
-
-
-class Finding(Exception):
-    """What is wrong; `outcome` is one of wire.ReadBackOutcome."""
-
-    def __init__(self, outcome: str, why: str) -> None:
-        super().__init__(why)
-        self.outcome, self.why = outcome, why
 
 
 INFINITY = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F80_0000, "F64": 0x7FF0_0000_0000_0000}
@@ -104,21 +93,6 @@ def _has_nan(data: bytes, size: int, infinity: int) -> bool:
     return False
 
 
-class Pace:
-    """Waits so that no more bytes are read than the rate allows."""
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self._rate = bytes_per_second
-        self._begun = time.monotonic()
-        self._read = 0
-
-    def note(self, count: int) -> None:
-        self._read += count
-        ahead = self._read / self._rate - (time.monotonic() - self._begun)
-        if ahead > 0:
-            time.sleep(ahead)
-
-
 class PacedFile(io.RawIOBase):
     """Of a descriptor, for zipfile."""
 
@@ -164,10 +138,14 @@ def read_back(task: dict[str, Any]) -> dict[str, str]:
 
 def _read_all(task: dict[str, Any]) -> str:
     path, pace = Path(task["path"]), Pace(task["bytes_per_second"])
+    if task["path"].startswith(object_readback.SCHEME):
+        return object_readback.read_back(task, pace)
     if not path.parent.is_dir():
         raise Finding("unseen", f"{path.parent} is not there: the file system may not be mounted")
     if task.get("delete"):
         return _delete(path, task["files"], task["whole"])
+    if task.get("copy_to", "").startswith(object_readback.SCHEME):
+        return object_readback.copy(task, pace)
     if task.get("copy_to"):
         for one in task["files"]:
             _copy_file(path / one["file"], Path(task["copy_to"]) / one["file"], one, pace)
@@ -185,7 +163,7 @@ def _read_all(task: dict[str, Any]) -> str:
 
 def _read_file(place: str, announced: dict[str, Any], whole: bool, pace: Pace) -> bool:
     """Whether its content is proven, and not only readable. Raises Finding."""
-    descriptor = _open_announced(place, announced)
+    descriptor = open_announced(place, announced)
     try:
         try:
             return _read_content(descriptor, place, announced, os.fstat(descriptor), whole, pace)
@@ -203,17 +181,17 @@ def _copy_file(source: Path, target: Path, announced: dict[str, Any], pace: Pace
     if announced["checksum"] and _is_there(target, announced, pace):
         return
     partial = target.with_name(f"{target.name}.copy")
-    reading = _open_announced(str(source), announced)
+    reading = open_announced(str(source), announced)
     try:
         writing = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(writing, stat.S_IMODE(os.fstat(reading).st_mode) & 0o777)
-            can_go_on = _sum_named(announced["checksum"]) is not None
+            can_go_on = sum_named(announced["checksum"]) is not None
             begun = os.fstat(writing).st_size if can_go_on else 0
             value = _copy_content(reading, writing, announced, begun, pace)
-            if value != _value_of(announced) and begun:  # of another checkpoint
+            if value != value_of(announced) and begun:  # of another checkpoint
                 value = _copy_content(reading, writing, announced, 0, pace)
-            if value != _value_of(announced):
+            if value != value_of(announced):
                 raise Finding("bad", f"{source} has the checksum {value}, {announced['checksum']} was announced")
             times = os.fstat(reading)
             os.utime(writing, ns=(times.st_atime_ns, times.st_mtime_ns))  # it was not written later
@@ -279,7 +257,7 @@ def _folders(place: Path, path: Path) -> list[Path]:
 def _copy_content(reading: int, writing: int, announced: dict[str, Any], begun: int, pace: Pace) -> str:
     """From `begun` on, before which it is there. The checksum of all of it; empty: there is none."""
     size = announced["size_bytes"]
-    update, value = _sum_named(announced["checksum"]) or (lambda _: None, lambda: "")
+    update, value = sum_named(announced["checksum"]) or (lambda _: None, lambda: "")
     at = min(begun, size)
     os.ftruncate(writing, at)
     _read_blocks(writing, announced["file"], at, pace, [update])
@@ -296,11 +274,6 @@ def _copy_content(reading: int, writing: int, announced: dict[str, Any], begun: 
     return value()
 
 
-def _value_of(announced: dict[str, Any]) -> str:
-    """Of its checksum; empty: there is none, or this Python cannot make it."""
-    return announced["checksum"].partition(":")[2] if _sum_named(announced["checksum"]) is not None else ""
-
-
 def _is_there(target: Path, announced: dict[str, Any], pace: Pace) -> bool:
     """With the same content, from an earlier copy."""
     try:
@@ -309,27 +282,11 @@ def _is_there(target: Path, announced: dict[str, Any], pace: Pace) -> bool:
         return False
 
 
-def _open_announced(place: str, announced: dict[str, Any]) -> int:
-    """A descriptor of a file of the announced size. Raises Finding."""
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (FileNotFoundError, NotADirectoryError):
-        raise Finding("lost", f"{place} is not there") from None
-    found = os.fstat(descriptor)
-    what = "" if stat.S_ISREG(found.st_mode) else "is no file"
-    if not what and found.st_size != announced["size_bytes"]:
-        what = f"has {found.st_size} bytes, {announced['size_bytes']} were announced"
-    if what:
-        os.close(descriptor)
-        raise Finding("bad", f"{place} {what}")
-    return descriptor
-
-
 def _read_content(
     descriptor: int, place: str, announced: dict[str, Any], found: os.stat_result, whole: bool, pace: Pace
 ) -> bool:
     size = found.st_size
-    sum_of = _sum_named(announced["checksum"])
+    sum_of = sum_named(announced["checksum"])
     if not announced["checksum"] and found.st_mtime > announced["at"] + WRITTEN_AFTER_SECONDS:
         raise Finding("suspect", f"{place} was written again after it was announced")
     proven, tensors = _read_structure(descriptor, place, size, whole and sum_of is None, pace)
@@ -346,24 +303,6 @@ def _read_content(
     if value() != announced["checksum"].partition(":")[2]:
         raise Finding("bad", f"{place} has the checksum {value()}, {announced['checksum']} was announced")
     return True
-
-
-def _sum_named(checksum: str) -> tuple[Callable[[bytes], object], Callable[[], str]] | None:
-    """None: there is none, or this Python cannot make it."""
-    algorithm = checksum.partition(":")[0]
-    if algorithm == "crc32":
-        state = [0]
-
-        def update(data: bytes) -> None:
-            state[0] = zlib.crc32(data, state[0])
-
-        return update, lambda: f"{state[0]:08x}"
-    if algorithm == "xxh3":
-        if xxhash is None:
-            return None
-        made = xxhash.xxh3_128()
-        return made.update, made.hexdigest
-    return None
 
 
 def _read_blocks(
@@ -477,6 +416,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # before the agent
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # nothing that a user configures starts a program
     if rights:
         take_rights(*rights)
     os.nice(19)

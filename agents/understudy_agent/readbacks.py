@@ -19,7 +19,11 @@ import msgspec
 from understudy_agent.log import fields, log
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, ReadBack, ReadBackOutcome, ReadBackResult
 
-PROGRAM = Path(__file__).with_name("readback.py")
+PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
+    "from understudy_agent.readback import main; main()"
+)
+"""It imports what it is made of before it gives up root: users need not be able to read the agent's files."""
 SECONDS_MIN, SECONDS_MAX = 600.0, 6 * 3600.0
 TIMES_LONGER = 3.0
 """Than the rate allows: then the file system hangs."""
@@ -66,7 +70,7 @@ async def _result(asked: ReadBack) -> tuple[ReadBackOutcome, str]:
         sys.executable,
         "-I",
         "-c",
-        PROGRAM.read_text(),  # users need not be able to read the agent's files
+        PROGRAM,
         *(str(number) for number in (int(seconds_max), *rights)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -456,7 +456,7 @@ def test_the_agents_unit_leaves_root_what_it_needs_to_become_the_owner(public: P
 @pytest.mark.integration
 def test_a_reading_that_hangs_ends_by_itself() -> None:
     """The agent of a package may not send signals to processes of users."""
-    with subprocess.Popen([sys.executable, "-I", PROGRAM, "1"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-I", "-c", PROGRAM, "1"], stdin=subprocess.PIPE) as process:
         assert process.wait(30) == -signal.SIGALRM
 
 
@@ -474,7 +474,7 @@ def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
     """Both share one limit. 40 MB of JSON became more than a gigabyte."""
     saved.add("x.json", b"[" + b"{}," * 14_000_000 + b"{}]", summed=False)
     task = {"path": str(saved.path), "files": saved.announced, "whole": True, "bytes_per_second": RATE}
-    command = [sys.executable, "-c", PEAK, sys.executable, "-I", str(PROGRAM), "100"]
+    command = [sys.executable, "-c", PEAK, sys.executable, "-I", "-c", PROGRAM, "100"]
     done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, check=True)
     result, kibibytes = done.stdout.splitlines()
     assert json.loads(result)["outcome"] == "unseen"
