@@ -14,7 +14,7 @@ from typing import Any
 
 import botocore.session
 
-BUCKET = "runs"
+BUCKET, REGION = "runs", "eu-central-1"
 
 
 class ObjectStore:
@@ -26,9 +26,9 @@ class ObjectStore:
             "AWS_CONFIG_FILE": str(folder / "config"),
             "AWS_SHARED_CREDENTIALS_FILE": str(folder / "credentials"),
         }
-        (folder / "config").write_text(f"[default]\nregion = us-east-1\nendpoint_url = {address}\n")
+        (folder / "config").write_text(f"[default]\nregion = {REGION}\nendpoint_url = {address}\n")
         (folder / "credentials").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION}
         self._client = botocore.session.get_session().create_client("s3", endpoint_url=address, **keys)
 
     def client(self) -> Any:
@@ -63,7 +63,7 @@ def serving(folder: Path) -> Iterator[ObjectStore]:
         try:
             store = ObjectStore(f"http://127.0.0.1:{port}", folder)
             _wait_for(port, server)
-            store.client().create_bucket(Bucket=BUCKET)
+            store.client().create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
             yield store
         finally:
             server.kill()

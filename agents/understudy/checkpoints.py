@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, SupportsInt
 
-from .file_system import TIERS
+from .file_system import TIERS, absolute
 from .never_raise import log
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Checkpoints:
         path: str | os.PathLike[str],
         layout: str = "",
         tier: str = "",
-        copy_to: str | os.PathLike[str] = "",
+        copy_to: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = "",
     ) -> Save:
         """This rank begins to write its part of a checkpoint. Training continues with `step` after a restore. `path` is
         a directory that all ranks share, or a checkpoint of one file. What is announced of it counts from commit() on,
@@ -75,8 +75,9 @@ class Checkpoints:
 
         `layout` is "reshardable" where a gang of any size can restore it, "fixed" where only one of as many ranks can.
         `tier` is "local" where no other node sees the path, "shared" where all do; by default the type of the file
-        system says which. `copy_to`, the same on all ranks, is where the agents copy it from disks of its nodes once it
-        is complete: a directory on a shared file system, or a file where `path` is one.
+        system says which. `copy_to`, the same on all ranks, is where the agents copy it once it is complete: from
+        disks of its nodes to a directory on a shared file system, or a file where `path` is one; and to a place in an
+        object store, as "s3://BUCKET/PLACE". Of two, the copy at the first is copied to the second.
         """
         if layout not in LAYOUTS:
             log.warning('understudy: layout is "fixed" or "reshardable", and not %.50r: it counts as not known', layout)
@@ -84,7 +85,9 @@ class Checkpoints:
         if tier not in TIERS:
             log.warning('understudy: tier is "local" or "shared", and not %.50r: the file system says which', tier)
             tier = ""
-        named = {"layout": layout, "tier": tier, "copy_to": os.path.abspath(copy_to) if copy_to else ""}
+        copies = [copy_to] if isinstance(copy_to, (str, os.PathLike)) else list(copy_to)
+        first, second = ([absolute(one) if one else "" for one in copies] + ["", ""])[:2]
+        named = {"layout": layout, "tier": tier, "copy_to": first, "then_copy_to": second}
         save = Save(self._monitor, self._note, step, path, named)
         self._blocking = save
         return save
@@ -99,7 +102,7 @@ class Checkpoints:
         """The training deletes this checkpoint: it is not restored any more. Call it on one rank, before the files
         go.
         """
-        where = os.path.abspath(path)
+        where = absolute(path)
         with self._lock:
             self._written = [one for one in self._written if one != where]
         self._monitor._announce_deleted(step, path)
@@ -190,7 +193,7 @@ class Save:
         if self._over:
             return
         self._over = True
-        self._note(os.path.abspath(self.path))
+        self._note(absolute(self.path))
         more: dict[str, object] = {**self.clock.measured(), **self._named}
         self._monitor._announce_files(self.step, self.path, self._files or [("", "")], more)
 

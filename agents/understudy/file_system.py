@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 TIERS = ("", "local", "shared")
 
+OBJECT = "s3://"
+"""With which a place in an object store begins."""
+
 OF_NODE = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "ramfs", "tmpfs", "xfs", "zfs"})
 
 OF_SEVERAL = frozenset({"acfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}) | {
@@ -15,6 +18,15 @@ OF_SEVERAL = frozenset({"acfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs",
 }
 
 MOUNTS = "/proc/self/mountinfo"
+
+
+def is_object(path: str | os.PathLike[str]) -> bool:
+    return str(path).startswith(OBJECT)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """A place in an object store is that already."""
+    return str(path) if is_object(path) else os.path.abspath(path)
 
 
 def tier_of(path: str | os.PathLike[str]) -> str:

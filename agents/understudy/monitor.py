@@ -26,14 +26,25 @@ from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
 from .collectives import Collective, NoCollective
 from .evidence import answer_when_asked
-from .file_system import tier_of
+from .file_system import absolute, tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
 from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, file_size, step_number
-from .restore import RestorePoint, RestorePointUnknownError, hook_failed, is_of_gang, is_there, nearest, read_point
+from .restore import (
+    DamagedObjectError,
+    ObjectStoreError,
+    RestorePoint,
+    RestorePointUnknownError,
+    fetched,
+    hook_failed,
+    is_of_gang,
+    is_there,
+    nearest,
+    read_point,
+)
 from .training import VALUE_MAX
 
 AGENT_WAIT_SECONDS = 10.0
@@ -142,6 +153,8 @@ class Monitor:
         Where that is not known, RestorePointUnknownError is raised, which ends the job unless it is caught; or
         `otherwise` is returned, where it is given.
 
+        A checkpoint in an object store is fetched first, which takes its time; the path is of what was fetched.
+
         While no control plane answers, the ranks of a launcher's gang get the newest checkpoint that the launcher knows
         to be complete, at once and without asking.
         """
@@ -165,7 +178,7 @@ class Monitor:
             link.warn_once(
                 "launcher", "no control plane answers: continuing from step %d, %s, named by the launcher", *known
             )
-            return RestorePoint(*known)
+            return self._fetch(link, RestorePoint(*known), {})
         deadline = time.monotonic() + timeout_seconds
         if not link.connected.wait(min(timeout_seconds, AGENT_WAIT_SECONDS)):
             raise RestorePointUnknownError("no agent of Understudy answers on this node")
@@ -178,16 +191,33 @@ class Monitor:
                 point = read_point(answer)
                 if not answer.get("look"):
                     self._restored = nearest(point, answer)
-                    return self._restored
+                    return self._fetch(link, self._restored, answer)
                 file = answer.get("look_file")
-                looked_for = os.path.join(point.path, str(file)) if file else point.path
-                self._report_restore(link, point, "seen" if is_there(looked_for) else "missing", left_seconds)
+                self._look(link, point, os.path.join(point.path, str(file)) if file else point.path, left_seconds)
                 continue
             reason = str(answer.get("error"))
             if answer.get("final"):
                 raise RestorePointUnknownError(reason)
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
         raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
+
+    def _look(self, link: Link, point: RestorePoint, looked_for: str, timeout_seconds: float) -> None:
+        try:
+            outcome, why = ("seen" if is_there(looked_for) else "missing"), ""
+        except ObjectStoreError as error:
+            outcome, why = "missing", str(error)[:ERROR_CHARACTERS_MAX]
+            log.warning("understudy: the checkpoint of step %d is not seen: %s", point.step, error)
+        self._report_restore(link, point, outcome, timeout_seconds, why)
+
+    def _fetch(self, link: Link, point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
+        """Raises RestorePointUnknownError. What is damaged or not there is reported as what cannot be restored."""
+        try:
+            return fetched(point, answer)
+        except (ObjectStoreError, OSError) as error:
+            if isinstance(error, (DamagedObjectError, FileNotFoundError)):
+                outcome = "missing" if isinstance(error, FileNotFoundError) else "failed"
+                self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, str(error)[:ERROR_CHARACTERS_MAX])
+            raise RestorePointUnknownError(f"the checkpoint of step {point.step} was not fetched: {error}") from error
 
     @contextlib.contextmanager
     def restore(self, timeout_seconds: float = 60.0) -> Iterator[RestorePoint]:
@@ -368,7 +398,7 @@ class Monitor:
     def _announce_deleted(self, step: SupportsInt, path: str | os.PathLike[str]) -> None:
         link, number = self._link, step_number(step)
         if link is not None and number is not None:
-            directory = os.path.abspath(path)
+            directory = absolute(path)
             notice = {"type": "checkpoint_deleted", "step": number, "path": directory[:TEXT_CHARACTERS_MAX]}
             self._outbox.add_notice({**notice, "at": time.time()})
             link.wake()

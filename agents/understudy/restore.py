@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from .file_system import is_object
+
 LOOKS = 3
 LOOK_AGAIN_SECONDS = 1.0
 """A network file system may show a new file late."""
@@ -32,6 +34,14 @@ class RestorePointUnknownError(Exception):
         self.cause = cause
 
 
+class ObjectStoreError(Exception):
+    """The message has the cause, which says nothing of the checkpoint."""
+
+
+class DamagedObjectError(ObjectStoreError):
+    """What is in the store is not what was saved."""
+
+
 def read_point(answer: dict[str, Any]) -> RestorePoint:
     """Raises RestorePointUnknownError for an answer that makes no sense."""
     step, path = answer.get("step"), answer.get("path")
@@ -48,11 +58,26 @@ def nearest(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
     return point
 
 
+def fetched(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
+    """With a path on this node, where the checkpoint is in an object store. Raises ObjectStoreError and OSError."""
+    if not is_object(point.path):
+        return point
+    from .objects import fetch
+
+    files = answer.get("files")
+    return RestorePoint(point.step, fetch(point.path, files if isinstance(files, list) else ()))
+
+
 def hook_failed(error: Exception) -> RestorePointUnknownError:
     return RestorePointUnknownError(f"the hook failed: {error!r}")
 
 
 def is_there(path: str) -> bool:
+    """Raises ObjectStoreError."""
+    if is_object(path):
+        from .objects import is_there as is_in_store  # an import that takes longer than all of the hook
+
+        return is_in_store(path)
     for number in range(LOOKS):
         if number:
             time.sleep(LOOK_AGAIN_SECONDS)

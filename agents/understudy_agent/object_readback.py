@@ -3,7 +3,7 @@
 Endpoint, region and credentials are the user's own, as botocore finds them in ~/.aws. Programs that this configuration
 names are not started: the process may start none.
 
-An object has the checksum of its file beside it, as metadata: whoever fetches it verifies it.
+An object has the checksum of its file beside it, as metadata: a rank that fetches it verifies it.
 """
 
 from __future__ import annotations

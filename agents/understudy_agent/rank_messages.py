@@ -134,6 +134,7 @@ class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     write_seconds: Seconds | None = None
     tier: Tier = Tier.UNKNOWN
     copy_to: Text = ""
+    then_copy_to: Text = ""
 
 
 class DeletedNotice(msgspec.Struct, frozen=True, tag="checkpoint_deleted"):
@@ -257,6 +258,7 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     look_file: str = ""
     nearer_path: str = ""
     nearer_file: str = ""
+    files: list[str] = []
 
 
 class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):

@@ -526,6 +526,7 @@ class RankConnection:
                 look_file=point.look_file,
                 nearer_path=point.nearer_path,
                 nearer_file=point.nearer_file,
+                files=point.files,
             )
         )
 
@@ -580,6 +581,7 @@ def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
         write_seconds=notice.write_seconds,
         tier=notice.tier,
         copy_to=notice.copy_to,
+        then_copy_to=notice.then_copy_to,
     )
 
 

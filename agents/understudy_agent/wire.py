@@ -474,7 +474,8 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     blocked_seconds: Duration | None = None  # by which this rank's training was held up; None: not known
     write_seconds: Duration | None = None  # from its begin until it was written
     tier: Tier = Tier.UNKNOWN
-    copy_to: Text = ""  # where it is to be copied from the nodes that wrote it, as `path`; empty: nowhere
+    copy_to: Text = ""  # where it is to be copied by the nodes that wrote it, as `path`; empty: nowhere
+    then_copy_to: Text = ""  # where that copy is to be copied in turn
 
 
 class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
@@ -768,7 +769,7 @@ class ReadBack(msgspec.Struct, frozen=True):
     whole: bool  # every byte; else sizes, structure and samples
     bytes_per_second: float
     look_for_nan: bool = False  # in tensors of safetensors files, where every byte is read
-    copy_to: str = ""  # in place of `path` for a copy of the files; empty: nothing is copied
+    copy_to: str = ""  # in place of `path` for a copy of the files, s3://… in an object store; empty: nothing is copied
     delete: bool = False  # the files, where `whole`; else it is only looked whether they can be
 
 
@@ -802,6 +803,7 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     look_file: str = ""  # in `path`; empty: `path` itself
     nearer_path: str = ""  # a copy of the same checkpoint that this rank has on its own node, if it sees it there
     nearer_file: str = ""  # in `nearer_path`: this rank's part
+    files: list[str] = []  # in an object store: what this rank is to fetch; none: all of it
 
 
 class LauncherPhase(WireEnum):

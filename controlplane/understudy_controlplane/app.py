@@ -62,6 +62,7 @@ from understudy_controlplane.config.current import ConfigFile, CurrentConfig
 from understudy_controlplane.dashboard.live import LiveViews
 from understudy_controlplane.dashboard.routes import dashboard_router
 from understudy_controlplane.fleet.identity import Permission
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.ingest.answers import refuse, refuse_denied
 from understudy_controlplane.ingest.launchers import launchers_router
@@ -86,7 +87,7 @@ from understudy_controlplane.recover.deleter import Deleter, View
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
-from understudy_controlplane.recover.saves import Saves
+from understudy_controlplane.recover.saves import Saves, object_interval
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.report_writer import ReportWriter, attached
 from understudy_controlplane.slurm.protocol import Slurm
@@ -212,7 +213,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     loop = _loop(current, outside, stores, Live(telemetry, directory, launchers), restore_points)
     verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
-    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
+    interval = _object_interval(loop, stores, current)
+    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget, interval)
     deleter = Deleter(
         stores.checkpoints,
         lambda: current.config.checkpoints,
@@ -471,6 +473,20 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, 
         outside.clock,
         outside.alone,
     )
+
+
+def _object_interval(loop: Loop, stores: Stores, current: CurrentConfig) -> Callable[[JobKey], float]:
+    reports = ReportStore(stores.engine)
+
+    def of_job(key: JobKey) -> float:
+        snapshot = loop.pulse.snapshot
+        job = snapshot.jobs.get(key) if snapshot is not None else None
+        if snapshot is None or job is None:
+            return 0.0
+        copy_rate = current.config.checkpoints.copy_megabytes_per_second * 1e6
+        return object_interval(job, snapshot, stores.checkpoints, reports, copy_rate)
+
+    return of_job
 
 
 def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside: Outside) -> Saves:

@@ -36,6 +36,8 @@ class FakeControlPlane:
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
         """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
+        self.restore_files: list[str] = []
+        """Of one in an object store, what each rank is to fetch."""
         self.looks = False
         """A rank that can is asked to look whether the checkpoint is there."""
         self.restore_unknown = ""
@@ -186,6 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, f"job {job_id} is not known")
             return
         answer = {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]}
+        answer["files"] = plane.restore_files
         reports = [fact for fact in plane.facts if isinstance(fact, RestoreReport) and fact.path == point[1]]
         self._answer(200, answer | {"look": plane.looks and not reports and "looks" in query})
 

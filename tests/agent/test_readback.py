@@ -26,7 +26,8 @@ from typing import Any
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
-from understudy_agent.readback import Finding, NanLook, read_back
+from understudy_agent.announced_file import Finding
+from understudy_agent.readback import NanLook, read_back
 from understudy_agent.readbacks import PROGRAM, Readbacks
 from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome
 

@@ -40,7 +40,7 @@ rank = int(os.environ["RANK"])
 for step in (10, 20, 30, 40):
     path = folder / f"step-{step}"
     path.mkdir(exist_ok=True)
-    copy = f"/copies/../shared/{step}" if step == 20 else ""
+    copy = (f"/copies/../shared/{step}", f"s3://runs/{step}") if step == 20 else ""
     try:
         with monitor.checkpoints.begin(step, path, tier="shared" if step == 20 else "", copy_to=copy) as save:
             if rank == 0:
@@ -74,6 +74,7 @@ def test_a_rank_announces_all_its_files_together_and_nothing_of_a_save_that_fail
         assert (second.file, second.more_files) == ("", ())
         by_itself = tier_of(site.checkpoints) or "unknown"
         assert first.copy_to == second.copy_to == ("/shared/20" if step == 20 else "")
+        assert first.then_copy_to == second.then_copy_to == ("s3://runs/20" if step == 20 else "")
         assert first.tier == second.tier == ("shared" if step == 20 else by_itself)
     assert shards(plane, 0, 30) == []
     [deleted] = [fact for fact in plane.facts if isinstance(fact, CheckpointDeleted)]

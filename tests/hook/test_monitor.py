@@ -47,6 +47,7 @@ FRAMEWORKS = {
     "torch_save": {"torch"},
     "safetensors": {"safetensors", "torch"},
     "checksum": {"xxhash"},  # where it is installed
+    "objects": {"botocore"},
     "ddp": {"torch"},
     "live": {"torch"},
     "peer": {"torch"},

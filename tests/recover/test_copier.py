@@ -17,7 +17,7 @@ from understudy_agent.wire import (
     Tier,
 )
 from understudy_controlplane.config import Checkpoints
-from understudy_controlplane.fleet.job import Attempt, RankPlace
+from understudy_controlplane.fleet.job import Attempt, Condition, RankPlace
 from understudy_controlplane.recover.agent_work import OFFERED_SECONDS_MAX, AgentTasks
 from understudy_controlplane.recover.copier import Copier
 from understudy_controlplane.recover.restore import RestorePoints
@@ -36,7 +36,8 @@ COPIED = ReadBackOutcome.COPIED
 class Site:
     """A gang of two ranks on two nodes that saves on their disks."""
 
-    def __init__(self, policy: Checkpoints | None = None) -> None:
+    def __init__(self, policy: Checkpoints | None = None, interval: float = 0.0) -> None:
+        self.interval = interval
         self.engine: Engine = DatabaseInMemory().engine
         self.clock, self.policy = StoodClock(), policy or Checkpoints()
         self.store, fleet = CheckpointStore(self.engine), FleetStore(self.engine)
@@ -47,11 +48,19 @@ class Site:
 
     def start(self) -> None:
         """The control plane, also again."""
-        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget)
+        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget, lambda _: self.interval)
         self.tasks = AgentTasks([self.copier, self.verifier])
 
-    def save(self, step: int, copy_to: str = "/shared", tier: Tier = Tier.LOCAL) -> None:
-        facts, place = FactStore(self.engine), f"{copy_to}/{step}" if copy_to else ""
+    def save(
+        self,
+        step: int,
+        copy_to: str = "/shared",
+        tier: Tier = Tier.LOCAL,
+        then_copy_to: str = "",
+        name: bool = True,
+    ) -> None:
+        facts = FactStore(self.engine)
+        place, further = (f"{one}/{step}" if one and name else one for one in (copy_to, then_copy_to))
         for rank in range(2):
             started = RankStarted(7, 0, rank, 2, b.NOW, 10, user_id=OWNER)
             shard = CheckpointShard(
@@ -60,6 +69,7 @@ class Site:
                 layout=Layout.FIXED,
                 tier=tier,
                 copy_to=place,
+                then_copy_to=further,
                 write_seconds=2.0,
             )
             assert facts.record(f"n{rank + 1}", [started, shard], b.NOW, lambda _: self.known) == []
@@ -180,3 +190,60 @@ def test_an_agent_finishes_what_it_reads_back_before_it_copies() -> None:
     after = site.task("n1")
     assert after is not None
     assert after.copy_to == "/shared/40"
+
+
+def test_a_copy_on_shared_storage_is_copied_in_turn_to_an_object_store() -> None:
+    site = Site()
+    site.save(40, then_copy_to="s3://runs")
+    for node in ("n1", "n2"):
+        site.answer(node)
+    task = site.task("n1")
+    assert task is not None
+    assert (task.path, task.copy_to, [one.file for one in task.files]) == ("/shared/40", "s3://runs/40", ["r0"])
+    for node in ("n1", "n2"):
+        site.answer(node)
+    assert site.paths() == [LOCAL, SHARED, ("s3://runs/40", Tier.OBJECT)]
+    assert site.points.give(site.known, Attempt(1), 2).path == "/shared/40", "the nearest that all nodes see"
+
+
+def test_a_copy_to_an_object_store_holds_up_none_to_a_shared_file_system() -> None:
+    site = Site()
+    site.save(40, then_copy_to="s3://runs")
+    for node in ("n1", "n2"):
+        site.answer(node)
+    assert site.task("n1").copy_to == "s3://runs/40"  # type: ignore[union-attr]
+    site.save(60)
+    site.answer("n1")
+    assert site.task("n1").copy_to == "/shared/60"  # type: ignore[union-attr]
+
+
+def test_to_an_object_store_is_copied_as_often_as_is_best_for_that_tier() -> None:
+    site = Site(interval=100)
+    for step, copied in ((40, True), (60, False), (139, False), (140, True)):
+        site.save(step, copy_to="s3://runs", tier=Tier.SHARED)
+        assert (site.task("n1") is not None) is copied, step
+        for node in ("n1", "n2") if copied else ():
+            site.answer(node)
+    assert [path for path, tier in site.paths() if tier is Tier.OBJECT] == ["s3://runs/40", "s3://runs/140"]
+
+
+def test_a_copy_is_not_written_over_another_checkpoint() -> None:
+    """While it is written, neither would be whole."""
+    site = Site()
+    site.save(40, copy_to="s3://runs/latest", name=False)
+    for node in ("n1", "n2"):
+        site.answer(node)
+    site.save(60, copy_to="s3://runs/latest", name=False)
+    assert [site.task(node) for node in ("n1", "n2")] == [None, None]
+    assert ("s3://runs/latest", Tier.OBJECT) in site.paths()
+
+
+def test_each_rank_is_named_what_it_has_to_fetch_from_an_object_store() -> None:
+    site = Site()
+    site.save(40, copy_to="s3://runs")
+    for node in ("n1", "n2"):
+        site.answer(node)
+    row = next(one.row for one in site.store.complete_checkpoints(JOB.key) if one.tier is Tier.LOCAL)
+    site.store.set_condition(row, Condition.LOST, "the node is gone")
+    assert site.points.give(site.known, Attempt(1), 2).path == "s3://runs/40"
+    assert site.points.place(site.known, Attempt(1), 1, "n3") == RankPlace(files=("r1",))

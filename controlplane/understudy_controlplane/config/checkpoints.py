@@ -26,9 +26,9 @@ class Checkpoints(Section):
     copy_megabytes_per_second: float = Field(
         200.0,
         gt=0,
-        description="At which an agent copies checkpoints from its node's disks to where their training names "
-        "(`copy_to`), with the rights of the job's user alone. With `copy_nodes_at_once` it limits what file servers "
-        "see.",
+        description="At which an agent copies checkpoints to where their training names (`copy_to`): a shared file "
+        "system or an object store, with the rights of the job's user alone. With `copy_nodes_at_once` it limits what "
+        "file servers see.",
     )
     copy_nodes_at_once: int = Field(
         64, ge=0, description="Nodes of the whole fleet that copy at the same time. 0: none does."

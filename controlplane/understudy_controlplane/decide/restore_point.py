@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from understudy_agent.wire import AnomalyKind, RestoreOutcome
+from understudy_agent.wire import AnomalyKind, RestoreOutcome, Tier
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import (
     Attempt,
@@ -148,8 +148,12 @@ def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = 
 
 
 def _furthest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """Of copies of one checkpoint the one that every node can reach: `nearer_copies` are for single ranks."""
-    return max(checkpoints, key=lambda one: (one.step, not one.is_of_nodes, one.completed_at), default=None)
+    """Of copies of one checkpoint the nearest that every node can reach: `nearer_copies` are for single ranks."""
+    return max(
+        checkpoints,
+        key=lambda one: (one.step, not one.is_of_nodes, one.tier is not Tier.OBJECT, one.completed_at),
+        default=None,
+    )
 
 
 def nearer_copies(known: Catalogue, chosen: Checkpoint) -> list[Checkpoint]:

@@ -14,6 +14,8 @@ from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.slurm import SlurmJob
 
 CHECKPOINTS = "checkpoints="
+OBJECT = "s3://"
+"""With which the path of a checkpoint in an object store begins."""
 """In the Slurm comment, before a folder in which the job saves its checkpoints."""
 MFU = re.compile(r"mfu=(0\.\d{1,6})")
 KEEP = re.compile(r"keep=([1-9]\d{0,3})")
@@ -204,6 +206,11 @@ class MeasuredCheckpoint:
     is_copy: bool = False  # by agents
 
 
+def tier_of(copy: str) -> Tier:
+    """On what a copy at this path lies."""
+    return Tier.OBJECT if copy.startswith(OBJECT) else Tier.SHARED
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenCheckpoint:
     """A checkpoint that is complete, as it is to be read back."""
@@ -216,6 +223,10 @@ class WrittenCheckpoint:
     at: float
     copy_to: str = ""
     tier: Tier = Tier.UNKNOWN
+
+    @property
+    def copy_tier(self) -> Tier:
+        return tier_of(self.copy_to)
 
 
 class Keep(NamedTuple):
@@ -248,6 +259,7 @@ class RankPlace(NamedTuple):
     look_file: str = ""  # of the chosen checkpoint, which its node is to see
     nearer_path: str = ""  # a copy of the same checkpoint, on the rank's own node
     nearer_file: str = ""
+    files: tuple[str, ...] = ()  # in an object store, what the rank is to fetch; none: all of it
 
 
 @dataclass(frozen=True, slots=True)

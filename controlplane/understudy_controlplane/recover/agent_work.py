@@ -163,12 +163,15 @@ class AgentWork(ABC):
         self._works[one.row] = Work(one, parts, self._clock.monotonic(), whole)
 
     def _give_up(self, work: Work, why: str) -> None:
+        self._forget(work)
+        self._leave(work.checkpoint, why)
+
+    def _leave(self, one: WrittenCheckpoint, why: str) -> None:
         """Until the next start of the control plane."""
         if len(self._given_up) >= GIVEN_UP_MAX:
             self._given_up.pop(next(iter(self._given_up)))
-        self._given_up[work.checkpoint.row] = None
-        self._forget(work)
-        self._note_given_up(work.checkpoint, why)
+        self._given_up[one.row] = None
+        self._note_given_up(one, why)
 
     def _forget(self, work: Work) -> None:
         self._works.pop(work.checkpoint.row, None)

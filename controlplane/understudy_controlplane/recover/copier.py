@@ -1,18 +1,23 @@
-"""Has checkpoints copied from disks of nodes to a shared file system, by the agents of the nodes that wrote them.
+"""Has checkpoints copied from disks of nodes to a shared file system, and to an object store, by the agents of the
+nodes that wrote them.
 
-Of each job the newest one, one after another. A copy counts when all nodes have copied what they wrote. After a restart
-agents go on where they were.
+Of each job the newest one, one after another; to an object store no more often than is best for that tier. A copy
+counts when all nodes have copied what they wrote. After a restart agents go on where they were.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
+from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
+from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.fleet.job import WrittenCheckpoint
+from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
 from understudy_controlplane.recover.agent_work import AgentWork, Part, Work
+from understudy_controlplane.store.checkpoints import CheckpointStore
 
 log = structlog.get_logger()
 
@@ -21,8 +26,23 @@ WITHIN_SECONDS = 24 * 3600.0
 LOOKED_AT_MAX = 1000
 
 
+Interval = Callable[[JobKey], float]
+"""Seconds between checkpoints of this job in an object store; 0: it is not known."""
+
+
 class Copier(AgentWork):
     LOOK_SECONDS = 5.0
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        policy: Callable[[], Checkpoints],
+        clock: Clock,
+        on_change: Callable[[], None] = lambda: None,
+        interval: Interval = lambda _: 0.0,
+    ) -> None:
+        super().__init__(store, policy, clock, on_change)
+        self._interval = interval
 
     def _nodes_at_once(self, policy: Checkpoints) -> int:
         return policy.copy_nodes_at_once
@@ -30,11 +50,22 @@ class Copier(AgentWork):
     def _find(self, policy: Checkpoints, now: float) -> bool:
         if not policy.copy_nodes_at_once:
             return True  # what is under way comes to its end
-        busy = {one.checkpoint.job_row for one in self._works.values()}
+        busy = {(one.checkpoint.job_row, one.checkpoint.copy_tier) for one in self._works.values()}
         for one in self._store.to_copy(now - WITHIN_SECONDS, now, LOOKED_AT_MAX):
-            if one.job_row not in busy and one.row not in self._given_up:
+            if (one.job_row, one.copy_tier) in busy or one.row in self._works or one.row in self._given_up:
+                continue
+            other = self._store.other_at(one)
+            if other:
+                self._leave(one, f"{other} lies there: name a place of its own for each step")
+            elif self._is_due(one):
                 self._begin(one)
         return True
+
+    def _is_due(self, one: WrittenCheckpoint) -> bool:
+        if one.copy_tier is not Tier.OBJECT:
+            return True
+        last = self._store.newest_at(one.job_row, Tier.OBJECT)
+        return last is None or one.at - last >= self._interval(one.job)
 
     def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
         rate = self._policy().copy_megabytes_per_second * 1e6

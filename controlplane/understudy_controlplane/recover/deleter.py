@@ -27,6 +27,9 @@ log = structlog.get_logger()
 AT_ONCE = 20
 """Checkpoints of the fleet."""
 
+OF_ALL_NODES = (Tier.SHARED, Tier.OBJECT)
+"""Any node sees what lies there."""
+
 BYTES_PER_SECOND = 1e9
 """Nothing is read."""
 
@@ -81,7 +84,7 @@ class Deleter(AgentWork):
         nodes = job.slurm.nodes
         for one in self._store.written(rows[: max(AT_ONCE - len(self._works), 0)]):
             self._jobs[one.row] = known
-            self._begin(one, whole[one.row], on_node=nodes[0] if one.tier is Tier.SHARED and nodes else "")
+            self._begin(one, whole[one.row], on_node=nodes[0] if one.tier in OF_ALL_NODES and nodes else "")
 
     @staticmethod
     def _dispensable(found: RunCheckpoints, known: KnownJob, kept: Keep, now: float) -> list[Checkpoint]:
@@ -120,7 +123,7 @@ class Deleter(AgentWork):
         still = self._dispensable(found, known, kept, self._clock.now())
         if one.row in {other.row for other in still} and self._store.expire(one.row, EXPIRED_WHY):
             self._on_change()
-            self._begin(one, on_node=work.parts[0].node if one.tier is Tier.SHARED else "")
+            self._begin(one, on_node=work.parts[0].node if one.tier in OF_ALL_NODES else "")
 
     def _note_given_up(self, one: WrittenCheckpoint, why: str) -> None:
         log.warning("checkpoint_not_deleted", job=str(one.job), path=one.path, reason=why)

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from understudy_agent.wire import RestoreOutcome, Tier
+from understudy_agent.wire import Layout, RestoreOutcome, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
 from understudy_controlplane.decide.disks import Part, strangers
@@ -51,7 +51,9 @@ ANY_LATER = Attempt(2**31 - 1)
 
 @dataclass(slots=True)
 class _OnNodes:
-    """Of an attempt: what lies on disks of nodes, of the chosen checkpoint and of its copies."""
+    """Of an attempt: what lies on disks of nodes, of the chosen checkpoint and of its copies; and what each rank
+    fetches of one in an object store.
+    """
 
     chosen: Checkpoint
     parts: Mapping[int, Part]  # by rank; of one that lies there alone
@@ -60,6 +62,7 @@ class _OnNodes:
     look_again_at: float = 0.0
     started_at: float | None = None  # when all ranks had, or were waited for; None: not yet
     look_files: dict[str, str] = field(default_factory=dict)  # by node that did not write its ranks' parts
+    files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # in an object store, by rank that needs no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +232,13 @@ class RestorePoints:
             on_nodes = self._of_nodes(job, attempt, decision)
         if on_nodes is None:
             return RankPlace()
+        files = on_nodes.files.get(rank, ())
         look_file = on_nodes.look_files.get(node, "")
         for path, parts in on_nodes.nearer:
             part = parts.get(rank)
             if part is not None and part.node == node and part.file:
-                return RankPlace(look_file, path, part.file)
-        return RankPlace(look_file)
+                return RankPlace(look_file, path, part.file, files)
+        return RankPlace(look_file, files=files)
 
     def _who_looks(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision, node: str) -> str | None:
         """The node that is to look; empty: the checkpoint was seen where it has to be; None: not all nodes see it. One
@@ -280,7 +284,7 @@ class RestorePoints:
         return on_nodes.started_at is not None
 
     def _of_nodes(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision) -> _OnNodes | None:
-        """None: nothing of it lies on disks of nodes."""
+        """None: each rank reads it where the gang does."""
         of_attempt = (job.row, attempt)
         if of_attempt not in self._on_nodes:
             if len(self._on_nodes) >= KEPT_MAX:
@@ -298,7 +302,18 @@ class RestorePoints:
         chosen = max(same, key=lambda one: one.completed_at)
         nearer = [(one.path, self._parts(one)) for one in restore_point.nearer_copies(known, chosen)]
         parts = self._parts(chosen) if chosen.tier is Tier.LOCAL else {}
-        return _OnNodes(chosen, parts, nearer, self._clock.monotonic()) if nearer or parts else None
+        files = self._files(chosen) if chosen.tier is Tier.OBJECT else {}
+        if not nearer and not parts and not files:
+            return None
+        return _OnNodes(chosen, parts, nearer, self._clock.monotonic(), files=files)
+
+    def _files(self, checkpoint: Checkpoint) -> dict[int, tuple[str, ...]]:
+        """By rank, what it wrote, of ranks that restore no more than that."""
+        found: dict[int, tuple[str, ...]] = {}
+        for one in self._checkpoints.shards(checkpoint.row) if checkpoint.layout is Layout.FIXED else ():
+            if one.file:
+                found[one.rank] = (*found.get(one.rank, ()), one.file)
+        return found
 
     def _parts(self, checkpoint: Checkpoint) -> dict[int, Part]:
         """By rank, of ranks that wrote a file."""

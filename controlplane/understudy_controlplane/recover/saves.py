@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import structlog
 
-from understudy_agent.wire import OrderState
+from understudy_agent.wire import OrderState, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.save_steps import wanted
-from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.saving import FailureClass, SaveCause, SaveCost, SaveRequest, SavingGang, SettledSave
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.meters import Meters
@@ -102,6 +102,15 @@ class Saves:
             )
             for job in jobs
         }
+
+
+def object_interval(
+    job: Job, snapshot: Snapshot, checkpoints: CheckpointStore, reports: ReportStore, copy_rate: float
+) -> float:
+    """The best one of a job's checkpoints in an object store, in seconds; 0: it is not known."""
+    rate, counts = fleet_rate(reports, len(snapshot.nodes), snapshot.now)
+    cost = cost_of(checkpoints.measured(job.key), Exposure(rate, len(job.slurm.nodes), counts, copy_rate))
+    return next((one.interval for one in cost.tiers if one.tier is Tier.OBJECT), 0.0)
 
 
 def fleet_rate(reports: ReportStore, nodes: int, now: float) -> tuple[FailureRate, dict[FailureClass, int]]:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -24,6 +25,7 @@ from sqlalchemy import (
 from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import (
+    OBJECT,
     Attempt,
     Checkpoint,
     Condition,
@@ -34,6 +36,7 @@ from understudy_controlplane.fleet.job import (
     StoredRestoreReport,
     WrittenCheckpoint,
     WrongResult,
+    tier_of,
 )
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -183,8 +186,8 @@ class CheckpointStore:
             return [_written(row) for row in connection.execute(query)]
 
     def to_copy(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
-        """Of each managed job the newest complete one on disks of its nodes that names where it is to be copied, if
-        there is no copy of it.
+        """Of each managed job the newest complete one that names where it is to be copied, if there is no copy of it:
+        one for a shared file system, from disks of its nodes, and one for an object store.
         """
         table, job, copy = tables.checkpoint, tables.job, tables.checkpoint.alias()
         same = [copy.c[name] == table.c[name] for name in OF_WRITE]
@@ -194,16 +197,40 @@ class CheckpointStore:
             select(table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id, copied.label("copied"))
             .join(job, job.c.id == table.c.job)
             .where(table.c.at > since, table.c.at < until, table.c.packed, is_complete(), job.c.managed)
-            .where(table.c.tier == Tier.LOCAL.value, table.c.copy_to != "")
+            .where(
+                or_(
+                    and_(table.c.tier == Tier.LOCAL.value, table.c.copy_to != ""),
+                    table.c.copy_to.startswith(OBJECT, autoescape=True),
+                )
+            )
             .where(table.c.condition.in_([Condition.AS_WRITTEN.value, Condition.VERIFIED.value]))
             .order_by(table.c.at.desc(), table.c.id.desc())
             .limit(at_most)
         )
-        newest: dict[int, Row[Any]] = {}
+        newest: dict[tuple[int, Tier], Row[Any]] = {}
         with reading(self._engine) as connection:
             for row in connection.execute(query):
-                newest.setdefault(row.job, row)
+                newest.setdefault((row.job, tier_of(row.copy_to)), row)
         return [_written(row) for row in newest.values() if not row.copied]
+
+    def other_at(self, one: WrittenCheckpoint) -> str:
+        """What else lies where this one is to be copied, in words; empty: nothing."""
+        table = tables.checkpoint
+        is_there = table.c.condition.in_([one.value for one in Condition if not one.is_gone])
+        with reading(self._engine) as connection:
+            own = connection.execute(select(*(table.c[name] for name in OF_WRITE)).where(table.c.id == one.row)).first()
+            for row in connection.execute(select(table).where(table.c.path == one.copy_to, is_complete(), is_there)):
+                if own is None or tuple(own) != tuple(getattr(row, name) for name in OF_WRITE):
+                    return f"the checkpoint of step {row.step}"
+        return ""
+
+    def newest_at(self, job_row: int, tier: Tier) -> float | None:
+        """When the newest complete one of a job on this tier was written; None: there is none."""
+        table = tables.checkpoint
+        query = select(func.max(table.c.at)).where(table.c.job == job_row, table.c.tier == tier.value, is_complete())
+        with reading(self._engine) as connection:
+            at: float | None = connection.execute(query).scalar()
+        return at
 
     def add_copy(self, checkpoint: int) -> bool:
         """All its files are where it was to be copied, too: one of the same time. False: it is gone meanwhile."""
@@ -214,7 +241,8 @@ class CheckpointStore:
             if row is None or shards is None or Condition(row["condition"]).is_gone:
                 return False
             copy = {name: row[name] for name in (*OF_WRITE, "world_size", "shards", "size_bytes", "layout", "at")}
-            copy |= {"path": row["copy_to"], "packed": True, "tier": Tier.SHARED.value}
+            copy |= {"path": row["copy_to"], "packed": True, "tier": tier_of(row["copy_to"]).value}
+            copy |= {"copy_to": row["then_copy_to"]}
             same = [table.c[name] == copy[name] for name in (*OF_WRITE, "path", "world_size")]
             old = connection.execute(select(table.c.id).where(*same)).scalar()
             if old is not None:  # it was lost, and is there again
@@ -272,7 +300,7 @@ class CheckpointStore:
                 row.write_seconds,
                 _tier(row),
                 row.size_bytes,
-                row.path in copies,
+                row.path in copies or row.tier == Tier.OBJECT.value,
             )
             for row in sorted(rows, key=lambda row: (-row.at, -row.id))
         ]

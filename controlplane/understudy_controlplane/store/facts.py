@@ -79,7 +79,7 @@ JOB_FACT_TABLES: dict[type, Table] = {
     LaunchEvidence: tables.launch_evidence,
 }
 
-OF_SAVE = ("layout", "tier", "copy_to", "blocked_seconds", "write_seconds")
+OF_SAVE = ("layout", "tier", "copy_to", "then_copy_to", "blocked_seconds", "write_seconds")
 """Of a shard, what is kept of its checkpoint alone."""
 
 TIERS = tuple(one for one in Tier if one is not Tier.UNKNOWN)
@@ -431,8 +431,8 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
     if text:
         return f"a fact about job {fact.job_id} that no database stores was set aside: {text}"
     paths = [fact.path] if isinstance(fact, CheckpointShard | CheckpointDeleted) else []
-    if isinstance(fact, CheckpointShard) and fact.copy_to:
-        paths.append(fact.copy_to)
+    if isinstance(fact, CheckpointShard):
+        paths += filter(None, (fact.copy_to, fact.then_copy_to))
     outside = [path for path in paths if not job.may_save_at(path)]
     if outside:
         shown = outside[0][:TEXT_SHOWN_MAX]
@@ -555,7 +555,7 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         counted |= {name: _longest(one[name] for one in found) for name in ("blocked_seconds", "write_seconds")}
         counted["layout"] = _layout({one["layout"] for one in found})
         counted["tier"] = _tier({one["tier"] for one in found})
-        counted["copy_to"] = max(one["copy_to"] for one in found)
+        counted |= {name: max(one[name] for one in found) for name in ("copy_to", "then_copy_to")}
         insert_or_update(connection, tables.checkpoint, OF_CHECKPOINT, same | counted, _with_more_shards)
     for key, count in ranks.items():
         world = dict(zip(OF_WORLD, key, strict=True)) | {"ranks": count}
@@ -624,7 +624,7 @@ def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
         "tier": case(
             *((or_(stored.tier == one.value, new.tier == one.value), one.value) for one in TIERS), else_=new.tier
         ),
-        "copy_to": case((new.copy_to == "", stored.copy_to), else_=new.copy_to),
+        **{name: case((new[name] == "", stored[name]), else_=new[name]) for name in ("copy_to", "then_copy_to")},
         **{name: _greater(stored[name], new[name]) for name in ("blocked_seconds", "write_seconds")},
     }
 

@@ -203,7 +203,8 @@ checkpoint = Table(
     Column("condition_why", Text, nullable=False, server_default=""),
     Column("layout", String(16), nullable=False, server_default=""),  # wire.Layout; empty: not known
     Column("tier", String(16), nullable=False, server_default=""),  # wire.Tier; empty: not known
-    Column("copy_to", Text, nullable=False, server_default=""),  # path of a copy on a shared file system; empty: none
+    Column("copy_to", Text, nullable=False, server_default=""),  # path of a copy further away; empty: none
+    Column("then_copy_to", Text, nullable=False, server_default=""),  # of a copy of that copy
     Column("blocked_seconds", Double),  # of the rank whose training was held up longest
     Column("write_seconds", Double),  # of the rank that took longest
     UniqueConstraint("job", "restart_count", "launch", "step", "path", "world_size"),
