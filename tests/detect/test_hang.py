@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from tests import builders as b
+from understudy_agent.wire import Port
 from understudy_controlplane.config import Hang
 from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds, stacks_shown
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     Recovery,
@@ -63,6 +65,18 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
     assert finding.evidence.shown()["ranks"] == [2]
     assert "rank 2 left collective 119 and did not enter all_reduce (120)" in finding.summary
     assert finding.at == b.NOW - 100
+
+
+def test_a_rank_behind_a_switch_that_has_failed_is_not_to_blame() -> None:
+    switch = Subject.of_domain("switch leaf0")
+    incident = OpenIncident(1, switch, PORT_DOWN, "domain_fault", "2 nodes …", b.NOW - 90, nodes=("n3", "n4"))
+    port = Port("mlx5_0", 1, "InfiniBand", "DOWN", was_active=True, down_seconds=100.0)
+    node = b.node("n3", ports=(port,))
+    (finding,) = found(table(WAITING), nodes=[node], incidents={switch: incident})
+    assert (finding.signal, finding.node) == (Signal.GANG_HUNG_UNNAMED, "")
+    assert "the ports of switch leaf0 went down together" in finding.summary
+    (finding,) = found(table(WAITING), nodes=[b.node("n3")], incidents={switch: incident})
+    assert (finding.signal, finding.node) == (Signal.GANG_HUNG, "n3"), "its port is up"
 
 
 @pytest.mark.parametrize(("since", "hangs"), [(59.0, False), (61.0, True)])

@@ -22,11 +22,15 @@ class Fault:
     kind: str
     racks: int
     seconds: float
-    """Until its nodes have booted; 0: they do not come back."""
+    """Until its nodes have booted, or the ports are up; 0: they do not come back."""
+
+    ports_alone: bool = False
+    """A switch takes the ports of its nodes, and their agents go on reporting."""
 
 
 FAULTS = (
     Fault("switch", 1, 0.0),
+    Fault("switch", 1, 0.0, ports_alone=True),
     Fault("cdu", 2, 30.0),
     Fault("cdu", 2, 0.0),
     Fault("power_feed", 3, 0.0),
@@ -38,8 +42,12 @@ def simulated(fault: Fault, nodes: int) -> Outcome:
     first, size = RACK_NODES + 1, fault.racks * RACK_NODES
     names = [f"n{number}" for number in range(first, first + size)]
     domains = {} if fault.kind == "switch" else {f"{fault.kind} x": names}
-    event = Event(60.0, Kind.RACK_DIES, names[0], fault.seconds, size)
-    scenario = Scenario(0, (event,), nodes=nodes, leaf_switches=nodes // RACK_NODES, domains=domains)
+    events = (
+        tuple(Event(60.0, Kind.PORT_DOWN, name, fault.seconds) for name in names)
+        if fault.ports_alone
+        else (Event(60.0, Kind.RACK_DIES, names[0], fault.seconds, size),)
+    )
+    scenario = Scenario(0, events, nodes=nodes, leaf_switches=nodes // RACK_NODES, domains=domains)
     return simulate(scenario, trace=True)
 
 

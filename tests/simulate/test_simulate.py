@@ -62,9 +62,11 @@ def test_a_rack_without_power_is_one_failure_that_no_budget_holds_back(seconds: 
     assert not any("circuit breaker" in words for words in story)
 
 
-def test_a_cooling_loop_of_two_racks_is_one_failure() -> None:
-    """32 of 128 nodes in eight racks, for good. `make long` tries other domains, with 1,024 nodes in 64 racks."""
-    fault = Fault("cdu", 2, 0.0)
+@pytest.mark.parametrize(
+    "fault", [Fault("cdu", 2, 0.0), Fault("switch", 1, 0.0, ports_alone=True)], ids=["cooling loop", "ports alone"]
+)
+def test_a_domain_is_one_failure(fault: Fault) -> None:
+    """16 or 32 of 128 nodes in eight racks, for good. `make long` tries other domains, with 1,024 nodes in 64 racks."""
     assert wrong(fault, simulated(fault, 128)) == []
 
 

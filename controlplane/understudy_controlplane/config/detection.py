@@ -40,8 +40,9 @@ class Silence(Section):
     domain_wait_seconds: float = Field(
         60.0,
         ge=0,
-        description="Time that a domain of the topology, such as a rack, has to come back when its nodes fell silent "
-        "together; about what a swap takes. After that gangs leave it; nodes that no gang needs stay as they are.",
+        description="Time that a domain of the topology, such as a rack, has to come back when its nodes fell silent, "
+        "or their ports went down, together; about what a swap takes. After that gangs leave it; nodes that no gang "
+        "needs stay as they are.",
     )
     mass_nodes_min: int = Field(
         3,

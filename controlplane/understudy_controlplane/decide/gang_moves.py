@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from understudy_controlplane.config import NoSpare
-from understudy_controlplane.decide import allocation_swap, guards, hangs, plans, spares
+from understudy_controlplane.decide import allocation_swap, failed_switch, guards, hangs, plans, spares
 from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
@@ -20,6 +20,7 @@ from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, job_of
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +116,46 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     if objection is not None:
         return objection
     named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
-    held = _held_back(current, job, named)
-    if held is not None:
-        return held
-    old = (*hangs.at_fault(current.snapshot, job), *named)
+    old = (*hangs.at_fault(snapshot, job), *named)
+    behind = failed_switch.seats_behind(snapshot, job, inside=_inside(current, job))
+    return (
+        _held_back(current, job, named)
+        or _behind_switch(current, job, findings, behind, old)
+        or _restarted(current, job, findings, behind, old)
+    )
+
+
+def _behind_switch(
+    current: Round, job: Job, findings: Sequence[Finding], behind: Sequence[str], old: Sequence[str]
+) -> Move | None:
+    """None: it is restarted as any other gang that hangs, but not on the nodes of `behind`."""
+    snapshot = current.snapshot
+    if waits := failed_switch.waits_for(snapshot, behind, current.config):
+        return Move(None, Because.RULE, f"job {job.key.job_id} stays where it is: {waits}")
+    if not _inside(current, job):
+        return None
+    if not failed_switch.can_be_left_inside(snapshot, snapshot.gangs[job.key], behind, {*current.condemned, *old}):
+        return None
+    named = failed_switch.named_too(findings, behind)
+    plan, words = hangs.restart_inside(snapshot, job, named, current.condemned, current.config)
+    return Move(plan, Because.RULE, f"{words} without {shown(behind)}")
+
+
+def _restarted(
+    current: Round, job: Job, findings: Sequence[Finding], behind: Sequence[str], old: Sequence[str]
+) -> Move:
+    snapshot = current.snapshot
     found = new_seats_after_hang(current, job, old)
+    if not {*behind} <= {*old, *found.given_up}:
+        return Move(None, Because.NO_SPARE, failed_switch.no_room(job, behind))
     inside = _inside(current, job) and not _leaves_its_block(current, job, {*old, *found.given_up})
-    if len(found.placement.taken) < len(hangs.at_fault(current.snapshot, job)) and not inside:
+    if len(found.placement.taken) < len(hangs.at_fault(snapshot, job)) and not inside:
         words = f"no spare for job {job.key.job_id} with which Slurm would start it in the blocks that it needs"
         return Move(None, Because.NO_SPARE, words)
     if inside:
-        inside_plan, words = hangs.restart_inside(current.snapshot, job, findings, current.condemned, current.config)
+        inside_plan, words = hangs.restart_inside(snapshot, job, findings, current.condemned, current.config)
         return Move(inside_plan, Because.RULE, words)
-    plan, words = hangs.requeue(current.snapshot, job, findings, found)
+    plan, words = hangs.requeue(snapshot, job, findings, found)
     return Move(plan, Because.RULE, words, found.placement.evidence)
 
 

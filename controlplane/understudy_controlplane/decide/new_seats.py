@@ -15,8 +15,8 @@ NONE_LEFT = Whole(NO_PLACEMENT, ())
 
 
 def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
-    """One for each node that is left, and for those that the gang gives up for whole NVLink blocks, or because their
-    block has lost its fabric, or because they are far from its others. There are as many candidates as nodes are left.
+    """One for each node that is left, and for those that the gang gives up for whole NVLink blocks, or because the
+    fabric has failed there, or because they are far from its others. There are as many candidates as nodes are left.
     """
     snapshot, job, left = current.snapshot, leaving.job, leaving.left
     leaving = replace(leaving, candidates=startable(snapshot, leaving))
@@ -32,7 +32,7 @@ def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
     broken = [name for name in leaving.kept if name in snapshot.without_fabric]
     given_up = broken if len(free) >= len(left) + len(broken) else []
     if given_up:
-        words = f"it gives up {', '.join(given_up)} as well, whose block has lost its NVLink fabric"
+        words = f"it gives up {', '.join(given_up)} as well, where the fabric has failed"
     placement = place(snapshot.topology, layout_of(snapshot, job), [*left, *given_up], free, current.preference)
     placement = replace(placement, whole=words)
     if rule is not None or given_up:
@@ -42,8 +42,8 @@ def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
 
 
 def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Whole:
-    """For as many of these nodes as there are spares. A hang condemns no other node; given up are those of a block that
-    has lost its fabric, because the gang would hang there again, and those far from all others.
+    """For as many of these nodes as there are spares. A hang condemns no other node; given up are those where
+    the fabric has failed, because the gang would hang there again, and those far from all others.
     """
     snapshot, seats = current.snapshot, job.slurm.nodes
     broken = {name for name in seats if name in snapshot.without_fabric and name not in left}

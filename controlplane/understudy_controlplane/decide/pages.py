@@ -15,11 +15,12 @@ from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
-from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, FAILED_AS_ONE
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.site_signal import signal_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import SubjectKind
 
 HOLDING = frozenset(
     {
@@ -139,22 +140,26 @@ def domains_down(current: Round) -> Iterator[Finding]:
     snapshot = current.snapshot
     if _is_silenced(snapshot):
         return
+    seconds = current.config.silence.domain_wait_seconds
+    advice = {
+        DOMAIN_SILENT: "look at power, cooling and switches there. Gangs leave for spares where it is not back "
+        f"{seconds:g} s after it fell silent",
+        BLOCK_FABRIC: "look at its NVLink switches and their manager. No spare is taken from there meanwhile; "
+        "gangs leave only nodes for which the driver reported a fatal NVLink error",
+        PORT_DOWN: "look at the switch there and at what manages it. No spare is taken from there meanwhile; gangs "
+        f"that hang leave for spares where the ports are not back {seconds:g} s after that was found",
+    }
     due = {
         subject.name: incident
         for subject, incident in snapshot.incidents.items()
-        if incident.rule in FAILED_AS_ONE and not _is_paged(snapshot, subject.name, incident.opened_at)
+        if subject.kind is SubjectKind.DOMAIN
+        and incident.rule in advice
+        and not _is_paged(snapshot, subject.name, incident.opened_at)
     }
     if due:
-        seconds = current.config.silence.domain_wait_seconds
-        advice = {
-            DOMAIN_SILENT: "look at power, cooling and switches there. Gangs leave for spares where it is not back "
-            f"{seconds:g} s after it fell silent",
-            BLOCK_FABRIC: "look at its NVLink switches and their manager. No spare is taken from there meanwhile; "
-            "gangs leave only nodes for which the driver reported a fatal NVLink error",
-        }
         words = "; ".join(
             f"{'; '.join(found)}: {advice[rule]}"
-            for rule in sorted(FAILED_AS_ONE)
+            for rule in sorted(advice)
             if (found := [one.summary for one in due.values() if one.rule == rule])
         )
         nodes: list[Json] = [name for one in due.values() for name in one.nodes]

@@ -115,7 +115,7 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
     if is_blocked(snapshot, node.name, config.signals):
         yield f"{snapshot.threats_to[node.name][0].words}: no spare is taken from there"
     if node.name in snapshot.without_fabric:
-        yield "the NVLink fabric of its block has failed"
+        yield "the NVLink fabric of its block, or the switch of its ports, has failed"
     if node.name in snapshot.under_maintenance:
         yield "it is under maintenance"
     if snapshot.spare_choices.get(node.name) is False:

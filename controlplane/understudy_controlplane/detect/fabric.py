@@ -20,12 +20,12 @@ from understudy_controlplane.detect.standstill import stands_still
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
+from understudy_controlplane.fleet.incident import PORT_DOWN
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 
 ACTIVE = "ACTIVE"
-PORT_DOWN = "infiniband.port_down"
 
 FABRIC_NOT_STARTED = 1  # nvmlGpuFabricState
 FABRIC_IN_PROGRESS = 2

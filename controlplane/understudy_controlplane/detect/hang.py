@@ -50,15 +50,26 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if snapshot.now - since <= patience_seconds(table, policy):
             continue
         together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
-        found = _acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)
+        found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
         if together < policy.together_gangs:
             yield from found
         else:
             mass = together >= policy.together_share * len(running)
-            one = _with_others(next(iter(found)), nodes, HangDetail(together=together, mass=mass))
+            one = _with_others(found[0], nodes, HangDetail(together=together, mass=mass))
             yield one
             stopped += [(name, since) for name in nodes if one.signal is not Signal.GANG_STILL]
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
+
+
+def _not_for_a_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]:
+    """Who waits for a node behind a switch that has failed names the switch, not the node."""
+    behind = [one for one in found if one.signal is Signal.GANG_HUNG and one.node in snapshot.behind_failed_switch]
+    if not behind:
+        return found
+    others = [one for one in found if one not in behind]
+    label = snapshot.behind_failed_switch[behind[0].node].subject.name
+    words = f"{behind[0].summary}; the ports of {label} went down together"
+    return others or [replace(behind[0], signal=Signal.GANG_HUNG_UNNAMED, node="", rule="hang.switch", summary=words)]
 
 
 def _runs(table: StepTable, snapshot: Snapshot) -> bool:

@@ -14,6 +14,9 @@ DOMAIN_SILENT = "silence.domain"
 BLOCK_FABRIC = "fabric.block"
 """Nodes of an NVLink block lost its fabric together."""
 
+PORT_DOWN = "infiniband.port_down"
+"""Of a domain: ports of its nodes went down together. The cause is their switch, or what manages it."""
+
 FABRIC_SIGNS = frozenset({"nvlink.down", "fabric.unhealthy", "fabric.not_registered"})
 NVLINK_XIDS = frozenset(f"xid.{code}" for code in range(144, 151))
 """Rules of findings about a node's NVLinks, and of their fatal errors as the driver reports them."""

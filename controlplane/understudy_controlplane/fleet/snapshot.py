@@ -15,7 +15,14 @@ from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
-from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FABRIC_SIGNS, FAILED_AS_ONE, NVLINK_XIDS, OpenIncident
+from understudy_controlplane.fleet.incident import (
+    BLOCK_FABRIC,
+    FABRIC_SIGNS,
+    FAILED_AS_ONE,
+    NVLINK_XIDS,
+    PORT_DOWN,
+    OpenIncident,
+)
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
@@ -33,7 +40,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
 
 LEFT_SECONDS = 3600.0
@@ -272,9 +279,21 @@ class Snapshot:
 
     @cached_property
     def without_fabric(self) -> frozenset[str]:
-        """Nodes of NVLink blocks whose fabric has failed."""
+        """Nodes of NVLink blocks whose fabric has failed, and behind a switch that has: no gang can work there."""
         failed = {subject.name for subject, one in self.incidents.items() if one.rule == BLOCK_FABRIC}
-        return frozenset(name for label in failed - self.fabric_back for name in self.domains.get(label, ()))
+        blocks = (name for label in failed - self.fabric_back for name in self.domains.get(label, ()))
+        return frozenset((*blocks, *self.behind_failed_switch))
+
+    @cached_property
+    def behind_failed_switch(self) -> dict[str, OpenIncident]:
+        """Nodes with a port that is down since those of others went down with it, and the incident of their domain."""
+        return {
+            name: incident
+            for subject, incident in self.incidents.items()
+            if incident.rule == PORT_DOWN and subject.kind is SubjectKind.DOMAIN
+            for name in (*incident.nodes, *self.domains.get(subject.name, ()))
+            if name in self.nodes and any(port.was_active and port.down_seconds for port in self.nodes[name].ports)
+        }
 
     @cached_property
     def unheard(self) -> bool:

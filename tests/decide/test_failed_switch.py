@@ -1,0 +1,137 @@
+"""A switch that takes the ports of its nodes while their agents go on reporting: the nodes are not to blame, no gang
+gets one as a spare, and a gang that hangs there waits for the time that a swap takes, then leaves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_agent.wire import LauncherPhase, LauncherState, Port
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.spare_outlook import outlook
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.recovery import (
+    AllocationSwapPlan,
+    PagePlan,
+    PoolSwapPlan,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+)
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+
+CONFIG = b.config(spares={"no_spare": "wait"})
+NAMES = [f"n{i}" for i in range(1, 13)]
+LEAF = tuple(NAMES[:4])
+SWITCH = Subject.of_domain("switch leaf0")
+WAIT = CONFIG.silence.domain_wait_seconds
+
+
+def fleet(job: Job, spares: str, failed: str = "", down: tuple[str, ...] = LEAF, **values: Any) -> Snapshot:
+    """Three leaf switches with four nodes each; the ports of the first one's are down."""
+    leaves = [Domain(DomainKind.SWITCH, f"leaf{i}", tuple(NAMES[i * 4 : i * 4 + 4])) for i in range(3)]
+    topology, held = merged(leaves), spares.split()
+    seen = b.snapshot(jobs=[job], spares=held, topology=topology, domains=topology.failing_together, **values)
+    port = Port("mlx5_0", 1, "InfiniBand", "DOWN", was_active=True, down_seconds=100.0)
+    nodes = {
+        name: b.node(
+            name,
+            is_spare=name in held,
+            ports=(port,) if name in down else (),
+            events=(b.xid_event(name, 79),) if name == failed else (),
+        )
+        for name in NAMES
+    }
+    return replace(seen, nodes=nodes)
+
+
+def opened(seconds_ago: float) -> dict[Subject, OpenIncident]:
+    one = OpenIncident(1, SWITCH, PORT_DOWN, "domain_fault", "4 nodes …", b.NOW - seconds_ago, nodes=LEAF)
+    return {SWITCH: one}
+
+
+def gang(nodes: str) -> Job:
+    return b.job(nodes=nodes.split())
+
+
+def after_hang(seen: Snapshot) -> Decision:
+    (job,) = seen.jobs
+    hang = Finding(Signal.GANG_HUNG_UNNAMED, "hang.gang", "", b.NOW - 90, "the gang hangs", job=job)
+    (found,) = [one for one in decide(seen, [hang], CONFIG) if one.finding is hang]
+    return found
+
+
+def test_its_nodes_are_no_spares_and_stay_in_service() -> None:
+    seen = fleet(gang("n5 n6"), "n3 n12", failed="n6", incidents=opened(10))
+    decisions = decide(seen, detect(seen, CONFIG), CONFIG)
+    (plan,) = [one.plan for one in decisions if isinstance(one.plan, PoolSwapPlan)]
+    assert set(plan.seats) == {"n5", "n12"}
+    assert {one.subject for one in decisions if one.to_state is not None} == {"n6"}
+    (words,) = [
+        one.words for one in outlook(seen, next(iter(seen.jobs.values())), "n6", CONFIG).candidates if one.node == "n3"
+    ]
+    assert "the switch of its ports" in words
+    back = fleet(gang("n5 n6"), "n3", failed="n6", down=(), incidents=opened(10))
+    assert [
+        set(one.plan.seats) for one in decide(back, detect(back, CONFIG), CONFIG) if isinstance(one.plan, PoolSwapPlan)
+    ] == [{"n5", "n3"}], "a node whose port is back is a spare again, though the incident is still open"
+
+
+def test_a_gang_that_hangs_there_waits_for_the_switch_and_then_leaves_it() -> None:
+    """On the same nodes it would hang again."""
+    job = gang("n1 n2 n5")
+    waits = after_hang(fleet(job, "n9 n10", incidents=opened(WAIT - 5)))
+    assert waits.plan is None
+    assert "switch leaf0" in waits.reason
+    leaves = after_hang(fleet(job, "n9 n10", incidents=opened(WAIT + 5)))
+    assert isinstance(leaves.plan, PoolSwapPlan)
+    assert (set(leaves.plan.seats), set(leaves.plan.leaving)) == ({"n5", "n9", "n10"}, {"n1", "n2"})
+
+
+def test_where_there_is_no_room_for_all_it_stays_until_the_ports_are_back() -> None:
+    """A start there would fail, and cost it one of the restarts that it may have without progress."""
+    job = gang("n1 n2 n5")
+    stays = after_hang(fleet(job, "n9", incidents=opened(WAIT + 5)))
+    assert (stays.plan, stays.because) == (None, Because.NO_SPARE)
+    back = after_hang(fleet(job, "n9", down=(), incidents=opened(WAIT + 5)))
+    assert isinstance(back.plan, PoolSwapPlan)
+    assert set(back.plan.seats) == {"n1", "n2", "n5"}
+
+
+@pytest.mark.parametrize(
+    ("spares", "leaving"), [(("n9", "n10"), {"n1", "n2"}), (("n9", "n3"), None)], ids=["enough", "one behind it too"]
+)
+def test_a_launcher_with_spares_elsewhere_replaces_them_within_its_allocation(
+    spares: tuple[str, ...], leaving: set[str] | None
+) -> None:
+    job = gang(" ".join(("n1", "n2", "n5", *spares)))
+    state = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n5"), spares, nodes_min=3, ranks_per_node=8)
+    launched = {job.key: Gang(state, "n5", b.NOW - 1)}
+    found = after_hang(fleet(job, "", incidents=opened(WAIT + 5), gangs=launched))
+    if leaving is None:
+        assert (found.plan, found.because) == (None, Because.NO_SPARE)
+    else:
+        assert isinstance(found.plan, AllocationSwapPlan)
+        assert set(found.plan.leaving) == leaving
+        assert found.plan.nodes == (), "no node is to blame"
+
+
+def test_a_person_is_notified_once_of_the_switch() -> None:
+    seen = fleet(gang("n1 n2"), "n9", incidents=opened(10))
+    (page,) = [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
+    assert b.plan_as(PagePlan, page.plan).about == ("switch leaf0",)
+    assert "look at the switch" in page.reason
+    sent = RepairAttempt(1, "switch leaf0", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)
+    seen = replace(seen, attempts=(sent,))
+    assert not [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
