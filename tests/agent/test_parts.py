@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from sys import executable
 
 import pytest
 
+from tests.agent.test_readback import as_the_service
 from understudy_agent.sample.ethtool import module_memory
 from understudy_agent.sample.parts import module_of, read_parts, vpd_of
 from understudy_agent.wire import Part, PartKind
@@ -108,3 +111,14 @@ def test_a_machine_without_any_of_it_has_no_parts(tmp_path: Path) -> None:
 def test_an_interface_without_a_module_raises_nothing_but_oserror() -> None:
     with pytest.raises(OSError, match=r"(?i)not supported|not permitted"):
         module_memory("lo")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_the_agents_unit_lets_it_read_modules() -> None:
+    """An interface without a module has none to show; without the right the kernel would not say that."""
+    code = (
+        "from understudy_agent.sample.ethtool import module_memory\n"
+        "try:\n    module_memory('lo')\nexcept OSError as error:\n    print(type(error).__name__)"
+    )
+    assert as_the_service(executable, "-c", code) == "OSError"
