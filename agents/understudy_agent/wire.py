@@ -215,7 +215,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     io_pressure_percent: float | None = None  # ... in which all tasks that had work waited for storage
     memory_pressure_percent: float | None = None  # ... in which all waited for memory
     disks: list[Disk] = []
-    versions: Annotated[dict[Name, Name], Meta(max_length=VERSIONS_PER_NODE_MAX)] = {}  # of kernel, BIOS and firmware
+    versions: Annotated[dict[Name, Name], Meta(max_length=VERSIONS_PER_NODE_MAX)] = {}  # of kernel, BIOS, firmware
 
 
 class PartKind(WireEnum):

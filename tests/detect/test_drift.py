@@ -77,7 +77,7 @@ def test_a_node_in_repair_and_one_that_reports_no_versions_are_no_evidence() -> 
     assert found(fleet(of("n3", driver="570.9", state=NodeState.REPAIRING), b.node("n4"))) == []
 
 
-def test_the_agent_reads_kernel_bios_and_firmware_of_adapters(tmp_path: Path) -> None:
+def test_the_agent_reads_kernel_bios_its_settings_and_firmware_of_adapters(tmp_path: Path) -> None:
     files = {
         "proc/sys/kernel/osrelease": "6.1.0-28-amd64\n",
         "sys/class/dmi/id/bios_version": "2.4.1\n",
@@ -86,6 +86,10 @@ def test_the_agent_reads_kernel_bios_and_firmware_of_adapters(tmp_path: Path) ->
         "sys/class/infiniband/mlx5_1/board_id": "MT_0000000838\n",
         "sys/class/infiniband/mlx5_1/fw_ver": "28.41.1000\n",
         "sys/class/infiniband/mlx5_2/fw_ver": "1.0\n",
+        "sys/devices/system/cpu/smt/control": "off\n",
+        "sys/devices/system/node/online": "0-7\n",
+        "sys/class/iommu/ivhd0/uevent": "",
+        "sys/devices/system/cpu/intel_pstate/no_turbo": "1\n",
     }
     for name, text in files.items():
         path = tmp_path / name
@@ -95,5 +99,9 @@ def test_the_agent_reads_kernel_bios_and_firmware_of_adapters(tmp_path: Path) ->
         "kernel": "6.1.0-28-amd64",
         "BIOS": "2.4.1",
         "firmware of MT_0000000838": "28.39.1002, 28.41.1000",
+        "SMT": "off",
+        "NUMA nodes": "0-7",
+        "IOMMU": "on",
+        "turbo": "off",
     }
     assert read_host(tmp_path / "no", tmp_path / "none", []).versions == {}

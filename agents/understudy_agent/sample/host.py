@@ -77,9 +77,23 @@ def _versions(sys: Path, proc: Path) -> dict[str, str]:
         "kernel": _read(proc / "sys" / "kernel" / "osrelease").strip(),
         "BIOS": _read(sys / "class" / "dmi" / "id" / "bios_version").strip(),
         **{what: ", ".join(sorted(versions)) for what, versions in firmware.items()},
+        **_bios_settings(sys),
     }
     known = {what[:VERSION_CHARACTERS_MAX]: text[:VERSION_CHARACTERS_MAX] for what, text in found.items() if text}
     return dict(list(known.items())[:VERSIONS_PER_NODE_MAX])
+
+
+def _bios_settings(sys: Path) -> dict[str, str]:
+    """As far as the kernel shows what follows from them; empty: it does not."""
+    cpu = sys / "devices" / "system" / "cpu"
+    off = {"0": "off", "1": "on"}
+    turbo = off.get(_read(cpu / "cpufreq" / "boost").strip(), "")
+    return {
+        "SMT": _read(cpu / "smt" / "control").strip(),
+        "NUMA nodes": _read(sys / "devices" / "system" / "node" / "online").strip(),
+        "IOMMU": ("on" if any((sys / "class" / "iommu").glob("*")) else "off") if (sys / "class").exists() else "",
+        "turbo": turbo or {"0": "on", "1": "off"}.get(_read(cpu / "intel_pstate" / "no_turbo").strip(), ""),
+    }
 
 
 def _read(path: Path) -> str:
