@@ -75,6 +75,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"pa
     path: str = ""
     """Of the disk stages: a directory on the disk."""
 
+    celsius_max: float = 0.0
+    """Of the GPUs: the highest temperature that one of them may reach. 0: any."""
+
 
 DISK = "/var/tmp"  # noqa: S108 - on a disk, with space for a large file
 
@@ -97,7 +100,7 @@ class StageResult(msgspec.Struct, frozen=True):
     value: float | None  # in the unit of the stage
     pass_mark: float
     seconds: float  # that it took
-    why: str = ""  # where it has not passed
+    why: str = ""  # where it has not passed; of GPUs also how hot they became
 
     @property
     def words(self) -> str:
@@ -135,6 +138,8 @@ def _merged(name: StageName, table: object) -> Stage:
         raise StagesError(f"[{name.value}]: {error}") from error
     if not 0 <= stage.seconds <= SECONDS_MAX:
         raise StagesError(f"[{name.value}]: seconds has to be from 0 to {SECONDS_MAX:g}")
+    if not 0 <= stage.celsius_max < float("inf"):
+        raise StagesError(f"[{name.value}]: celsius_max has to be 0 or more")
     if not 0 <= stage.pass_mark < float("inf"):
         raise StagesError(f"[{name.value}]: pass has to be 0 or more")
     if name in (StageName.DISK_WRITE, StageName.DISK_READ) and not stage.path.startswith("/"):
@@ -143,13 +148,13 @@ def _merged(name: StageName, table: object) -> Stage:
 
 
 def toml_of(stages: Mapping[StageName, Stage]) -> str:
-    """A file as `read_stages` takes it."""
+    """A file as `read_stages` takes it, also that of an agent that does not know `celsius_max` where it is not set."""
     tables = msgspec.to_builtins(stages)
-    lines = (
+    lines = [
         f"[{name}]\n{''.join(f'{key} = {json.dumps(value)}{chr(10)}' for key, value in table.items())}"
         for name, table in tables.items()
-    )
-    return "".join(lines)
+    ]
+    return "".join(lines).replace("celsius_max = 0.0\n", "")
 
 
 def judged(name: StageName, stage: Stage, value: float, seconds: float) -> StageResult:

@@ -11,12 +11,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from understudy_agent.selfcheck.heat import HeatWatch, ReadGpus, by_nvml
 from understudy_agent.selfcheck.network import NetworkError, judge
 from understudy_agent.selfcheck.node import CheckOptions, NodeResult, check_node, measure_links
 from understudy_agent.selfcheck.pcie import LinkWatch
@@ -62,6 +63,7 @@ class Place:
     slow_ratio: float | None = None
     network: NetworkOrder | None = None
     pci_devices: Path = Path("/sys/bus/pci/devices")
+    read_gpus: ReadGpus = field(default_factory=by_nvml)
 
 
 def run_stages(stages: Mapping[StageName, Stage], place: Place) -> list[StageResult]:
@@ -127,10 +129,14 @@ def _cpu(stage: Stage, place: Place) -> float:
     return slowest_tflops(found, "float64") * 1000.0
 
 
-def _gpu(stage: Stage, place: Place) -> float:
-    """Of the slowest GPU, in its fastest format."""
+def _gpu(stage: Stage, place: Place) -> Outcome:
+    """Of the slowest GPU, in its fastest format; a GPU that becomes too hot, or is slowed for it, has failed."""
     order = _options("cuda", stage, place.gpus_expected, place.slow_ratio, 0.25)
-    return slowest_tflops(check_node(order, place.worker, place.environment), None)
+    with HeatWatch(place.read_gpus) as heat:
+        tflops = slowest_tflops(check_node(order, place.worker, place.environment), None)
+    if fault := heat.fault(stage.celsius_max):
+        raise StageFailed(fault)
+    return Outcome(tflops, stage.pass_mark, heat.words)
 
 
 def _options(device: str, stage: Stage, gpus: int | None, slow_ratio: float | None, memory: float) -> CheckOptions:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests import PYTHON_PATH
+from tests.testbed.fake_nvml import FakeGpus, build, h100_node
 from understudy_agent.selfcheck import stage_runs
 from understudy_agent.selfcheck.__main__ import main
 from understudy_agent.selfcheck.check import KindResult, Result
+from understudy_agent.selfcheck.heat import HeatWatch
 from understudy_agent.selfcheck.node import Device, NodeResult
 from understudy_agent.selfcheck.stage_runs import NotPossible, Place, clock_offset_ms, filesystem_of, run_stages
 from understudy_agent.stages import (
@@ -29,7 +36,9 @@ from understudy_agent.stages import (
     line_of,
     read_stages,
     results_of,
+    toml_of,
 )
+from understudy_agent.wire import Gpu, GpuStatus
 
 FAULTY = (sys.executable, "-m", "tests.agent.selfcheck.faulty")
 REAL = (sys.executable, "-m", "understudy_agent.selfcheck.worker")
@@ -214,6 +223,58 @@ def test_gpus_that_are_not_there_are_not_possible_and_broken_ones_fail() -> None
     broken = run(StageName.GPU, Stage(seconds=0.02), GPUS="2", FAULTS="1=element")
     assert broken.status is StageStatus.FAILED
     assert "device 1" in broken.why
+
+
+HOT = Gpu(1, GpuStatus.OK, temperature_celsius=91, power_watts=640.4, clock_event_reasons=0x40)
+COOL = Gpu(0, GpuStatus.OK, temperature_celsius=64, power_watts=690.0, clock_event_reasons=0x4)
+
+
+def soaked(*gpus: Gpu, celsius_max: float = 0.0, looks: int = 6) -> tuple[str, str]:
+    count = itertools.count(1)
+    over = threading.Event()
+
+    def read() -> Sequence[Gpu]:
+        if next(count) >= looks:
+            over.set()
+        return gpus
+
+    with HeatWatch(read, look_seconds=0.0) as heat:
+        assert over.wait(20.0)
+    return heat.words, heat.fault(celsius_max)
+
+
+def test_a_gpu_that_its_hardware_slows_for_heat_has_failed_and_the_power_cap_is_no_fault() -> None:
+    assert soaked(COOL) == ("up to 64 C, 690 W", "")
+    words, fault = soaked(COOL, HOT)
+    assert words == "up to 91 C, 690 W"
+    assert "GPU 1 slowed by heat or power" in fault
+    assert soaked(Gpu(0, GpuStatus.LOST)) == ("", ""), "nothing is known, and nothing is judged"
+
+
+def test_a_site_may_say_how_hot_a_gpu_may_become() -> None:
+    assert soaked(COOL, celsius_max=64)[1] == ""
+    assert soaked(COOL, celsius_max=63)[1] == "up to 64 C, 690 W; at most 63 C"
+    assert "celsius_max" not in toml_of(DEFAULTS), "agents of the release before refuse what they do not know"
+    stages = read_stages("[gpu]\ncelsius_max = 85\n")
+    assert read_stages(toml_of(stages)) == stages
+    with pytest.raises(StagesError, match="celsius_max"):
+        read_stages("[gpu]\ncelsius_max = -1\n")
+
+
+@pytest.mark.integration
+def test_a_soak_reads_nvml_while_the_gpus_compute(tmp_path: Path) -> None:
+    fake = FakeGpus(tmp_path / "gpus")
+    fake.write(h100_node("n1"))
+    library = build(tmp_path / "lib")
+    program = (
+        "import time\nfrom understudy_agent.selfcheck.heat import HeatWatch, by_nvml\n"
+        "with HeatWatch(by_nvml(), 0.01) as heat:\n    time.sleep(0.5)\nprint(heat.words)"
+    )
+    known = {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(fake.path), "PYTHONPATH": PYTHON_PATH}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | known, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert re.fullmatch(r"up to \d+ C, \d+ W\n", done.stdout), done.stdout
 
 
 @pytest.mark.integration
