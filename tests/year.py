@@ -103,6 +103,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.node.name: _nodes(shape),
         tables.token.name: _tokens(shape),
         tables.gpu_seen.name: _gpus(shape),
+        tables.part_seen.name: _parts(shape),
         tables.job.name: _jobs(shape),
         tables.attempt.name: _attempts(shape),
         tables.launch_start.name: _launch_starts(shape),
@@ -191,6 +192,24 @@ def _gpus(shape: Shape) -> Iterator[Row]:
             "last_seen_at": NOW - number % 3600,
             "board_part_number": "692-2G520-0200-000",
         }
+
+
+PARTS = (*(("board", place) for place in ("system", "board", "chassis")), *(("card", f"mlx5_{i}") for i in range(8)))
+PARTS += tuple(("module", f"eth{i}") for i in range(8))
+
+
+def _parts(shape: Shape) -> Iterator[Row]:
+    for number in range(shape.nodes):
+        for place, (kind, name) in enumerate(PARTS):
+            yield {
+                "kind": kind,
+                "identity": f"MT23{number:06}{place:02}X",
+                "node": node_name(number),
+                "place": name,
+                "model": "MCX75310AAS-NEAT",
+                "first_seen_at": NOW - DAYS * DAY,
+                "last_seen_at": NOW - number % 3600,
+            }
 
 
 def _jobs(shape: Shape) -> Iterator[Row]:

@@ -314,6 +314,31 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
+class PartSeen(msgspec.Struct, frozen=True):
+    """A board, network card, cable or module in a node. `identity`: its serial number, else its GUID."""
+
+    kind: str
+    identity: str
+    node: str
+    place: str
+    model: str
+    first_seen_at: float
+    last_seen_at: float
+
+
+class StageMeasured(msgspec.Struct, frozen=True):
+    """By one validation of the node."""
+
+    node: str
+    stage: str
+    status: str
+    value: float | None
+    unit: str
+    why: str
+    recovery: int
+    at: float
+
+
 class TierInterval(msgspec.Struct, frozen=True):
     """How often to save on a tier, by the failures after which it is the nearest one that is left."""
 

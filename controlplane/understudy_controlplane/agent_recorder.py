@@ -1,18 +1,25 @@
-"""Records what agents and slurmds show: which of them were seen, and which GPUs sit in which node. Judges nothing."""
+"""Records what agents and slurmds show: which of them were seen, and which parts are in which node. Judges nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from understudy_agent.wire import Part
+from understudy_controlplane.observe.inventory import MOVE_SECONDS_MIN, NODES_AT_ONCE, RECORD_INTERVAL_SECONDS
 from understudy_controlplane.observe.observer import Observation
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
 
 AGENTS_INTERVAL_SECONDS = 60.0
 
 
 class AgentRecorder:
-    def __init__(self, fleet: FleetStore, repairs: RepairStore) -> None:
+    def __init__(self, fleet: FleetStore, repairs: RepairStore, parts: PartStore) -> None:
         self._fleet = fleet
         self._repairs = repairs
+        self._parts = parts
+        self._parts_recorded: dict[str, tuple[float, tuple[Part, ...]]] = {}
         self._agents_recorded_at = 0.0
         self._agents_recorded: set[str] = set()
 
@@ -23,6 +30,25 @@ class AgentRecorder:
             self._fleet.note_seen(agents, observation.slurmds_first_answered, now)
         if observation.gpus_due:
             self._repairs.see_gpus(observation.gpus_due, now)
+        if parts := self._parts_due(observation, now):
+            self._parts.see(parts, now)
+
+    def _parts_due(self, observation: Observation, now: float) -> dict[str, Sequence[Part]]:
+        """Node → its parts, where these have changed or the last record is an hour old; as with GPUs, no node whose
+        last report is old.
+        """
+        due: dict[str, Sequence[Part]] = {}
+        for name, heard in observation.heard.items():
+            recorded_at, recorded = self._parts_recorded.get(name, (0.0, ()))
+            old = not 0 <= now - recorded_at < RECORD_INTERVAL_SECONDS
+            if heard.parts and now - heard.at <= MOVE_SECONDS_MIN and (old or heard.parts != recorded):
+                due[name] = heard.parts
+                self._parts_recorded[name] = (now, heard.parts)
+                if len(due) >= NODES_AT_ONCE:
+                    break
+        for gone in self._parts_recorded.keys() - observation.heard.keys():
+            del self._parts_recorded[gone]
+        return due
 
     def _agents_due(self, observation: Observation, now: float) -> set[str]:
         """All agents heard, once a minute and when there is a new one: after a restart it must still be known which

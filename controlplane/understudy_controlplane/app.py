@@ -462,7 +462,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, 
     return Loop(
         Observer(sources),
         SlurmRecorder(current, stores, telemetry, directory, launchers, restore_points.forget_all_but),
-        AgentRecorder(stores.fleet, stores.repairs),
+        AgentRecorder(stores.fleet, stores.repairs, stores.parts),
         stores,
         directory,
         telemetry,

@@ -38,6 +38,8 @@ READS: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     understudy_client.RequestState: openapi.LISTED["/v1/requests"],
     understudy_client.Ticket: openapi.LISTED["/v1/tickets"],
     understudy_client.Notification: openapi.LISTED["/v1/notifications"],
+    understudy_client.PartSeen: openapi.LISTED["/v1/parts"],
+    understudy_client.StageMeasured: openapi.LISTED["/v1/stages"],
     CommissioningReport: openapi.ANSWERED["/v1/commissioning"],
     Topology: openapi.ANSWERED["/v1/topology"],
 }

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.integration
 LISTS = ("node", "job", "spare", "incident", "decision", "recovery", "ticket")
 
 
-@pytest.mark.parametrize("command", [*((noun, "list") for noun in LISTS), ("checkpoints",)])
+@pytest.mark.parametrize(
+    "command", [*((noun, "list") for noun in LISTS), ("checkpoints",), ("node", "parts"), ("node", "tests")]
+)
 def test_every_list_can_be_read(observing: Served, command: tuple[str, ...]) -> None:
     assert isinstance(json.loads(observing.run(*command, "--json")), list)
     assert "Traceback" not in observing.run(*command)

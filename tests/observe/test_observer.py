@@ -12,6 +12,7 @@ from sqlalchemy import Engine, event
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
+from understudy_agent.wire import Part, PartKind
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
@@ -73,6 +74,36 @@ def test_a_tick_records_what_the_look_returned(tmp_path: Path) -> None:
     plane.telemetry.receive(b.report("n1", gpus=[b.gpu(0, uuid="GPU-new")]), rehearsal.fake.now)
     plane.loop.look(0.0)
     assert ("GPU-new", "n1") in {(one["uuid"], one["node"]) for one in plane.stores.repairs.gpus(100)}
+
+
+def test_parts_are_recorded_when_they_change_and_hourly_and_not_of_the_boot_before(tmp_path: Path) -> None:
+    """A board or card may be exchanged while its node is off."""
+    rehearsal = Rehearsal(tmp_path)
+    plane = rehearsal.control_plane
+
+    def hear(boot_id: str, *cards: str) -> None:
+        parts = [Part(PartKind.CARD, f"mlx5_{i}", serial=serial) for i, serial in enumerate(cards)]
+        plane.telemetry.receive(b.report("n1", boot_id=boot_id, parts=parts), rehearsal.fake.now)
+        plane.loop.look(0.0)
+
+    def recorded() -> dict[str, float]:
+        found = plane.stores.parts.places(10, node="n1")
+        return {one["identity"]: round(one["last_seen_at"] - begun) for one in found}
+
+    begun = rehearsal.clock.now()
+    hear("boot 1", "MT1", "MT2")
+    assert recorded() == {"MT1": 0, "MT2": 0}
+    rehearsal.fake.advance(600)
+    hear("boot 1")
+    assert recorded() == {"MT1": 0, "MT2": 0}
+    rehearsal.fake.advance(3600)
+    hear("boot 1")
+    assert recorded() == {"MT1": 4200, "MT2": 4200}, "they are still there, though this report has none"
+    rehearsal.fake.advance(3700)
+    hear("boot 2")
+    assert recorded() == {"MT1": 4200, "MT2": 4200}, "what is there after a boot is not known yet"
+    hear("boot 2", "MT1", "MT9")
+    assert recorded() == {"MT1": 7900, "MT2": 4200, "MT9": 7900}
 
 
 def test_a_reading_of_slurm_that_shows_the_same_jobs_asks_the_database_for_no_attempts(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from tests.store.query_plans import GROWING, captured, plan_of, whole_tables_read
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, Part, PartKind, RankStarted
 from understudy_controlplane.config import Retention
 from understudy_controlplane.decide.retention import DAY_SECONDS, limits
 from understudy_controlplane.fleet.identity import Role
@@ -30,6 +30,7 @@ from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import DatabaseInMemory, open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 from understudy_controlplane.store.tokens import NewToken, TokenStore
@@ -316,17 +317,18 @@ class TestJobs:
         assert sizes(engine)[5] == (2, 2)
 
 
-def test_events_gpus_tickets_and_tokens_go_when_they_are_old(engine: Engine, pruner: Pruner) -> None:
+def test_events_parts_tickets_and_tokens_go_when_they_are_old(engine: Engine, pruner: Pruner) -> None:
     facts, repairs = FactStore(engine), RepairStore(engine)
     for age in (91, 89):
         at = NOW - age * DAY
         facts.record("n1", [b.xid_event("n1", 79, at, sequence=age).event], at, lambda _: None)
+        PartStore(engine).see({f"n{age}": [Part(PartKind.BOARD, "board", "", f"{age}")]}, NOW - (age + 640) * DAY)
         repairs.see_gpus({f"n{age}": [b.gpu(uuid=f"GPU-{age}")]}, NOW - (age + 640) * DAY)
         repairs.open_ticket(f"closed {age}", "n1", {}, NOW - (age + 640) * DAY, closed=True)
         token = NewToken(f"{age}", Role.NODE, "", "n1", 0.0, "", NOW - age * DAY)
         TokenStore(engine).add([token])
     repairs.open_ticket("open", "n1", {}, NOW - 900 * DAY)
-    assert pruner.prune() == {"kernel_event": 1, "gpu_seen": 1, "ticket": 1, "token": 1}
+    assert pruner.prune() == {"kernel_event": 1, "gpu_seen": 1, "part_seen": 1, "ticket": 1, "token": 1}
     assert [event.event.sequence for event in facts.kernel_events(0, 0.0)] == [89]
 
 
@@ -508,7 +510,7 @@ def test_a_transaction_looks_at_the_rows_that_it_deletes_and_at_no_others(engine
     [
         TestDecisions().test_that_act_stay_with_their_incident_and_their_recovery,
         TestJobs().test_go_with_what_they_reported_when_slurm_has_not_shown_them_for_long,
-        test_events_gpus_tickets_and_tokens_go_when_they_are_old,
+        test_events_parts_tickets_and_tokens_go_when_they_are_old,
     ],
 )
 def test_it_is_the_same_on_postgresql(scenario: Callable[[Engine, Pruner], None], postgres_url: str) -> None:

@@ -12,11 +12,21 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field, field_validator
 
-from understudy_agent.stages import UNITS
+from understudy_agent.stages import UNITS, StageName
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
-from understudy_controlplane.api.pages import Name, NamedQuery, Number, TimedQuery, known_parameters, page, timed_page
+from understudy_controlplane.api.pages import (
+    Name,
+    NamedQuery,
+    Number,
+    NumberedQuery,
+    TimedQuery,
+    known_parameters,
+    numbered_page,
+    page,
+    timed_page,
+)
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.lemon import scores, signals_of
 from understudy_controlplane.fleet.identity import Identity
@@ -48,6 +58,16 @@ class NodesQuery(NamedQuery):
 
 class GpusQuery(TimedQuery):
     node: Name | None = None
+
+
+class PartsQuery(TimedQuery):
+    node: Name | None = None
+    identity: Name | None = Field(None, description="Serial number or GUID of one part: wherever it was.")
+
+
+class StagesQuery(NumberedQuery):
+    node: Name | None = None
+    stage: StageName | None = None
 
 
 class NodeSummary(msgspec.Struct, frozen=True):
@@ -85,6 +105,16 @@ def nodes_router(deps: ReadDependencies) -> APIRouter:
     async def gpus(query: Annotated[GpusQuery, Query()]) -> Response:
         """Each GPU: the nodes it was seen in, from when to when, and how often it failed there."""
         return await deps.readers.read(lambda: _gpus(deps, query))
+
+    @router.get("/parts")
+    async def parts(query: Annotated[PartsQuery, Query()]) -> Response:
+        """Each board, network card, cable or module: the nodes it was seen in, from when to when."""
+        return await deps.readers.read(lambda: _parts(deps, query))
+
+    @router.get("/stages")
+    async def stages(query: Annotated[StagesQuery, Query()]) -> Response:
+        """What each stage of each validation measured, newest first."""
+        return await deps.readers.read(lambda: _stages(deps, query))
 
     return router
 
@@ -162,6 +192,17 @@ def _with_flags(state: str, flags: frozenset[str]) -> str:
 def _gpus(deps: ReadDependencies, query: GpusQuery) -> Response:
     records = deps.stores.repairs.gpus(query.limit, *query.before, node=query.node)
     return timed_page(records, "last_seen_at", "id", query.limit)
+
+
+def _parts(deps: ReadDependencies, query: PartsQuery) -> Response:
+    records = deps.stores.parts.places(query.limit, *query.before, node=query.node, identity=query.identity)
+    return timed_page(records, "last_seen_at", "id", query.limit)
+
+
+def _stages(deps: ReadDependencies, query: StagesQuery) -> Response:
+    kept = deps.stores.stages.history(query.limit, query.before, query.node, query.stage)
+    records = [{"id": one.id, "node": one.node, **stage_record(one)} for one in kept]
+    return numbered_page(records, query.limit)
 
 
 def node_record(deps: ReadDependencies, name: str) -> Record | Response:

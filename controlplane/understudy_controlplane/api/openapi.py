@@ -41,8 +41,10 @@ from understudy_controlplane.api.records import (
     JobRecord,
     NodeRecord,
     NotificationRecord,
+    PartRecord,
     RankRecord,
     RecoveryRecord,
+    StageOfNode,
     TicketRecord,
 )
 from understudy_controlplane.api.requests import RequestState
@@ -140,6 +142,8 @@ LISTED: dict[str, type[msgspec.Struct]] = {
     "/v1/jobs/{job_id}/ranks": RankRecord,
     "/v1/checkpoints": CheckpointRecord,
     "/v1/gpus": GpuRecord,
+    "/v1/parts": PartRecord,
+    "/v1/stages": StageOfNode,
     "/v1/incidents": IncidentRecord,
     "/v1/decisions": DecisionRecord,
     "/v1/recoveries": RecoveryRecord,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from understudy_agent.stages import StageName, StageStatus
-from understudy_agent.wire import Gpu, Host, Part, Port
+from understudy_agent.wire import Gpu, Host, Part, PartKind, Port
 from understudy_controlplane.config import Importance, SignalKind
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
@@ -108,6 +108,25 @@ class GpuRecord(msgspec.Struct, frozen=True):
     last_seen_at: float
     faults: int
     board_part_number: str
+
+
+class PartRecord(msgspec.Struct, frozen=True):
+    """A board, network card, cable or module that was seen in a node. `identity`: serial number, else GUID."""
+
+    kind: PartKind
+    identity: str
+    node: str
+    place: str
+    model: str
+    first_seen_at: float
+    last_seen_at: float
+
+
+class StageOfNode(StageRecord, frozen=True):
+    """What a stage of one validation measured."""
+
+    id: int
+    node: str
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):

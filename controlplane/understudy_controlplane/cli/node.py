@@ -111,6 +111,50 @@ def requests(client: Client, as_json: bool, limit: int, name: str | None) -> Non
     print_items(client, Listing("/v1/requests", RequestState, columns), as_json, limit, {"node": name})
 
 
+@node.command("parts")
+@click.argument("name", metavar="[NODE]", required=False)
+@click.option("--identity", metavar="SERIAL", help="Only this part, by serial number or GUID: wherever it was.")
+@limit_option
+@connected
+def parts(client: Client, as_json: bool, limit: int, name: str | None, identity: str | None) -> None:
+    """Where each board, network card, cable and module was seen, newest first. GPUs: `GET /v1/gpus`."""
+    from understudy_client import PartSeen
+
+    columns: dict[str, Callable[[PartSeen], object]] = {
+        "part": lambda one: one.kind,
+        "serial or GUID": lambda one: one.identity,
+        "model": lambda one: one.model,
+        "node": lambda one: one.node,
+        "place": lambda one: one.place,
+        "from": lambda one: date(one.first_seen_at),
+        "to": lambda one: date(one.last_seen_at),
+    }
+    chosen: dict[str, Chosen] = {"node": name, "identity": identity}
+    print_items(client, Listing("/v1/parts", PartSeen, columns), as_json, limit, chosen)
+
+
+@node.command("tests")
+@click.argument("name", metavar="[NODE]", required=False)
+@click.option("--stage", help="Only this stage, such as disk_write.")
+@limit_option
+@connected
+def tests(client: Client, as_json: bool, limit: int, name: str | None, stage: str | None) -> None:
+    """What the stages of validations measured, newest first."""
+    from understudy_client import StageMeasured
+
+    columns: dict[str, Callable[[StageMeasured], object]] = {
+        "at": lambda one: date(one.at),
+        "node": lambda one: one.node,
+        "stage": lambda one: one.stage,
+        "": lambda one: one.status.replace("_", " "),
+        "measured": lambda one: f"{one.value:g} {one.unit}" if one.value is not None else "",
+        "why": lambda one: one.why,
+        "recovery": lambda one: one.recovery,
+    }
+    chosen: dict[str, Chosen] = {"node": name, "stage": stage}
+    print_items(client, Listing("/v1/stages", StageMeasured, columns), as_json, limit, chosen)
+
+
 def names_of(hosts: str, hint: str = "HOSTS") -> tuple[str, ...]:
     from understudy_controlplane.slurm.hostlist import HostListError, expand
 

@@ -48,7 +48,7 @@ class Retention(Section):
         description="The same for rows of single shards, once they are packed into one record with their checkpoint.",
     )
     gpus_days: float = Field(
-        730.0, ge=30, description="The same for where a GPU was seen, from when it was last seen there."
+        730.0, ge=30, description="The same for where a GPU or another part was seen, from when it was last seen there."
     )
     tokens_days: float = Field(90.0, ge=1, description="The same for tokens, from when they expired.")
 

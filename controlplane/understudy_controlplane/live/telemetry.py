@@ -76,7 +76,8 @@ class Telemetry:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
             before = self._heard.get(report.node)
-            parts = tuple(report.parts) or (before.parts if before is not None else ())
+            goes_on = before is not None and before.report.boot_id == report.boot_id
+            parts = tuple(report.parts) or (before.parts if before is not None and goes_on else ())
             self._heard[report.node] = Heard(report, now, _gpus_readable(report, before, now), parts)
             self.reports_total += 1
             dropped: list[str] = []

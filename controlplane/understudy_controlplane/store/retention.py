@@ -181,6 +181,7 @@ def _rules() -> Iterator[Rule]:
         (_ATTEMPT.c.job, tables.launch_start.c.job, tables.launch_end.c.job, tables.launch_evidence.c.job),
     )
     yield Rule(tables.gpu_seen, tables.gpu_seen.c.last_seen_at < _before(RecordClass.GPUS))
+    yield Rule(tables.part_seen, tables.part_seen.c.last_seen_at < _before(RecordClass.GPUS))
     yield Rule(tables.token, tables.token.c.expires_at < _before(RecordClass.TOKENS))
 
 

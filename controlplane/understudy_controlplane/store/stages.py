@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
-from sqlalchemy import Engine, bindparam, func, select
+from sqlalchemy import Engine, Row, bindparam, func, select
 
 from understudy_agent.stages import StageName, StageResult, StageStatus
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.database import ID_MAX, insert_new, reading
 
 _STAGE = tables.stage_result
 _NEWEST = (
@@ -29,6 +30,7 @@ class KeptResult:
     recovery: int
     at: float
     result: StageResult
+    id: int = 0
 
 
 class StageStore:
@@ -67,14 +69,22 @@ class StageStore:
         """The last result of each stage of these nodes."""
         query = select(_STAGE).where(_STAGE.c.id.in_(_NEWEST)).order_by(_STAGE.c.node, _STAGE.c.id)
         with reading(self._engine) as connection:
-            return [
-                KeptResult(
-                    row.node,
-                    row.recovery,
-                    row.at,
-                    StageResult(
-                        StageName(row.stage), StageStatus(row.status), row.value, row.pass_mark, row.seconds, row.why
-                    ),
-                )
-                for row in connection.execute(query, {"nodes": nodes})
-            ]
+            return [_kept(row) for row in connection.execute(query, {"nodes": nodes})]
+
+    def history(
+        self, limit: int, before: int = ID_MAX, node: str | None = None, stage: StageName | None = None
+    ) -> list[KeptResult]:
+        """All that were ever measured, newest first, as long as their validations are kept."""
+        query = select(_STAGE).where(_STAGE.c.id < before)
+        if node is not None:
+            query = query.where(_STAGE.c.node == node)
+        if stage is not None:
+            query = query.where(_STAGE.c.stage == stage.value)
+        with reading(self._engine) as connection:
+            return [_kept(row) for row in connection.execute(query.order_by(_STAGE.c.id.desc()).limit(limit))]
+
+
+def _kept(row: Row[Any]) -> KeptResult:
+    status = StageStatus(row.status)
+    result = StageResult(StageName(row.stage), status, row.value, row.pass_mark, row.seconds, row.why)
+    return KeptResult(row.node, row.recovery, row.at, result, row.id)

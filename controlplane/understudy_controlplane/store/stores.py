@@ -17,6 +17,7 @@ from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.lemons import LemonStore
 from understudy_controlplane.store.notices import NoticeStore
+from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.site_maintenance import MaintenanceStore
@@ -40,6 +41,7 @@ class Stores:
     maintenance: MaintenanceStore
     stages: StageStore
     notices: NoticeStore
+    parts: PartStore
 
     @classmethod
     def of(cls, engine: Engine) -> Stores:
@@ -58,6 +60,7 @@ class Stores:
             maintenance=MaintenanceStore(engine),
             stages=StageStore(engine),
             notices=NoticeStore(engine),
+            parts=PartStore(engine),
         )
 
     def seconds_ahead(self, now: float) -> float:

@@ -578,6 +578,23 @@ gpu_seen = Table(
     Index("ix_gpu_seen_last_seen_at", "last_seen_at", "id"),
 )
 
+part_seen = Table(
+    "part_seen",
+    metadata,
+    # Which board, network card, cable or module was seen in which node. One that was moved has several rows.
+    Column("id", Number, primary_key=True),
+    Column("kind", String(16), nullable=False),  # wire.PartKind
+    Column("identity", String(128), nullable=False),  # its serial number, else its GUID
+    Column("node", String(255), nullable=False),
+    Column("place", String(255), nullable=False),  # in the node: "board", "mlx5_0", "eth0"
+    Column("model", String(255), nullable=False),
+    Column("first_seen_at", Double, nullable=False),
+    Column("last_seen_at", Double, nullable=False),  # to the hour
+    UniqueConstraint("identity", "kind", "node"),
+    Index("ix_part_seen_node", "node"),
+    Index("ix_part_seen_last_seen_at", "last_seen_at", "id"),
+)
+
 audit = Table(
     "audit",
     metadata,
