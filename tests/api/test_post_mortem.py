@@ -117,7 +117,8 @@ INCIDENT = {
 
 
 def decision(at: float, action: str, because: str = "rule") -> dict[str, Any]:
-    return {"at": at, "action": action, "because": because, "table_row": 10, "subject": "n3", "reason": "it is lost"}
+    fixed = {"table_row": 10, "subject": "n3", "reason": "it is lost", "recovery": None}
+    return {"at": at, "action": action, "because": because} | fixed
 
 
 def story(moved: Moved, *decisions: dict[str, Any], price: float | None = 2.0) -> str:

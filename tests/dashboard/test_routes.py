@@ -197,7 +197,7 @@ def test_a_ticket_is_acknowledged_and_then_closed_from_its_page(rehearsal: Rehea
     assert buttons() == ["1/close"]
     shown = operator.get("/dashboard/tickets").text
     assert "operator</td>" in shown
-    assert "n1, n2, n3, n4, n5, n6 and 2 more" in shown
+    assert "n1, n2, n3, n4, n5, n6 and 2 more" in re.sub(r"<[^>]+>", "", shown)
 
 
 def test_a_gang_is_moved_off_the_node_whose_page_has_the_button(rehearsal: Rehearsal, operator: TestClient) -> None:
@@ -264,6 +264,50 @@ def test_a_recovery_is_drawn_in_milliseconds(rehearsal: Rehearsal, viewer: TestC
     assert "Fault to first step" in page
     for step in ("drain nodes", "hold seats", "requeue job", "await first step"):
         assert step in page
+
+
+def test_an_incident_goes_from_the_first_evidence_to_the_first_step(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    page = viewer.get("/dashboard/incidents/1").text
+    course = page.partition('id="course"')[2].partition("</section>")[0]
+    moments = re.findall(r'<li><span class="at n"[^>]*>\+ ([^<]+)</span><span class="text">(.+)</span></li>', course)
+    assert moments[0] == ("0 ms", "first evidence: Xid 79 on GPU 0000:01:00.0: the GPU has fallen off the bus")
+    recovery = viewer.get(f"/v1/recoveries/{swap_of(rehearsal)}").json()
+    assert (
+        f"{recovery['phases_ms']['first_step']:.0f} ms",
+        '<a href="../../dashboard/jobs/1">job 1 finishes its first step</a>',
+    ) in moments
+    for step in recovery["steps"]:
+        assert any(step["name"].replace("_", " ") in what for _, what in moments), step
+    assert "also found" not in course, "what opened it is no further finding"
+    assert "job 1 stood still for" in course
+    assert "What would have shortened it" in course
+    assert f'recoveries/{swap_of(rehearsal)}">recovery {swap_of(rehearsal)}</a>' in page.partition('id="why"')[2]
+
+
+def test_every_figure_leads_to_its_evidence(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    """A number is a link, or stands beside one that is: on this page or another."""
+    pages = ("", "/jobs/1", f"/recoveries/{swap_of(rehearsal)}", "/incidents/1", "/reports?by=90d", "/guards")
+    for path in pages:
+        page = viewer.get(f"/dashboard{path}").text
+        begin = re.search(r'<div id="status".*?</ul>', page, re.DOTALL)
+        assert begin is not None
+        places = [one for one in re.findall(r"<li[^>]*>.*?</li>", begin[0], re.DOTALL) if 'class="me' not in one]
+        places += re.findall(r"<dt>.*?</dd>", page, re.DOTALL)
+        places += re.findall(r"<li><span>[^<]*</span><meter.*?</li>", page)
+        numbers = [
+            one for one in places if re.search(r">[^<]*\d[^<]*<", re.sub(r"<(time|meter|code).*?</\1>", "", one))
+        ]
+        assert len(numbers) >= 3, path
+        without = [one for one in numbers if "<a " not in one and not re.search(r">0 of \d+<|records begin", one)]
+        assert without == [], path
+        anchors = set(re.findall(r'href="#([^"]+)"', page))
+        assert [one for one in anchors if f'id="{one}"' not in page] == [], path
+
+
+def test_incidents_are_listed_that_are_open_or_of_a_rule(viewer: TestClient) -> None:
+    listed = {by: viewer.get(f"/dashboard/incidents?by={by}").text for by in ("open", "rule-xid.79", "rule-xid.1")}
+    assert ["incidents/1" in page.partition("<main")[2] for page in listed.values()] == [True, True, False]
+    assert "Of the rule xid.79, the newest 1." in listed["rule-xid.79"]
 
 
 def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient) -> None:

@@ -254,6 +254,12 @@ def test_budgets_show_what_the_guards_count() -> None:
         "guards.breaker_share": 1,
     }
     assert all(limit >= 1 for _, limit in found.values())
+    assert {one.setting: [*one.nodes] for one in budgets.budgets(snapshot, b.config())} == {
+        "guards.quarantined_share": ["n1"],
+        "guards.waiting_share": ["n2"],
+        "guards.quarantines_per_hour_share": ["n1"],
+        "guards.breaker_share": ["n1"],
+    }
 
 
 GOOD_SLURM = SlurmReading(settings={**RECORDED, "Prolog": "/opt/understudy/hooks/prolog"}, version=(22, 5))
@@ -292,6 +298,7 @@ def test_a_site_that_only_observes_sees_what_is_missing_with_a_command_for_each(
         "racks or switches are known": False,
         "spares are wanted": False,
         "nodes are validated before they return": True,
+        "a person is notified": False,
         "a gang asks for Understudy": True,
         "people agree with what it would have done": False,
         "the configured mode is approve or act": False,
@@ -308,6 +315,21 @@ def test_what_doctor_finds_dangerous_in_slurm_is_named() -> None:
     assert (one.done, one.found.split(";")[0], one.command) == (False, "ReturnToService (S6)", "understudy doctor")
 
 
+RECEIVERS = {"oncall": {"kind": "apprise", "url_file": "/etc/understudy/oncall.url"}}
+
+
+def test_what_is_missing_in_the_configuration_is_said_with_the_command_that_brings_it_into_force() -> None:
+    found = {
+        one.what: one for one in steps_to_act.to_do(b.snapshot(b.node("n1")), status(), b.config(), [], GOOD_SLURM)
+    }
+    mode, validation = found["the configured mode is approve or act"], found["nodes are validated before they return"]
+    assert 'mode = "observe"; set approve' in mode.found
+    assert "set validation.enabled = true" in validation.found
+    assert {one.command for one in (mode, validation)} == {
+        "understudy check-config && systemctl reload understudy-controlplane"
+    }
+
+
 def test_a_site_that_is_ready_has_nothing_to_do() -> None:
     ready = status(mode_configured=Mode.ACT, spares=SparePool(1, 1))
     topology = Topology((Domain(DomainKind.RACK, "r1", ("n1",)),))
@@ -315,7 +337,7 @@ def test_a_site_that_is_ready_has_nothing_to_do() -> None:
     found = steps_to_act.to_do(
         snapshot,
         ready,
-        b.config(validation={"enabled": True}),
+        b.config(validation={"enabled": True}, notify={"receivers": RECEIVERS}),
         ["xid.79"],
         GOOD_SLURM,
     )

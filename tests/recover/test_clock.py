@@ -106,7 +106,7 @@ def test_one_that_is_set_forward_ages_nothing_that_a_budget_counts(rehearsal: Re
     rehearsal.clock.set_by(7200.0, with_slurm=True)
     rehearsal.run(5)
     after = loop.look(0.0)
-    assert (before.left, len(before.swaps)) == (after.left, len(after.swaps)) == (0, 1)
+    assert (len(before.left), len(before.swaps)) == (len(after.left), len(after.swaps)) == (0, 1)
     assert len(lately_quarantined(after, rehearsal.config)) == 1
 
 

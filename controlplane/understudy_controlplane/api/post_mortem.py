@@ -84,6 +84,15 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """`page` is a path below the dashboard; empty: it has none."""
+
+    at: float
+    what: str
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """What is stored of an incident."""
 
@@ -117,6 +126,11 @@ def _answer(number: int, found: str | Response, form: PostMortemFormat) -> PostM
 
 
 def written(deps: ReadDependencies, number: int) -> str | Response:
+    found = story_of(deps, number)
+    return found if isinstance(found, Response) else "\n".join(lines(found)) + "\n"
+
+
+def story_of(deps: ReadDependencies, number: int) -> Story | Response:
     found = deps.queries.incidents(1, only=IncidentFilter(id=number))
     if not found:
         return refuse(404, f"there is no incident {number}", "GET /v1/incidents lists them")
@@ -134,8 +148,7 @@ def written(deps: ReadDependencies, number: int) -> str | Response:
     moved = [_moved(deps, one) for one in recoveries if one["kind"] in MOVES]
     price = deps.current.config.checkpoints.gpu_hour_price
     shown = deps.queries.evidence(EVIDENCE_MAX, ALL_JOBS, number)[::-1]
-    story = Story(incident, decisions, recoveries, requests, moved, price, deps.clock.now(), shown)
-    return "\n".join(lines(story)) + "\n"
+    return Story(incident, decisions, recoveries, requests, moved, price, deps.clock.now(), shown)
 
 
 def _moved(deps: ReadDependencies, recovery: Record) -> Moved:
@@ -157,10 +170,10 @@ def lines(story: Story) -> Iterator[str]:
     yield f"- from {_time(incident['fault_at'])} to {_time(incident['closed_at'])}, UTC"
     if incident["closed_at"] is not None:
         yield f"- {_seconds(incident['closed_at'] - incident['fault_at'])}: {_line(incident['outcome']) or 'closed'}"
-    yield from ("", "## What it cost", *_costs(story))
+    yield from ("", "## What it cost", *(f"- {_line(one)}" for one in costs(story)))
     yield from ("", "## Timeline", "| time | after | what |", "|---|---|---|")
-    for at, what in sorted(_moments(story), key=lambda one: one[0]):
-        yield f"| {_time(at)} | {_seconds(at - incident['fault_at'])} | {_line(what)} |"
+    for each in moments(story):
+        yield f"| {_time(each.at)} | {_seconds(each.at - incident['fault_at'])} | {_line(each.what)} |"
     yield from ("", "## Evidence", *_evidence(story))
     yield from ("", "## Decisions", "| time | row | subject | decision | reason |", "|---|---|---|---|---|")
     for one in story.decisions:
@@ -169,20 +182,20 @@ def lines(story: Story) -> Iterator[str]:
             f"| {_time(one['at'])} | {one['table_row']} | {_line(one['subject'])} | {_words(one['action'])}{because} "
             f"| {_line(one['reason'])} |"
         )
-    yield from ("", "## What would have shortened it", *_advice(story))
+    yield from ("", "## What would have shortened it", *(f"- {one}" for one in advice(story)))
 
 
-def _costs(story: Story) -> Iterator[str]:
+def costs(story: Story) -> Iterator[str]:
     if not story.moved:
-        yield "- no gang was moved or restarted for it"
+        yield "no gang was moved or restarted for it"
     for one in story.moved:
-        yield f"- {_cost(one, story.gpu_hour_price)}"
+        yield _cost(one, story.gpu_hour_price)
     taken = [one for one in story.decisions if one["action"] in (Action.QUARANTINE.value, Action.DRAIN.value)]
     back = [one for one in story.decisions if one["action"] == Action.RETURN.value]
     if taken:
         until = back[-1]["at"] if back else story.now
         so_far = "" if back else " so far"
-        yield f"- {_line(taken[0]['subject'])} was out of service for {_seconds(until - taken[0]['at'])}{so_far}"
+        yield f"{taken[0]['subject']} was out of service for {_seconds(until - taken[0]['at'])}{so_far}"
 
 
 def _cost(moved: Moved, price: float | None) -> str:
@@ -204,41 +217,58 @@ def _cost(moved: Moved, price: float | None) -> str:
     return words
 
 
-def _moments(story: Story) -> Iterator[tuple[float, str]]:
+def further_findings(incident: Record) -> list[Record]:
+    """What else was found while it was open, besides that which opened it."""
+    first = (incident["rule"], incident["summary"])
+    return [one for one in incident["findings"] if (one["rule"], one["summary"]) != first]
+
+
+def moments(story: Story) -> list[Moment]:
+    """From the first evidence on."""
+    return sorted(_moments(story), key=lambda one: one.at)
+
+
+def _moments(story: Story) -> Iterator[Moment]:
     incident = story.incident
-    yield incident["fault_at"], f"first evidence: {incident['summary']}"
-    yield incident["opened_at"], "the incident is opened"
-    for one in incident["findings"]:
-        yield one["at"], f"also found, by {one['rule']}: {one['summary']}"
+    yield Moment(incident["fault_at"], f"first evidence: {incident['summary']}")
+    yield Moment(incident["opened_at"], "the incident is opened")
+    for one in further_findings(incident):
+        yield Moment(one["at"], f"also found, by {one['rule']}: {one['summary']}")
     for one in story.decisions:
+        page = f"recoveries/{one['recovery']}" if one["recovery"] else ""
         if one["action"] != Action.NOTHING.value:
-            yield one["at"], f"decision: {_words(one['action'])} {one['subject']}"
+            yield Moment(one["at"], f"decision: {_words(one['action'])} {one['subject']}", page)
         else:
-            yield one["at"], f"nothing is done, because of {_words(one['because'])}: {one['subject']}"
+            yield Moment(one["at"], f"nothing is done, because of {_words(one['because'])}: {one['subject']}", page)
     for one in story.requests:
-        yield one["at"], f"{one['by']} asks: {_words(one['verb'])}: {one['reason']}"
+        yield Moment(one["at"], f"{one['by']} asks: {_words(one['verb'])}: {one['reason']}")
     for recovery in story.recoveries:
-        name = f"recovery {recovery['id']} ({_words(recovery['kind'])})"
+        name, page = f"recovery {recovery['id']} ({_words(recovery['kind'])})", f"recoveries/{recovery['id']}"
         for step in recovery["steps"]:
-            yield from _of_step(name, step)
+            yield from _of_step(name, page, step)
         if recovery["ended_at"] is not None:
             outcome = f": {recovery['outcome']}" if recovery["outcome"] else ""
-            yield recovery["ended_at"], f"{name} {_words(recovery['status'])}{outcome}"
+            yield Moment(recovery["ended_at"], f"{name} {_words(recovery['status'])}{outcome}", page)
+    for moved in story.moved:
+        first = moved.phases.get("first_step")
+        if first is not None and moved.recovery["job"]:
+            job = moved.recovery["job"]["job_id"]
+            yield Moment(moved.recovery["fault_at"] + first, f"job {job} finishes its first step", f"jobs/{job}")
     if incident["closed_at"] is not None:
-        yield incident["closed_at"], f"the incident is closed: {incident['outcome']}"
+        yield Moment(incident["closed_at"], f"the incident is closed: {incident['outcome']}")
 
 
-def _of_step(recovery: str, step: RecoveryStep) -> Iterator[tuple[float, str]]:
+def _of_step(recovery: str, page: str, step: RecoveryStep) -> Iterator[Moment]:
     if step.done_at is not None and step.status in (StepStatus.DONE, StepStatus.FAILED):
         tries = f", try {step.attempts}" if step.attempts > 1 else ""
         detail = f": {step.detail}" if step.detail else ""
-        yield step.done_at, f"{recovery}: {_words(step.name.value)} {step.status.value}{tries}{detail}"
+        yield Moment(step.done_at, f"{recovery}: {_words(step.name.value)} {step.status.value}{tries}{detail}", page)
 
 
 def _evidence(story: Story) -> Iterator[str]:
     incident = story.incident
     yield from _block(f"{incident['rule']}: {incident['summary']}", incident["evidence"])
-    for one in incident["findings"]:
+    for one in further_findings(incident):
         yield from _block(f"{one['rule']}: {one['summary']}", one["evidence"])
     for launch in story.shown:
         kept = "what its ranks were doing" if launch["kind"] == EvidenceKind.HANG.value else "what ranks wrote last"
@@ -259,12 +289,12 @@ def _block(title: str, evidence: object) -> Iterable[str]:
     return ("", _line(title), "", "```json", text[:EVIDENCE_CHARACTERS_MAX], "```")
 
 
-def _advice(story: Story) -> Iterator[str]:
+def advice(story: Story) -> Iterator[str]:
     found = hindsight(_course(one, story) for one in story.moved)
     if not found:
-        yield "- nothing of it took long"
+        yield "nothing of it took long"
     for one in found:
-        yield f"- {_seconds(one.seconds)} {one.part}. {one.what}"
+        yield f"{_seconds(one.seconds)} {one.part}. {one.what}"
 
 
 def _course(moved: Moved, story: Story) -> Course:

@@ -71,7 +71,7 @@ def summary(report: FleetReport) -> list[tuple[str, str]]:
         ("incidents", f"{sum(one.count for one in report.incidents)} opened, {report.incidents_open} open now"),
         ("recoveries", f"{sum(one.count for one in report.recoveries)} ended"),
         ("gangs stood still", f"{report.seconds_lost / 60:.1f} min in recoveries, from the fault on"),
-        ("nodes quarantined", times(sum(one.count for one in report.quarantines))),
+        ("quarantines", f"{sum(one.count for one in report.quarantines)}"),
     ]
 
 
@@ -247,12 +247,17 @@ def _all(report: FleetReport) -> Iterator[Section]:
     yield from _records(report)
 
 
+OPENED = "Opened in this time, by the rule of the finding that opened them."
+QUARANTINED = "Decisions that took a node out of service, each time that it happened."
+HELD_BACK = "Decisions to do nothing because a guard, the mode or a person held them back."
+
+
 def _records(report: FleetReport) -> Iterator[Section]:
     counted = (
-        ("incidents", "Incidents", ("rule", "opened"), report.incidents),
-        ("quarantines", "Quarantines", ("rule", "number"), report.quarantines),
-        ("quarantined", "Nodes quarantined most often", ("node", "number"), report.worst_nodes),
-        ("held_back", "Held back", ("guard", "decisions"), report.held_back),
+        ("incidents", "Incidents", OPENED, ("rule", "opened"), report.incidents),
+        ("quarantines", "Quarantines", QUARANTINED, ("rule", "number"), report.quarantines),
+        ("quarantined", "Nodes quarantined most often", QUARANTINED, ("node", "number"), report.worst_nodes),
+        ("held_back", "Held back", HELD_BACK, ("guard", "decisions"), report.held_back),
     )
     recoveries = [(one.kind, one.status, one.count, one.median_seconds) for one in report.recoveries]
     yield Section(
@@ -262,8 +267,8 @@ def _records(report: FleetReport) -> Iterator[Section]:
         ("path", "outcome", "number", "median s"),
         recoveries,
     )
-    for name, title, columns, counts in counted:
-        yield Section(name, title, "", columns, [(one.name, one.count) for one in counts])
+    for name, title, note, columns, counts in counted:
+        yield Section(name, title, note, columns, [(one.name, one.count) for one in counts])
     yield Section(
         "observed",
         "Only observed",

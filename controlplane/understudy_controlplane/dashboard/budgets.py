@@ -1,7 +1,8 @@
-"""How much of each budget is used. Pure."""
+"""How much of each budget is used, and by which nodes. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.config import Config
@@ -11,6 +12,7 @@ from understudy_controlplane.decide.guards import (
     lately_quarantined,
     quarantine_limit,
     waiting_limit,
+    waiting_nodes,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -23,6 +25,7 @@ class Budget:
     used: int
     limit: int
     setting: str  # that bounds it
+    nodes: Sequence[str]  # that use it
 
     @property
     def spent(self) -> bool:
@@ -31,24 +34,30 @@ class Budget:
 
 def budgets(snapshot: Snapshot, config: Config) -> list[Budget]:
     since = snapshot.ago(HOUR_SECONDS)
-    recent = sum(at > since for times in snapshot.quarantined_at.values() for at in times)
-    waiting = snapshot.manual if config.repair.enabled else snapshot.left
-    lately = len(lately_quarantined(snapshot, config))
+    recent = {name: sum(at > since for at in times) for name, times in snapshot.quarantined_at.items()}
+    waiting, allowed = waiting_nodes(snapshot, config), waiting_limit(snapshot, config)
+    lately = lately_quarantined(snapshot, config)
     return [
         Budget(
-            "quarantined at once, besides those that wait for a person",
-            max(snapshot.quarantined - min(waiting, waiting_limit(snapshot, config)), 0),
+            "out of service at the same time by Understudy, besides those that wait for a person",
+            max(snapshot.quarantined - min(len(waiting), allowed), 0),
             quarantine_limit(snapshot, config),
             "guards.quarantined_share",
+            sorted(snapshot.at_fault - waiting if len(waiting) <= allowed else snapshot.at_fault),
         ),
-        Budget("wait for a person", waiting, waiting_limit(snapshot, config), "guards.waiting_share"),
+        Budget("wait for a person", len(waiting), allowed, "guards.waiting_share", sorted(waiting)),
         Budget(
-            "quarantined within an hour", recent, hourly_limit(snapshot, config), "guards.quarantines_per_hour_share"
+            "quarantined within an hour",
+            sum(recent.values()),
+            hourly_limit(snapshot, config),
+            "guards.quarantines_per_hour_share",
+            sorted(name for name, times in recent.items() if times),
         ),
         Budget(
             "quarantined within the circuit breaker's window",
-            lately,
+            len(lately),
             breaker_limit(snapshot, config),
             "guards.breaker_share",
+            sorted(lately),
         ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -85,6 +86,12 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=2, default=str, ensure_ascii=False)
 
 
+def job_of_subject(subject: str) -> str:
+    """The job's number where the subject of an incident or a decision is a gang; empty: it is none."""
+    found = re.fullmatch(r".*/(\d+)@\d+", subject)
+    return found[1] if found is not None else ""
+
+
 def words(value: object) -> str:
     return str(getattr(value, "value", value)).replace("_", " ")
 
@@ -106,6 +113,8 @@ def environment() -> Environment:
         "as_json": as_json,
         "words": words,
         "cell": shown,
+        "job_of": job_of_subject,
+        "moment": lambda at: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC",
         "segment": lambda text: quote(str(text), safe=""),
     }
     made.globals["ui"] = made.get_template("ui.html").module

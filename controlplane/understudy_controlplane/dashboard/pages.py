@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Response
 
+from understudy_controlplane.api import post_mortem
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
 from understudy_controlplane.api.jobs import job_records
@@ -46,6 +47,9 @@ from understudy_controlplane.store.recoveries import RecoveryFilter
 
 LISTED = 100
 BEFORE = "before-"
+OPEN, OF_RULE = "open", "rule-"
+"""Which incidents are listed."""
+
 OWN = "my"
 """The page of users of the cluster."""
 
@@ -55,6 +59,7 @@ FAILED_LOOKED_AT = 10
 TICKETS_LISTED = 50
 GPUS_LISTED = 64
 STORY_LISTED = 60
+MOMENTS_LISTED = 100
 DECISIONS_LOOKED_AT = 200
 WOULD_HAVE_LISTED = 30
 CHECKPOINTS_LISTED = 20
@@ -69,11 +74,12 @@ class Viewer:
     root: str
     may_operate: bool
     may_administer: bool
+    nodes: Collection[str] = ()
 
     @classmethod
-    def of(cls, identity: Identity, page: str) -> Viewer:
+    def of(cls, identity: Identity, page: str, nodes: Collection[str] = ()) -> Viewer:
         operate, administer = identity.may(Permission.OPERATE), identity.may(Permission.ADMINISTER)
-        return cls(identity.label, identity.role.value, root_of(page), operate, administer)
+        return cls(identity.label, identity.role.value, root_of(page), operate, administer, nodes)
 
 
 def root_of(page: str) -> str:
@@ -111,6 +117,7 @@ class Reading:
     status: Status
     needs: list[attention.Item]
     span: Span
+    by: str
 
     def page(
         self, name: str, title: str, *, layout: str = "1", more: Mapping[str, Any] | None = None, **shown: Any
@@ -154,10 +161,11 @@ class Pages:
         return own_page(self._deps, identity, by) if page == OWN else self._read(identity, page, by)
 
     def _read(self, identity: Identity, page: str, by: str) -> Page | Response:
-        deps, snapshot, viewer = self._deps, self._deps.pulse.snapshot, Viewer.of(identity, page)
+        deps, snapshot = self._deps, self._deps.pulse.snapshot
+        viewer = Viewer.of(identity, page, () if snapshot is None else snapshot.nodes)
         if snapshot is None:
             return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
-        reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot), Span.of(by))
+        reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot), Span.of(by), by)
         if not page:
             return self._fleet(reading, by)
         if page == "reports":
@@ -195,11 +203,14 @@ class Pages:
 
     def _report(self, reading: Reading, by: str) -> Page:
         span = by if by in reports.SPANS else reports.USUAL
+        report = self._reports.of(span)
+        tables = {one.name for one in report.sections}
         return reading.page(
             "reports",
             "Reports",
-            report=self._reports.of(span),
+            report=report,
             span=span,
+            origins={name: table for name, table in reports.ORIGINS.items() if table in tables},
             spans=reports.SPANS,
             rows_shown=reports.ROWS_SHOWN,
         )
@@ -359,8 +370,12 @@ def _recovery(reading: Reading, name: str) -> Page | Response:
 
 
 def _incidents(reading: Reading) -> Page:
-    found = reading.deps.queries.incidents(LISTED, reading.span.before)
-    return reading.page("incidents", "Incidents", incidents=found, list=reading.span.with_older(found, _id))
+    rule = reading.by.removeprefix(OF_RULE) if reading.by.startswith(OF_RULE) else None
+    only = IncidentFilter(open=True if reading.by == OPEN else None, rule=rule)
+    found = reading.deps.queries.incidents(LISTED, reading.span.before, only)
+    words = f"Of the rule {rule}" if rule else "Those that are open" if only.open else ""
+    shown = reading.span if words else reading.span.with_older(found, _id)
+    return reading.page("incidents", "Incidents", incidents=found, list=shown, only=words)
 
 
 def _tickets(reading: Reading) -> Page:
@@ -385,14 +400,30 @@ def _ticket(reading: Reading, name: str) -> Page | Response:
 
 
 def _incident(reading: Reading, name: str) -> Page | Response:
-    found = _number(name) and reading.deps.queries.incidents(1, only=IncidentFilter(id=_number(name)))
-    if not found:
+    number = _number(name)
+    story = post_mortem.story_of(reading.deps, number) if number else None
+    if story is None or isinstance(story, Response):
         return missing(f"incident {name:.40}")
-    record = found[0]
+    record, moments = story.incident, post_mortem.moments(story)
     decisions = reading.deps.queries.decisions(
         DECISIONS_LOOKED_AT, only=DecisionFilter(subject=record["subject"], since=record["fault_at"])
     )
-    return reading.page("incident", f"Incident {name}", incident=record, decisions=decisions[:LISTED])
+    return reading.page(
+        "incident",
+        f"Incident {name}",
+        incident=record,
+        further=post_mortem.further_findings(record),
+        moments=moments[:MOMENTS_LISTED],
+        moments_left_out=len(moments[MOMENTS_LISTED:]),
+        first_steps=[
+            (one.recovery["id"], one.recovery["job"]["job_id"], one.recovery["phases_ms"]["first_step"])
+            for one in story.moved
+            if one.recovery["job"] and "first_step" in one.phases
+        ],
+        costs=[*post_mortem.costs(story)],
+        advice=[*post_mortem.advice(story)],
+        decisions=decisions[:LISTED],
+    )
 
 
 def _number(name: str) -> int | None:

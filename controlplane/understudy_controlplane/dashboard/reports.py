@@ -20,6 +20,21 @@ KEPT_SECONDS = 300.0
 
 ROWS_SHOWN = 20
 
+ORIGINS = {
+    "interruptions": "interruptions",
+    "mean time between interruptions": "interruptions",
+    "ETTR of all jobs": "jobs",
+    "goodput": "hours",
+    "lost": "hours",
+    "spares waited": "spares",
+    "false alarms": "alarms",
+    "incidents": "incidents",
+    "recoveries": "recoveries",
+    "gangs stood still": "recoveries",
+    "quarantines": "quarantines",
+}
+"""Figure → the table that it comes from."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShownReport:

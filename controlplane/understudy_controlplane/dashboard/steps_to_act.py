@@ -13,6 +13,8 @@ from understudy_controlplane.live.pulse import SlurmReading
 from understudy_controlplane.plan.advice import advise, hooks_of
 from understudy_controlplane.plan.rule import Severity
 
+RELOAD = "understudy check-config && systemctl reload understudy-controlplane"
+
 
 @dataclass(frozen=True, slots=True)
 class ToDo:
@@ -24,11 +26,12 @@ class ToDo:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """`command` lists them one by one."""
+    """`command` lists them one by one, and so does `page`, a path below the dashboard."""
 
     count: str
     how: str
     command: str
+    page: str = ""
 
 
 def watched(snapshot: Snapshot) -> list[Watched]:
@@ -43,7 +46,7 @@ def watched(snapshot: Snapshot) -> list[Watched]:
             "as the agents report them",
             "understudy node show NODE",
         ),
-        Watched(counted(len(jobs), "job"), f"of which {managed} managed and running", "understudy job list"),
+        Watched(counted(len(jobs), "job"), f"of which {managed} managed and running", "understudy job list", "jobs"),
     ]
 
 
@@ -51,6 +54,7 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
     nodes = snapshot.nodes.values()
     heard = sum(node.heard_at is not None for node in nodes)
     managed = sum(job.managed and job.running for job in snapshot.jobs.values())
+    observes = status.mode_configured is Mode.OBSERVE
     return [
         ToDo(
             status.slurm.read_at is not None and not status.slurm.error,
@@ -81,8 +85,18 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
         ToDo(
             config.validation.enabled,
             "nodes are validated before they return",
-            "validation.enabled is " + ("true" if config.validation.enabled else "false"),
-            "understudy check-config",
+            "validation.enabled = true"
+            if config.validation.enabled
+            else "set validation.enabled = true in the configuration, then",
+            RELOAD,
+        ),
+        ToDo(
+            bool(config.notify.receivers),
+            "a person is notified",
+            counted(len(config.notify.receivers), "receiver")
+            if config.notify.receivers
+            else "set [notify.receivers] in the configuration, then",
+            "understudy notify test",
         ),
         ToDo(
             managed > 0,
@@ -97,10 +111,11 @@ def to_do(snapshot: Snapshot, status: Status, config: Config, ready: Sequence[st
             "understudy observed",
         ),
         ToDo(
-            status.mode_configured is not Mode.OBSERVE,
+            not observes,
             "the configured mode is approve or act",
-            f'mode = "{status.mode_configured.value}"',
-            "understudy mode show",
+            f'mode = "{status.mode_configured.value}"'
+            + ("; set approve, and later act, in the configuration, then" if observes else ""),
+            RELOAD,
         ),
     ]
 

@@ -73,8 +73,12 @@ def _quarantine_ceiling(snapshot: Snapshot, config: Config) -> int:
 
 def _waiting(snapshot: Snapshot, config: Config) -> int:
     """Quarantined nodes for which the control plane can do nothing, as far as their own budget goes."""
-    waiting = snapshot.manual if config.repair.enabled else snapshot.left
-    return min(waiting, waiting_limit(snapshot, config))
+    return min(len(waiting_nodes(snapshot, config)), waiting_limit(snapshot, config))
+
+
+def waiting_nodes(snapshot: Snapshot, config: Config) -> frozenset[str]:
+    """Those for which the control plane can do nothing."""
+    return snapshot.manual if config.repair.enabled else snapshot.left
 
 
 def waiting_limit(snapshot: Snapshot, config: Config) -> int:

@@ -183,17 +183,20 @@ class Snapshot:
         return len(self.at_fault)
 
     @cached_property
-    def manual(self) -> int:
-        """How many of them wait for a person, or for a job on them to end, and not for the control plane."""
-        return sum(
-            node.state is NodeState.MANUAL_REPAIR or (self._is_left(node) and bool(self.holders_of(node.name)))
-            for node in self.nodes.values()
+    def manual(self) -> frozenset[str]:
+        """Those of them that wait for a person, or for a job on them to end, and not for the control plane."""
+        return frozenset(
+            name
+            for name, node in self.nodes.items()
+            if node.state is NodeState.MANUAL_REPAIR or (self._is_left(node) and self.holders_of(name))
         )
 
     @cached_property
-    def left(self) -> int:
-        """How many of them wait for a person where the control plane repairs no node."""
-        return sum(node.state is NodeState.MANUAL_REPAIR or self._is_left(node) for node in self.nodes.values())
+    def left(self) -> frozenset[str]:
+        """Those of them that wait for a person where the control plane repairs no node."""
+        return frozenset(
+            name for name, node in self.nodes.items() if node.state is NodeState.MANUAL_REPAIR or self._is_left(node)
+        )
 
     def _is_left(self, node: NodeView) -> bool:
         record = node.record

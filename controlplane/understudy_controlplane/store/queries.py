@@ -49,6 +49,7 @@ class JobFilter:
 class IncidentFilter:
     open: bool | None = None
     subject: str | None = None
+    rule: str | None = None
     id: int | None = None
 
 
@@ -144,6 +145,8 @@ class Queries:
             query = query.where(closed.is_(None) if only.open else closed.is_not(None))
         if only.subject is not None:
             query = query.where(incident.c.subject == only.subject)
+        if only.rule is not None:
+            query = query.where(incident.c.rule == only.rule)
         if only.id is not None:
             query = query.where(incident.c.id == only.id)
         with reading(self._engine) as connection:

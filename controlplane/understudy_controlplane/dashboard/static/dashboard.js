@@ -95,9 +95,11 @@ const listen = () => {
   source.addEventListener("beat", event => {
     heard()
     const beat = JSON.parse(event.data)
-    tell("live", "live")
     const age = Date.now() / 1000 - ahead - beat.at
-    warn(beat.error || (beat.at && age > 12 ? `The control plane has not looked at the cluster for ${Math.round(age)} s: what you see is from then.` : ""))
+    const stale = beat.error || (beat.at && age > 12 ? `The control plane has not looked at the cluster for ${Math.round(age)} s: what you see is from then.` : "")
+    warn(stale)
+    if (stale) tell("stale", "stale")
+    else tell("live", "live")
   })
   source.addEventListener("reload", () => location.reload())
   source.onerror = () => { source.close(); source = null; again() }
@@ -105,7 +107,7 @@ const listen = () => {
 const again = async () => {
   if (Date.now() - heardAt > 3000) {
     tell("lost", "disconnected")
-    warn("No connection to the control plane: what you see is old.")
+    warn(`No connection to the control plane: what you see is from ${spoken((Date.now() - heardAt) / 1000)}.`)
   }
   try {
     const session = await fetch(`${root}v1/session`)
