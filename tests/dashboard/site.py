@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -15,6 +16,7 @@ from tests.api.test_routes import play, record, shard
 from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, secret
+from understudy_agent.wire import Gpu
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
@@ -31,10 +33,11 @@ EXTRAORDINARY = (
 )
 
 
-def played(directory: Path) -> Rehearsal:
+def played(directory: Path, **config: Any) -> Rehearsal:
     """A gang with the hook: checkpoint at step 20, lost at step 29, back on a spare; then a node waits for a person."""
-    rehearsal = Rehearsal(directory)
+    rehearsal = Rehearsal(directory, **config)
     add_tokens(rehearsal.control_plane.engine, ["n1"])
+    rehearsal.gpus |= {name: [_gpu(index) for index in range(8)] for name in ("n1", "n2", "n3", "n4")}
     play(rehearsal, attempt=0, first=0, last=29)
     record(rehearsal, *(shard(rank, 20) for rank in range(4)), *(shard(rank, 24) for rank in range(2)))
     rehearsal.run(3)
@@ -44,6 +47,11 @@ def played(directory: Path) -> Rehearsal:
     play(rehearsal, attempt=1, first=20, last=60)
     rehearsal.run_until(rehearsal.ended)
     return rehearsal
+
+
+def _gpu(index: int) -> Gpu:
+    shown = {"name": "NVIDIA H100 80GB HBM3", "serial": f"16531230{index:05}", "temperature_celsius": 54 + index}
+    return b.gpu(index, uuid=f"GPU-{index}", power_watts=612.0 + index, ecc_uncorrected=0, pcie_width=16, **shown)
 
 
 def open_tickets(rehearsal: Rehearsal) -> None:

@@ -15,6 +15,7 @@ from tests import REPOSITORY
 from tests.bench.access import serving
 from tests.dashboard.browser import DESKTOP, PHONE, Browser, Tab, chromium
 from tests.dashboard.site import enlarge, open_tickets, played, session, set_state
+from tests.notify.site import secret_file
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, secret
 from understudy_controlplane.app import ControlPlane
@@ -62,7 +63,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
-    made = played(tmp_path_factory.mktemp("dashboard"))
+    folder = tmp_path_factory.mktemp("dashboard")
+    url = secret_file(folder / "receiver.url", "mailto://127.0.0.1:1/?from=a@example.org&to=b@example.org")
+    team = {"kind": "apprise", "url_file": url, "quiet_hours": "22:00-07:00", "weekly_report": True}
+    receivers = {"team": team, "pager": {"kind": "apprise", "url_file": url, "least": "page"}}
+    made = played(folder, notify={"receivers": receivers, "owners_url_file": url, "owners_mail_domains": []})
+    made.control_plane.loop.pulse.notify_problems = ["no notification reaches pager: ConnectError: refused; 4 tries"]
     enlarge(made.control_plane, racks=24)
     open_tickets(made)
     return made

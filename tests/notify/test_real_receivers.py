@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from tests import builders as b
 from tests.new_database import new_database
-from tests.notify.site import Site, http_receiver, secret_file, webhook
+from tests.notify.site import KEY, Site, http_receiver, secret_file, webhook
 from tests.recover.rehearsal import Rehearsal
 from tests.testbed.configuration import free_ports
 from tests.testbed.prometheus import CLIENT, alertmanager, wait_for
@@ -101,6 +101,24 @@ def test_a_mail_server_that_is_away_for_an_hour_gets_one_mail(site: Site) -> Non
         controller.stop()
     (text,) = mailbox.texts()
     assert text.startswith("6 notices:")
+
+
+def test_a_storm_of_200_incidents_is_one_mail_and_no_secret_is_in_it(site: Site) -> None:
+    with smtp_server() as (port, mailbox), http_receiver() as receiver:
+        url = mail_url(site.folder, port, "oncall@example.org")
+        receivers = {"team": {"kind": "apprise", "url_file": url}, "hook": webhook(site.folder, receiver)}
+        site.settings = {"receivers": receivers}
+        site.start()
+        for number in range(1, 201):
+            site.fail(f"n{number}", f"its log has {KEY} and hook-token-4711-very-long")
+        site.run(1800)
+        (text,) = mailbox.texts()
+        assert text.startswith("200 notices:")
+        assert "and 180 more" in text
+        assert "***" in text
+        for secret in (KEY, "hook-token-4711-very-long"):
+            assert secret not in str(mailbox.mails[0][1])
+            assert secret not in text
 
 
 def test_the_owner_of_a_job_is_notified_once_what_happened_and_what_it_cost(site: Site) -> None:
@@ -310,11 +328,21 @@ def test_a_clock_that_is_set_back_delays_no_message(site: Site) -> None:
 
 def test_alertmanager_shows_what_is_open_and_resolves_what_is_over(site: Site) -> None:
     with alertmanager(site.folder) as (address, got):
-        url = secret_file(site.folder / "am", f"http://{address}")
+        (closed,) = free_ports(1)
+        url = secret_file(site.folder / "am", f"http://127.0.0.1:{closed}")
         site.settings = {"receivers": {"am": {"kind": "alertmanager", "url_file": url}}}
-        site.clock.at = time.time()
+        site.clock.at = time.time() - 3700
         site.start()
-        incidents = [site.fail(f"n{number}") for number in range(200)]
+        early = site.fail("over")
+        incidents = [site.fail(f"n{number}") for number in range(100)]
+        site.run(600, every=60)
+        site.end(early)
+        site.run(3000, every=60)
+        (problem,) = site.pulse.notify_problems
+        assert problem.startswith("no notification reaches am: "), "it was away for an hour"
+        secret_file(site.folder / "am", f"http://{address}")
+        site.clock.at = time.time()
+        incidents += [site.fail(f"n{number}") for number in range(100, 200)]
         site.ticket("n7", "all repairs have failed")
         site.look()
         wait_for(lambda: len(active(address)) == 200, "Alertmanager has the alerts")
