@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 
 from tests import REPOSITORY
@@ -43,10 +47,43 @@ def ended(demo: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
             demo.kill()
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What `make demo KEEP=1` printed until it waited for Ctrl-C, and its dashboard then."""
+
+    printed: str
+    logged_in: httpx.Response
+    fleet: httpx.Response
+
+
 @pytest.fixture(scope="module")
-def result() -> dict[str, Any]:
-    done = subprocess.run(DEMO, cwd=REPOSITORY, timeout=DEMO_SECONDS, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def kept() -> Kept:
+    with ended(
+        subprocess.Popen(DEMO, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=os.environ | {"KEEP": "1"})
+    ) as demo:
+        too_late = threading.Timer(DEMO_SECONDS, demo.kill)
+        too_late.start()
+        assert demo.stdout is not None
+        printed = ""
+        for line in demo.stdout:
+            printed += line
+            if "Ctrl-C ends all" in " ".join(printed.split()):
+                break
+        stays = re.search(r"stays up: (http://localhost:\d+)/login, token (\S+); Ctrl-C", " ".join(printed.split()))
+        assert stays is not None, printed
+        own_page, token = {"Sec-Fetch-Site": "same-origin"}, {"Authorization": f"Bearer {stays[2]}"}
+        logged_in = httpx.post(f"{stays[1]}/v1/session", json={"token": stays[2]}, headers=own_page)
+        fleet = httpx.get(f"{stays[1]}/dashboard", headers=token)
+        demo.send_signal(signal.SIGTERM)
+        printed += demo.stdout.read()
+        assert demo.wait(60) == 0, printed
+        too_late.cancel()
+    return Kept(printed, logged_in, fleet)
+
+
+@pytest.fixture(scope="module")
+def result(kept: Kept) -> dict[str, Any]:
+    assert kept.printed
     result: dict[str, Any] = json.loads(RESULT.read_text())
     return result
 
@@ -108,6 +145,20 @@ def test_the_report_has_a_cause_for_each_fault_and_for_each_hour_of_the_gang(res
     assert all(lost[part] > 0 for part in ("detect", "swap", "start")), lost
     assert (gang["queue_hours"], costs["spares"]["taken"]) == (0, 3)
     assert "<svg" in RESULT.with_name("report.html").read_text()
+
+
+@pytest.mark.timed
+def test_its_dashboard_stays_up_until_ctrl_c_and_its_pages_are_kept_as_pictures(kept: Kept) -> None:
+    (address,) = re.findall(r"dashboard: (http://localhost:\d+)/dashboard ", kept.printed)
+    assert str(kept.fleet.url) == f"{address}/dashboard"
+    assert (kept.logged_in.status_code, kept.fleet.status_code) == (200, 200)
+    assert "quarantined" in kept.fleet.text
+    pictures = {path.stem: path.read_bytes() for path in RESULT.parent.glob("dashboard-*.png")}
+    assert sorted(pictures) == [
+        *("dashboard-fleet", "dashboard-guards", "dashboard-incident", "dashboard-job", "dashboard-node"),
+        *("dashboard-recovery", "dashboard-reports"),
+    ]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures.values())
 
 
 @pytest.mark.timed

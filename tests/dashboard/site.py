@@ -50,7 +50,11 @@ def played(directory: Path, **config: Any) -> Rehearsal:
 
 
 def _gpu(index: int) -> Gpu:
-    shown: dict[str, Any] = {"name": "NVIDIA H100 80GB HBM3", "serial": f"16531230{index:05}", "temperature_celsius": 54 + index}
+    shown: dict[str, Any] = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "serial": f"16531230{index:05}",
+        "temperature_celsius": 54 + index,
+    }
     return b.gpu(index, uuid=f"GPU-{index}", power_watts=612.0 + index, ecc_uncorrected=0, pcie_width=16, **shown)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -139,6 +140,12 @@ def test_ticks_are_few_and_round(total: float) -> None:
     assert 1 <= len(found) <= 8
     assert found[0] == 0
     assert found[-1] <= total
+
+
+@pytest.mark.parametrize(("total", "units"), [(3400.0, {"ms"}), (13_300.0, {"s"}), (130_000.0, {"s"})])
+def test_ticks_have_one_unit(total: float, units: set[str]) -> None:
+    drawn = str(timeline.drawn([timeline.Bar("start job", 0.0, total, "done")]))
+    assert {one.rpartition(" ")[2] for one in re.findall(r'class="axis"[^>]*>([^<]+)<', drawn)} - {"fault"} == units
 
 
 # -- step times -----------------------------------------------------------------------------------------------------

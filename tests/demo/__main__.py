@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -47,7 +48,8 @@ def main() -> int:
     except BlockingIOError:
         console.print(f"another demo runs on this machine (it holds {lock.name}); wait for it, or end it")
         return 1
-    RESULT.unlink(missing_ok=True)
+    for old in (RESULT, *RESULT.parent.glob("dashboard-*.png")):
+        old.unlink(missing_ok=True)
     try:
         say(f"starting munge, slurmctld and {NODES} slurmds with 8 GPUs each")
         with Site(DIRECTORY, nodes=NODES, slurm_conf_lines=[NO_SCHEDULER_DELAY]) as site:
@@ -60,9 +62,12 @@ def main() -> int:
             say(f"control plane at {site.url}, {NODES} agents; spares held in reserve: {', '.join(site.spares_held())}")
             with dashboard.forwarded(site) as url:
                 say(f"dashboard: {url}/dashboard (`make demo KEEP=1` keeps it up, and prints a token)")
-                result = Story(site, say).run()
-                for path in dashboard.take_screenshots(site, url, RESULT.parent):
-                    say(f"screenshot: {path.relative_to(REPOSITORY)}")
+                pictures = partial(dashboard.take_screenshots, url, RESULT.parent)
+                taken: list[str] = []
+                result = Story(site, say, lambda gang: taken.extend(pictures({"job": f"/jobs/{gang}"}))).run()
+                taken += pictures(dashboard.pages_of(site))
+                if taken:
+                    say(f"screenshots: {RESULT.parent.relative_to(REPOSITORY)}/dashboard-*.png ({', '.join(taken)})")
                 say(f"report: {write_reports(site).relative_to(REPOSITORY)}")
                 if os.environ.get("KEEP"):
                     keep_up(url, say)

@@ -1,5 +1,5 @@
 """The dashboard of the demo, at an address of this host: there a browser keeps the cookie of a session without TLS. And
-what it shows, as files: the fleet, and the newest recovery of a gang.
+what it shows, as files: the pages of the tour through it (docs/dashboard.md).
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from tests.testbed.site import Site
 from understudy_controlplane.fleet.identity import Role
 
 LIVE = "document.getElementById('link').dataset.state === 'live'"
+DRAWN = f"{LIVE} && document.querySelector('svg.heat') !== null"
 CHUNK_BYTES = 65_536
 
 
@@ -53,15 +54,28 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-def take_screenshots(site: Site, url: str, folder: Path) -> list[Path]:
-    """None, where there is no browser."""
+def pages_of(site: Site) -> dict[str, str]:
+    """Name → path: those of the tour, but the job's, which shows most while it runs."""
+    newest = site.items("/v1/recoveries?kind=pool")[0]
+    node = newest["nodes"][0]
+    incident = site.items(f"/v1/incidents?subject={node}")[0]["id"]
+    return {
+        "fleet": "",
+        "node": f"/nodes/{node}",
+        "recovery": f"/recoveries/{newest['id']}",
+        "incident": f"/incidents/{incident}",
+        "guards": "/guards",
+        "reports": "/reports",
+    }
+
+
+def take_screenshots(url: str, folder: Path, pages: Mapping[str, str]) -> list[str]:
+    """The names of those that were taken: none, where there is no browser."""
     if installed() is None:
         return []
-    newest = site.items("/v1/recoveries?kind=pool")[0]["id"]
-    pages = {"dashboard-fleet": "", "dashboard-recovery": f"/recoveries/{newest}"}
-    with chromium() as browser, browser.tab(url, session(url, Role.VIEWER)) as tab:
+    with chromium() as browser, browser.tab(url, session(url, Role.OPERATOR)) as tab:
         for name, path in pages.items():
             tab.open(f"/dashboard{path}")
-            tab.wait_for(LIVE)
-            tab.screenshot(folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in pages]
+            tab.wait_for(DRAWN if name == "job" else LIVE)
+            tab.screenshot(folder / f"dashboard-{name}.png", whole=name != "reports")
+    return [*pages]

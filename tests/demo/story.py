@@ -76,9 +76,11 @@ class OthersWatch:
 
 
 class Story:
-    def __init__(self, site: Site, say: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, say: Callable[[str], None], at_end: Callable[[int], None]) -> None:
+        """`at_end` is called with the gang's job while that still runs, after its last fault."""
         self._site = site
         self._say = say
+        self._at_end = at_end
         self._python = site.job_python()
         self._script = site.code / "job.sh"
         self.result = Result()
@@ -96,6 +98,7 @@ class Story:
         watch.start()
         try:
             self._faults(gang)
+            self._at_end(gang)
             self._wait_completed(gang)
         finally:
             watch.stop()

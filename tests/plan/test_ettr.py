@@ -26,6 +26,19 @@ def test_steps_done_twice_and_the_time_between_attempts_are_lost() -> None:
     assert result.ratio == pytest.approx(100 / 120)
 
 
+def test_a_step_that_was_done_and_not_reported_before_the_fault_is_no_step_done_twice() -> None:
+    """The gang went on from memory, one step after the last that its ranks had reported in time."""
+    result = ettr(
+        [
+            AttemptProgress(running_at=0, first_step=0, first_step_at=1, last_step=47, last_step_at=48),
+            AttemptProgress(running_at=60, first_step=50, first_step_at=61, last_step=79, last_step_at=90),
+            AttemptProgress(running_at=95, first_step=77, first_step_at=96, last_step=99, last_step_at=118),
+        ]
+    )
+    assert result is not None
+    assert (result.steps_kept, result.steps_lost) == (100, 3)
+
+
 def test_straggling_counts_as_loss() -> None:
     result = ettr(
         [

@@ -206,7 +206,9 @@ def _cost(moved: Moved, price: float | None) -> str:
         return f"{name} stands still since {_time(moved.recovery['fault_at'])} (recovery {moved.recovery['id']} runs)"
     steps = moved.recovery.get("steps_lost")
     words = f"{name} stood still for {_seconds(stood)} (recovery {moved.recovery['id']}, {moved.recovery['status']})"
-    if steps is not None:
+    if steps == 0:
+        words += " and did no step again"
+    elif steps is not None:
         words += f" and did {counted(steps, 'step')} again" + (
             f", for {_seconds(redone)}" if redone is not None else ""
         )

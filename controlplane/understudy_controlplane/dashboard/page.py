@@ -63,8 +63,11 @@ def when(at: float | None) -> Markup:
     )
 
 
+IN_MILLISECONDS_MAX = 10_000.0
+
+
 def duration(milliseconds: float) -> str:
-    if abs(milliseconds) < 10_000:
+    if abs(milliseconds) < IN_MILLISECONDS_MAX:
         return f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000
     if seconds < 120:

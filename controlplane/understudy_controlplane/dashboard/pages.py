@@ -12,7 +12,7 @@ from fastapi import Response
 from understudy_controlplane.api import post_mortem
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
-from understudy_controlplane.api.jobs import job_records
+from understudy_controlplane.api.jobs import OVER, JobState, job_records
 from understudy_controlplane.api.notifications import message_records
 from understudy_controlplane.api.observed import DAYS, observed_rules
 from understudy_controlplane.api.recoveries import recovery_record
@@ -330,6 +330,8 @@ def _job(reading: Reading, name: str) -> Page | Response:
         f"Job {name}",
         job=found.record,
         is_now=found.is_now,
+        runs=found.record["state"] == JobState.RUNNING.value,
+        is_over=found.record["state"] in OVER,
         incidents=found.incidents,
         story=_story(found),
         heat=shown,

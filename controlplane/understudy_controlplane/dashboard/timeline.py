@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from understudy_controlplane.dashboard.page import duration
+from understudy_controlplane.dashboard.page import IN_MILLISECONDS_MAX, duration
 from understudy_controlplane.fleet.recovery import RecoveryStep, StepStatus
 from understudy_controlplane.store.queries import Record
 
@@ -79,7 +79,11 @@ def drawn(shown: Sequence[Bar]) -> Markup:
     scale = width / total
     height = ROW * len(shown) + 30
     rows = [_row(number, bar, scale) for number, bar in enumerate(shown)]
-    ticks = [_tick(at, scale, height) for at in ticks_of(total)]
+    in_seconds = total >= IN_MILLISECONDS_MAX  # one unit for all ticks
+    ticks = [
+        _tick(at, scale, height, "fault" if not at else f"{at / 1000:g} s" if in_seconds else f"{at:.0f} ms")
+        for at in ticks_of(total)
+    ]
     return Markup(
         '<svg class="timeline" viewBox="0 0 {w} {h}" role="img" aria-label="{label}">{ticks}{rows}</svg>'
     ).format(
@@ -99,10 +103,10 @@ def ticks_of(total_ms: float) -> list[float]:
     return [step * number for number in range(int(total_ms / step) + 1)]
 
 
-def _tick(at: float, scale: float, height: int) -> Markup:
+def _tick(at: float, scale: float, height: int, words: str) -> Markup:
     x = LABELS + at * scale
     return Markup('<path class="tick" d="M{x} 0V{y}"/><text class="axis" x="{x}" y="{t}">{words}</text>').format(
-        x=f"{x:.1f}", y=height - 24, t=height - 8, words=duration(at) if at else "fault"
+        x=f"{x:.1f}", y=height - 24, t=height - 8, words=words
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ def ettr(attempts: Sequence[AttemptProgress]) -> Ettr | None:
     if not durations:
         return None
     step_seconds = min(durations)
-    done = sum(attempt.last_step - attempt.first_step + 1 for attempt in attempts)
+    lost = sum(max(0, before.last_step - after.first_step + 1) for before, after in pairwise(attempts))
     kept = attempts[-1].last_step - attempts[0].first_step + 1
     wall_seconds = attempts[-1].last_step_at - attempts[0].running_at
     if wall_seconds <= 0:
         return None
     ratio = min(1.0, kept * step_seconds / wall_seconds)
-    return Ettr(ratio, kept, done - kept, step_seconds, wall_seconds)
+    return Ettr(ratio, kept, lost, step_seconds, wall_seconds)

@@ -300,6 +300,24 @@ class TestTaskProlog:
             assert self.lines(hooks)[4:] == expected
         assert requests == [b'{"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 1, "launch": 0}\n']
 
+    @pytest.mark.parametrize(
+        ("rank", "restart", "step", "words"),
+        [
+            ("0", "1", 30, ["print understudy: restart 1 goes on from step 30 (/ckpt/a b)"]),
+            ("0", "2", 0, ["print understudy: restart 2 begins at the first step"]),
+            ("1", "1", 30, []),
+            ("0", "0", 30, []),
+        ],
+    )
+    def test_a_restart_is_named_once_in_the_job_s_own_output(
+        self, hooks: Hooks, rank: str, restart: str, step: int, words: list[str]
+    ) -> None:
+        path = "/ckpt/a b" if step else ""
+        with answering(hooks.run / "agent.sock", f'{{"type":"restore_point","id":1,"step":{step},"path":"{path}"}}'):
+            printed = self.lines(hooks, SLURM_PROCID=rank, SLURM_RESTART_COUNT=restart)
+        found = [line for line in printed if line.startswith("print ")]
+        assert found == [f"{one}; why: understudy explain job 7" for one in words]
+
     def test_an_agent_that_does_not_answer_delays_the_task_by_a_second_and_no_more(self, hooks: Hooks) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
             mute.bind(str(hooks.run / "agent.sock"))

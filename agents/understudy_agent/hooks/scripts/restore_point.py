@@ -48,6 +48,15 @@ def lines(answer: "dict[str, object]") -> "list[str]":
     return [*found, f"export UNDERSTUDY_RESTORE_PATH={path}"] if path else found
 
 
+def note(found: "list[str]", job: str, attempt: str) -> "list[str]":
+    """For the job's own output: Slurm writes what follows `print` there. `found` by `lines`."""
+    values = [line.partition("=")[2] for line in found]
+    if not values:
+        return []
+    where = f"goes on from step {' ('.join(values)})" if len(values) == 2 else "begins at the first step"
+    return [f"print understudy: restart {attempt} {where}; why: understudy explain job {job}"]
+
+
 def run(environment: "Mapping[str, str]") -> "dict[str, str]":
     """Name and folder of the job's run, as `understudy.identity` finds them."""
     named = environment.get("UNDERSTUDY_RUN", "")
@@ -70,7 +79,10 @@ def main() -> None:
         "launch": int(launch),
         **run(os.environ),
     }
-    sys.stdout.write("".join(f"{line}\n" for line in lines(ask(path, request))))
+    found = lines(ask(path, request))
+    if attempt != "0" and os.environ.get("SLURM_PROCID") == "0":
+        found += note(found, job, attempt)
+    sys.stdout.write("".join(f"{line}\n" for line in found))
 
 
 if __name__ == "__main__":
