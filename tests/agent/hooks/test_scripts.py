@@ -297,24 +297,24 @@ class TestTaskProlog:
     )
     def test_the_restore_point_is_printed_if_there_is_one(self, hooks: Hooks, answer: str, expected: list[str]) -> None:
         with answering(hooks.run / "agent.sock", answer) as requests:
-            assert self.lines(hooks)[4:] == expected
+            assert self.lines(hooks, SLURM_STEP_ID="0")[4:] == expected
         assert requests == [b'{"type": "job_restore_point", "id": 1, "job_id": 7, "restart_count": 1, "launch": 0}\n']
 
     @pytest.mark.parametrize(
-        ("rank", "restart", "step", "words"),
+        ("task", "restart", "step", "words"),
         [
-            ("0", "1", 30, ["print understudy: restart 1 goes on from step 30 (/ckpt/a b)"]),
-            ("0", "2", 0, ["print understudy: restart 2 begins at the first step"]),
-            ("1", "1", 30, []),
-            ("0", "0", 30, []),
+            ({}, "1", 30, ["print understudy: restart 1 goes on from step 30 (/ckpt/a b)"]),
+            ({"SLURM_STEP_ID": "4294967291"}, "2", 0, ["print understudy: restart 2 begins at the first step"]),
+            ({"SLURM_STEP_ID": "0"}, "1", 30, []),
+            ({}, "0", 30, []),
         ],
     )
-    def test_a_restart_is_named_once_in_the_job_s_own_output(
-        self, hooks: Hooks, rank: str, restart: str, step: int, words: list[str]
+    def test_a_restart_is_named_once_in_the_job_s_own_output_by_its_batch_script(
+        self, hooks: Hooks, task: dict[str, str], restart: str, step: int, words: list[str]
     ) -> None:
         path = "/ckpt/a b" if step else ""
         with answering(hooks.run / "agent.sock", f'{{"type":"restore_point","id":1,"step":{step},"path":"{path}"}}'):
-            printed = self.lines(hooks, SLURM_PROCID=rank, SLURM_RESTART_COUNT=restart)
+            printed = self.lines(hooks, SLURM_RESTART_COUNT=restart, **task)
         found = [line for line in printed if line.startswith("print ")]
         assert found == [f"{one}; why: understudy explain job 7" for one in words]
 

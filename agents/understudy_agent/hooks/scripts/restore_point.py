@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 DEADLINE_SECONDS = 1.0
 ANSWER_BYTES_MAX = 65_536
+STEP_MAX = 0xFFFFFFEF  # what is above stands for the batch script and the like
 
 
 def ask(path: str, request: "dict[str, object]") -> "dict[str, object]":
@@ -48,6 +49,11 @@ def lines(answer: "dict[str, object]") -> "list[str]":
     return [*found, f"export UNDERSTUDY_RESTORE_PATH={path}"] if path else found
 
 
+def is_batch(step: str) -> bool:
+    """The step is the batch script: by its version Slurm does not name it, or does by a word or a number."""
+    return not step.isdecimal() or int(step) > STEP_MAX
+
+
 def note(found: "list[str]", job: str, attempt: str) -> "list[str]":
     """For the job's own output: Slurm writes what follows `print` there. `found` by `lines`."""
     values = [line.partition("=")[2] for line in found]
@@ -80,7 +86,7 @@ def main() -> None:
         **run(os.environ),
     }
     found = lines(ask(path, request))
-    if attempt != "0" and os.environ.get("SLURM_PROCID") == "0":
+    if attempt != "0" and is_batch(os.environ.get("SLURM_STEP_ID", "")):
         found += note(found, job, attempt)
     sys.stdout.write("".join(f"{line}\n" for line in found))
 
