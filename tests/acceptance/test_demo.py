@@ -148,17 +148,17 @@ def test_the_report_has_a_cause_for_each_fault_and_for_each_hour_of_the_gang(res
 
 
 @pytest.mark.timed
-def test_its_dashboard_stays_up_until_ctrl_c_and_its_pages_are_kept_as_pictures(kept: Kept) -> None:
+def test_its_dashboard_stays_up_until_ctrl_c_and_its_pages_are_kept_as_screenshots(kept: Kept) -> None:
     (address,) = re.findall(r"dashboard: (http://localhost:\d+)/dashboard ", kept.printed)
     assert str(kept.fleet.url) == f"{address}/dashboard"
     assert (kept.logged_in.status_code, kept.fleet.status_code) == (200, 200)
     assert "quarantined" in kept.fleet.text
-    pictures = {path.stem: path.read_bytes() for path in RESULT.parent.glob("dashboard-*.png")}
-    assert sorted(pictures) == [
+    screenshots = {path.stem: path.read_bytes() for path in RESULT.parent.glob("dashboard-*.png")}
+    assert sorted(screenshots) == [
         *("dashboard-fleet", "dashboard-guards", "dashboard-incident", "dashboard-job", "dashboard-node"),
         *("dashboard-recovery", "dashboard-reports"),
     ]
-    assert all(picture.startswith(b"\x89PNG") for picture in pictures.values())
+    assert all(image.startswith(b"\x89PNG") for image in screenshots.values())
 
 
 @pytest.mark.timed

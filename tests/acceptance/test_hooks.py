@@ -284,8 +284,8 @@ def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     lines = output(site, job).splitlines()
     for line in ("UNDERSTUDY_ATTEMPT=1", "UNDERSTUDY_RESTORE_STEP=20", "UNDERSTUDY_RESTORE_PATH=/ckpt/20"):
         assert lines.count(line) == 2, f"{line}, in the batch script and in the step"
-    said = f"understudy: restart 1 goes on from step 20 (/ckpt/20); why: understudy explain job {job}"
-    assert lines.count(said) == 1, "\n".join(lines)
+    line_of_restart = f"understudy: restart 1 goes on from step 20 (/ckpt/20); why: understudy explain job {job}"
+    assert lines.count(line_of_restart) == 1, "\n".join(lines)
 
     stranger = site.cluster.sbatch("--nodes=1", "--begin=now+3", script=SHOW, user=RESEARCHER)
     site.wait_for(lambda: "UNDERSTUDY_SOCKET" in output(site, stranger), 60, "the other job has begun")

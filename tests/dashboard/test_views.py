@@ -325,7 +325,7 @@ def test_what_doctor_finds_dangerous_in_slurm_is_named() -> None:
 RECEIVERS = {"oncall": {"kind": "apprise", "url_file": "/etc/understudy/oncall.url"}}
 
 
-def test_what_is_missing_in_the_configuration_is_said_with_the_command_that_brings_it_into_force() -> None:
+def test_what_is_missing_in_the_configuration_is_shown_with_the_command_that_brings_it_into_force() -> None:
     found = {
         one.what: one for one in steps_to_act.to_do(b.snapshot(b.node("n1")), status(), b.config(), [], GOOD_SLURM)
     }

@@ -62,10 +62,10 @@ def main() -> int:
             say(f"control plane at {site.url}, {NODES} agents; spares held in reserve: {', '.join(site.spares_held())}")
             with dashboard.forwarded(site) as url:
                 say(f"dashboard: {url}/dashboard (`make demo KEEP=1` keeps it up, and prints a token)")
-                pictures = partial(dashboard.take_screenshots, url, RESULT.parent)
+                screenshots = partial(dashboard.take_screenshots, url, RESULT.parent)
                 taken: list[str] = []
-                result = Story(site, say, lambda gang: taken.extend(pictures({"job": f"/jobs/{gang}"}))).run()
-                taken += pictures(dashboard.pages_of(site))
+                result = Story(site, say, lambda gang: taken.extend(screenshots({"job": f"/jobs/{gang}"}))).run()
+                taken += screenshots(dashboard.pages_of(site))
                 if taken:
                     say(f"screenshots: {RESULT.parent.relative_to(REPOSITORY)}/dashboard-*.png ({', '.join(taken)})")
                 say(f"report: {write_reports(site).relative_to(REPOSITORY)}")
