@@ -36,6 +36,7 @@ from .identity import IdentityError, read_identity
 from .keeper import KeeperError, KeeperLink, KeptPart, ReceivedPart, Staging, keeper_socket, sum_of
 from .monitor import Monitor
 from .never_raise import log, warn_once
+from .pinned import Pin
 from .state_pickle import StatePickler, StateUnpickler, as_bytes, fill, overwrite
 
 ABSENT, BUSY, FAILED, ONE_PLACE, TWO_PLACES = -2, -1, 0, 1, 2
@@ -286,7 +287,7 @@ class _Handover:
 
     def __init__(self, link: KeeperLink) -> None:
         self._link = link
-        self.staging = Staging()
+        self.staging, self._pin = Staging(), Pin()
         self.wards: list[tuple[str, list[int]]] = []
         """Whose parts this node's keeper copies as long as this connection lasts: addresses and ranks."""
         self._followed = 0
@@ -308,7 +309,7 @@ class _Handover:
         self._set(BUSY)
         self.kept = None
         try:
-            length = _copy(state, self.staging)
+            length = _copy(state, self.staging, self._pin)
         except Exception as error:  # noqa: BLE001 - such as no memory
             warn_once("peer copy", "the state cannot be copied, and is not saved in memory: %r", error)
             self._set(FAILED)
@@ -358,6 +359,7 @@ class _Handover:
             if task:
                 self._set(state)
         self._link.close()
+        self._pin.release()
         self.staging.close()
 
     def _follow(self) -> None:
@@ -386,8 +388,8 @@ class _Handover:
         return min(places, TWO_PLACES)
 
 
-def _copy(state: dict[str, Any], staging: Staging) -> int:
-    """Length."""
+def _copy(state: dict[str, Any], staging: Staging, pin: Pin) -> int:
+    """Length. Tensors of a GPU are copied side by side."""
     file = io.BytesIO()
     pickler = StatePickler(file)
     pickler.dump(state)
@@ -395,13 +397,18 @@ def _copy(state: dict[str, Any], staging: Staging) -> int:
     tensors = [as_bytes(one) for one in pickler.tensors]
     length = LENGTH_BYTES + len(pickled) + sum(one.numel() for one in tensors)
     content = staging.make_room(length)
+    on_gpu = any(one.is_cuda for one in tensors)
+    if on_gpu:
+        pin.hold(content)
     content[:LENGTH_BYTES] = len(pickled).to_bytes(LENGTH_BYTES, "big")
     content[LENGTH_BYTES : LENGTH_BYTES + len(pickled)] = pickled
     at = LENGTH_BYTES + len(pickled)
     for one in tensors:
         if one.numel():
-            torch.frombuffer(content, dtype=torch.uint8, count=one.numel(), offset=at).copy_(one)
+            torch.frombuffer(content, dtype=torch.uint8, count=one.numel(), offset=at).copy_(one, non_blocking=True)
         at += one.numel()
+    if on_gpu:
+        torch.cuda.synchronize()
     return length
 
 

@@ -22,9 +22,11 @@ PARTS: dict[str, Callable[[float], Found]] = {
     "Readings of NVML": parts.readings,
     "Kernel log": parts.kernel_log,
     "Self-check on CUDA": parts.selfcheck,
+    "Validation": parts.validation,
     "Hook": parts.hook,
     "Tests within a training": parts.training,
     "In-process restart": parts.in_process,
+    "State in the memory of nodes": parts.peer_memory,
     "Footprint of the agent": parts.footprint,
 }
 
@@ -54,9 +56,19 @@ def markdown(done: Sequence[Part]) -> str:
         f"Linux {platform.release()}, Python {platform.python_version()}",
         "",
     ]
+    return "\n".join([*lines, *body(done)])
+
+
+def body(done: Sequence[Part]) -> list[str]:
+    lines: list[str] = []
     for part in done:
-        lines += [f"## {part.name}", f"{part.outcome}, {part.seconds:.1f} s", "", *part.lines, ""]
-    return "\n".join(lines)
+        lines += [f"## {part.name}", f"{part.outcome}, {part.seconds:.1f} s", "", *as_list(part.lines), ""]
+    return lines
+
+
+def as_list(lines: Sequence[str]) -> list[str]:
+    """Where they are no table, a line each."""
+    return list(lines) if any(line.startswith("|") for line in lines) else [f"- {line}" for line in lines]
 
 
 if __name__ == "__main__":

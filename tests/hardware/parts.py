@@ -14,15 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tests import PYTHON_PATH
 from tests.hardware.differences import differences, driver_like, shape_of
 from tests.hardware.readings import NodeRead
 from tests.testbed.fake_nvml import DRIVERS, BuildError, FakeGpus, Shape, build, shaped_node
+from understudy_agent.stages import read_stages, results_of, toml_of
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES_MAX = 8192
 SELFCHECK_SECONDS = 10
+BEFORE_FIRST_TASK = ("--device", "cuda", "--seconds", "1", "--memory", "0.05", "--timeout", "15")
+"""As in agents/understudy_agent/hooks/scripts/first_selfcheck."""
+
+STAGE_SECONDS = 5.0
 SYSTEMD = Path("/run/systemd/system")
 GPUS_OF_GANG = 2
 STATE_MEGABYTES = 1024
@@ -140,7 +146,23 @@ def selfcheck(seconds_max: float) -> Found:
     arguments = ("--device", "cuda", "--seconds", str(SELFCHECK_SECONDS), "--json")
     found = json.loads(output_of("understudy_agent.selfcheck", arguments, seconds_max))
     devices = [f"GPU {one['index']}: {one['status']}" for one in found["devices"]]
-    return [f"self-check: {found['status']}", *devices], found
+    begun = time.monotonic()
+    quick = json.loads(output_of("understudy_agent.selfcheck", (*BEFORE_FIRST_TASK, "--json"), seconds_max))
+    seconds = round(time.monotonic() - begun, 1)
+    first = f"as the TaskProlog runs it before a job's first task: {quick['status']}, {seconds} s"
+    return [f"self-check: {found['status']}", *devices, first], found | {"before_first_task_seconds": seconds}
+
+
+def validation(seconds_max: float) -> Found:
+    """The stages of a validation, each for a few seconds."""
+    _need_torch()
+    stages = {name: replace(one, seconds=min(one.seconds, STAGE_SECONDS)) for name, one in read_stages("").items()}
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(toml_of(stages))
+        file.flush()
+        output = output_of("understudy_agent.selfcheck", ("--stages", file.name), seconds_max)
+    results, _ = results_of(output)
+    return [f"{one.words} ({one.seconds:.1f} s)" for one in results], {"stages": msgspec.to_builtins(results)}
 
 
 def hook(seconds_max: float) -> Found:
@@ -232,6 +254,25 @@ def described(found: dict[str, Any]) -> str:
         f"{found['backend']}: {process}; the new rank got {state}, {found['megabytes']} MiB; steps lost: "
         f"{found['steps_lost']}; first step of the next launch {again} s after the loss"
     )
+
+
+def peer_memory(seconds_max: float) -> Found:
+    """The state of two ranks in the memory of two nodes."""
+    _need_torch()
+    if shutil.which("munged") is None:
+        raise NotPossibleError("keepers know each other by MUNGE, and it is not installed: make setup")
+    size = ("--megabytes", str(STATE_MEGABYTES))
+    found = json.loads(output_of("tests.hardware.peer_on_cuda", size, seconds_max))
+    state = "the same state" if found["same_state"] else "another state"
+    lines = [
+        f"a save of {found['megabytes']} MiB from the GPU of each of two ranks holds them up for "
+        f"{found['blocked_seconds']:.3f} s, the first one for {found['first_blocked_seconds']:.3f} s; a plain copy to "
+        f"the host takes {found['copy_seconds']:.3f} s, torch.save to {tempfile.gettempdir()} "
+        f"{found['torch_save_seconds']:.3f} s",
+        f"after the loss of a node both have {state}, by step {found['start'][0]}, within "
+        f"{found['restored_seconds']:.3f} s",
+    ]
+    return lines, found
 
 
 def footprint(seconds_max: float) -> Found:

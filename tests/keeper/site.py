@@ -95,9 +95,9 @@ class Keepers:
 class KeeperSite(TrainingSite):
     """A user's training, whose ranks are on these nodes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory_bytes: int = 1 << 26) -> None:
         super().__init__(folder)
-        self.keepers = Keepers(folder)
+        self.keepers = Keepers(folder, memory_bytes)
         self.start, self.kill = self.keepers.start, self.keepers.kill
         self._nodes: Sequence[str] = ()
 

@@ -5,6 +5,7 @@ others.
 from __future__ import annotations
 
 import contextlib
+import select
 import subprocess
 import time
 from collections import Counter
@@ -27,6 +28,8 @@ PEERS_MIN = 3
 LATE_SECONDS = 0.5
 """For a child that finished while the parent waited for another."""
 
+LOADING_SECONDS = 120.0
+
 DYING_SECONDS = 5.0
 """A process inside a driver that hangs may not end even when it is killed: the parent does not wait longer."""
 
@@ -36,9 +39,11 @@ class CheckOptions:
     device: str  # "cpu", "cuda", or "auto": GPUs where there are some
     seconds: float = 3.0
     memory_share: float = 0.25
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = 120.0  # from the moment at which the children have imported what they need
     gpus_expected: int | None = None
     slow_ratio: float | None = None  # above this a GPU has failed; None: slowness is only reported
+    loading_seconds: float = LOADING_SECONDS
+    """For the children to import torch, which a cold or slow file system delays: that says nothing of the GPUs."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -62,12 +67,21 @@ class _TimedOut(Exception):
     """The child did not answer in time, and was killed."""
 
 
+class _NotLoaded(ValueError):
+    """It did not come so far that it used a device, and was killed."""
+
+    def __init__(self) -> None:
+        super().__init__("its programs were not loaded in time: is the file system slow?")
+
+
 def check_node(order: CheckOptions, worker: Sequence[str], environment: Mapping[str, str]) -> NodeResult:
     """`worker` is the command of `understudy_agent.selfcheck.worker`."""
     if order.device == "cpu":
         return _judge(_check([_Child(worker, order, environment, None)], order), order)
     try:
-        listed = _list(worker, environment, order.timeout_seconds)
+        listed = _answer_of(_start([*worker, "list"], environment), order, GpuList)
+    except _NotLoaded as error:
+        return NodeResult("could_not_run", [], [f"GPUs cannot be listed: {error}"])
     except _TimedOut:
         problem = f"the driver did not list its GPUs within {order.timeout_seconds:g} s"
         return NodeResult("failed", [], [problem])
@@ -102,10 +116,19 @@ class _Child:
         self, worker: Sequence[str], order: CheckOptions, environment: Mapping[str, str], index: int | None
     ) -> None:
         self.index = index
+        self._not_loaded = ""
         device = "cpu" if index is None else "cuda"
         self._process = _start([*worker, device, str(order.seconds), str(order.memory_share)], environment)
 
+    def load(self, seconds: float) -> None:
+        try:
+            _load(self._process, seconds)
+        except _NotLoaded as error:
+            self._not_loaded = str(error)
+
     def wait(self, deadline: float, timeout_seconds: float) -> Device:
+        if self._not_loaded:
+            return Device("could_not_run", self.index, problem=self._not_loaded)
         try:
             answer = _answer(self._process, deadline, WorkerResult)
         except _TimedOut:
@@ -123,15 +146,14 @@ class _Child:
         )
 
 
-def _list(worker: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> GpuList:
-    """Raises _TimedOut and ValueError."""
-    return _answer(_start([*worker, "list"], environment), time.monotonic() + timeout_seconds, GpuList)
-
-
 def measure_links(command: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> LinkResult:
     """By a child of its own, which is killed when it hangs."""
     try:
-        return _answer(_start(command, environment), time.monotonic() + timeout_seconds, LinkResult)
+        return _answer_of(
+            _start(command, environment), CheckOptions("cuda", timeout_seconds=timeout_seconds), LinkResult
+        )
+    except _NotLoaded as error:
+        return LinkResult(cannot_run=str(error))
     except _TimedOut:
         return LinkResult(failure=f"it did not finish within {timeout_seconds:g} s, and was killed")
     except ValueError as error:
@@ -139,6 +161,9 @@ def measure_links(command: Sequence[str], environment: Mapping[str, str], timeou
 
 
 def _check(children: Sequence[_Child], order: CheckOptions) -> list[Device]:
+    begun = time.monotonic()
+    for child in children:
+        child.load(begun + order.loading_seconds - time.monotonic())
     deadline = time.monotonic() + order.timeout_seconds
     return [child.wait(deadline, order.timeout_seconds) for child in children]
 
@@ -149,14 +174,26 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
     )
 
 
+def _load(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Until it has imported what it needs, or has ended. Raises _NotLoaded."""
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], max(0.0, seconds))[0]:
+        _kill(process)
+        raise _NotLoaded
+
+
+def _answer_of(process: subprocess.Popen[bytes], order: CheckOptions, kind: type[Answer]) -> Answer:
+    """Raises _TimedOut and ValueError."""
+    _load(process, order.loading_seconds)
+    return _answer(process, time.monotonic() + order.timeout_seconds, kind)
+
+
 def _answer(process: subprocess.Popen[bytes], deadline: float, kind: type[Answer]) -> Answer:
     """The child's answer. Raises _TimedOut, and ValueError with the cause when the answer cannot be decoded."""
     try:
         out, errors = process.communicate(timeout=max(LATE_SECONDS, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=DYING_SECONDS)
+        _kill(process)
         raise _TimedOut from error
     lines = out.splitlines()
     try:
@@ -165,6 +202,12 @@ def _answer(process: subprocess.Popen[bytes], deadline: float, kind: type[Answer
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with {process.returncode}"
         raise ValueError(f"its check ended {how}: {last[0][:500]}") from None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=DYING_SECONDS)
 
 
 def _judge(devices: Sequence[Device], order: CheckOptions) -> NodeResult:

@@ -1,5 +1,5 @@
 """The child that uses the device: `python -m understudy_agent.selfcheck.worker list | DEVICE SECONDS MEMORY_SHARE |
-pcie SECONDS | nvlink SECONDS`. One JSON line on stdout.
+pcie SECONDS | nvlink SECONDS`. On stdout one line when it has imported what it needs, and its answer as a line of JSON.
 
 A process of its own, because a call into a broken driver may never return.
 """
@@ -66,6 +66,7 @@ def list_gpus() -> GpuList:
         import torch
     except ImportError as error:
         return GpuList(0, f"torch cannot be imported: {error}")
+    _loaded()
     if torch.version.cuda is None:
         return GpuList(0, "this torch was built without CUDA")
     return GpuList(torch.cuda.device_count() if torch.cuda.is_available() else 0)
@@ -97,6 +98,7 @@ def measure_links(kind: str, seconds: float) -> LinkResult:
         from understudy_agent.selfcheck.torch_links import gbps
     except ImportError as error:
         return LinkResult(cannot_run=f"torch cannot be imported: {error}")
+    _loaded()
     try:
         return LinkResult(gbps(kind, seconds))
     except CannotRun as error:
@@ -113,6 +115,7 @@ def choose(device: str) -> Backend:
         if device == "cuda":
             raise CannotRun(f"GPUs are checked with torch, which cannot be imported: {error}") from error
     else:
+        _loaded()
         if device == "cuda":
             return TorchBackend("cuda", GPU_SIZE, GPU_DEPTH)
         return TorchBackend("cpu", CPU_SIZE, CPU_DEPTH)
@@ -120,7 +123,13 @@ def choose(device: str) -> Backend:
         from understudy_agent.selfcheck.numpy_backend import NumpyBackend
     except ImportError as error:
         raise CannotRun(f"neither torch nor numpy can be imported here: {error}") from error
+    _loaded()
     return NumpyBackend(CPU_SIZE, CPU_DEPTH)
+
+
+def _loaded() -> None:
+    sys.stdout.write("loaded\n")
+    sys.stdout.flush()
 
 
 def _write(answer: GpuList | WorkerResult | LinkResult) -> None:

@@ -1,6 +1,7 @@
 """Devices with faults that implement the protocol of a backend, and a worker that uses them as its GPUs.
 
-`FAULTS` has the fault of each GPU by its number: FAULTS="1=element 2=hang". `GPUS` is how many there are.
+`FAULTS` has the fault of each GPU by its number: FAULTS="1=element 2=hang". "list=hang": they cannot be listed;
+"loading=hang": no worker begins. `GPUS` is how many there are.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Faulty(NumpyBackend):
 
 def main() -> int:
     faults = dict(one.split("=") for one in os.environ.get("FAULTS", "").split())
+    if "loading" in faults and sys.argv[1] != "list":
+        time.sleep(600)
+    sys.stdout.write("loaded\n")
+    sys.stdout.flush()
     if sys.argv[1] == "list":
         answer: GpuList | WorkerResult = GpuList(int(os.environ.get("GPUS", "0")), os.environ.get("CANNOT_LOOK", ""))
         if "list" in faults:

@@ -124,6 +124,13 @@ def test_a_driver_that_hangs_has_failed() -> None:
     assert "did not list its GPUs within 1 s" in result.problems[0]
 
 
+def test_a_file_system_that_hangs_says_nothing_of_the_gpus() -> None:
+    result = node(2, "loading=hang", loading_seconds=2.0)
+    assert [one.status for one in result.devices] == ["could_not_run", "could_not_run"]
+    assert result.status == "could_not_run"
+    assert "not loaded in time" in result.devices[0].problem
+
+
 def test_a_gpu_that_gives_other_bits_than_its_peers_is_reported() -> None:
     assert node(3, "2=bit").problems == ["GPU 2 gives other results than the other GPUs of its model (Testing GPU)"]
 
