@@ -24,11 +24,11 @@ from understudy_agent.stages import read_stages, results_of, toml_of
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES_MAX = 8192
-SELFCHECK_SECONDS = 10
+SELFCHECK_SECONDS = 5
 BEFORE_FIRST_TASK = ("--device", "cuda", "--seconds", "1", "--memory", "0.05", "--timeout", "15")
 """As in agents/understudy_agent/hooks/scripts/first_selfcheck."""
 
-STAGE_SECONDS = 5.0
+STAGE_SECONDS = 3.0
 SYSTEMD = Path("/run/systemd/system")
 GPUS_OF_GANG = 2
 STATE_MEGABYTES = 1024
