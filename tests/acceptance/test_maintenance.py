@@ -29,6 +29,7 @@ def test_a_gang_leaves_a_node_at_its_checkpoint_and_the_node_comes_back(make_sit
         found = site.http.get("/v1/maintenance").json()["maintenance"]
         return [node["stage"] for one in found for node in one["nodes"]]
 
+    begun = time.time()
     number = ask(targets=["n2"], until=time.time() + 900)
     site.wait_for(lambda: stages() == ["ready"], 90, "no job is on the node any more")
     job.wait_for_launch(1, 0)
@@ -36,6 +37,8 @@ def test_a_gang_leaves_a_node_at_its_checkpoint_and_the_node_comes_back(make_sit
     assert {one["node"] for one in starts} == {"n1", "n4"}, "the spare has its seat"
     steps = {one["from"] for one in starts}
     assert len(steps) == 1 and min(steps) > 0, "both ranks go on from the same checkpoint"
+    files = [job.home / f"checkpoint-{min(steps)}" / f"rank-{rank}" for rank in (0, 1)]
+    assert min(file.stat().st_mtime for file in files) > begun, "one that was written since it was asked to leave"
     assert site.node("n2")["state"] == "operator_hold"
     assert site.items("/v1/incidents") == []
     ask(f"/{number}/end")

@@ -9,12 +9,19 @@ import sys
 import threading
 from collections.abc import Callable
 from itertools import permutations
+from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
 
+from tests.new_database import new_database
 from understudy_agent.selfcheck import network
 from understudy_agent.selfcheck.network import Host, NetworkError, Rates, join, judge, measure
 from understudy_agent.selfcheck.peer_jobs import TOKEN_VARIABLE, measured
+from understudy_agent.stages import StageName, StageResult, StageStatus
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.stages import StageStore
 
 pytestmark = pytest.mark.integration
 
@@ -90,6 +97,40 @@ def test_a_node_under_test_that_is_throttled_to_half_fails() -> None:
     assert verdict.value is not None
     assert verdict.value < verdict.mark
     assert rates.ring > 0
+
+
+@pytest.mark.parametrize("slow", ["", "n9"])
+def test_a_node_is_compared_with_the_fleet_as_its_validations_stored_it(slow: str, tmp_path: Path) -> None:
+    """Eight nodes have passed, each with two others. Then n9 has its turn, as fast as they are or half."""
+    engine = open_database(new_database(tmp_path / "understudy.db"))
+    stages = StageStore(engine)
+    nodes = [f"n{i}" for i in range(1, 10)]
+    with engine.begin() as connection:
+        at = dict.fromkeys(("fault_at", "detected_at", "decided_at"), 1.0)
+        connection.execute(insert(tables.recovery).values(kind="validate", plan={}, status="succeeded", **at))
+    for i, name in enumerate(nodes[:8]):
+        usual = stages.median(StageName.NETWORK, nodes)
+        assert usual is None, "fewer than eight have no distribution"
+        verdict = judge(run_mesh([name, *(nodes[(i + more) % 8] for more in (1, 2))]), 0.95, usual)
+        assert verdict.value is not None
+        passed = StageResult(StageName.NETWORK, StageStatus.PASSED, verdict.value, verdict.mark, 1.0)
+        stages.record(1, name, [passed], 1.0)
+    usual = stages.median(StageName.NETWORK, nodes)
+    assert usual is not None
+    assert usual == pytest.approx(USUAL_BYTES_PER_SECOND / 1e9, rel=0.2)
+    verdict = judge(run_mesh(["n9", "n1", "n2"], slow=slow), 0.95, usual)
+    engine.dispose()
+    assert verdict.value is not None
+    assert verdict.slow == ((slow,) if slow else ())
+    assert (verdict.value < verdict.mark) is bool(slow)
+    assert verdict.mark == pytest.approx(0.95 * usual, rel=0.2)
+
+
+def test_a_peer_that_is_throttled_to_half_does_not_fail_the_node_beside_the_fleets_median() -> None:
+    verdict = judge(run_mesh(["n1", "n2", "n3"], slow="n2"), 0.95, USUAL_BYTES_PER_SECOND / 1e9)
+    assert verdict.slow == ("n2",)
+    assert verdict.value is not None
+    assert verdict.value >= verdict.mark
 
 
 def test_peers_that_never_come_are_left_out_and_none_at_all_is_no_test() -> None:
