@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import builders as b
 from understudy_agent.parallelism import Parallelism, parallelism_of, traffic
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.placement import Layout, Placement, place
+from understudy_controlplane.decide.placement import Layout, Placement, layout_of, place, sizes_of_replicas
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
@@ -74,6 +77,38 @@ def test_a_rank_exchanges_most_with_its_tensor_group_and_nothing_with_strangers(
     assert traffic(range(1), 7, Parallelism(tensor=2)).keys() == {1, 6}, "sizes that do not fit: data parallel"
     assert traffic(range(1), 4, Parallelism(expert=2)) == {1: 35.0, 3: 5.0}
     assert traffic(range(1), 1, Parallelism()) == {}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "sizes"),
+    [
+        ([0, 0, 1, 1, 0, 0, 1, 1], Parallelism(tensor=2, pipeline=2)),
+        ([0, 1, 2, 3], Parallelism()),
+        ([0, 1, 0, 1], Parallelism(pipeline=2)),
+        ([0, 0, 0, 0, 1, 1, 1, 1], Parallelism(tensor=4)),
+        ([0, 0, 0, 0], Parallelism()),
+        ([0, 0, 1, -1], Parallelism()),
+        ([1, 1, 0, 0], Parallelism()),
+        ([0, 0, 1, 1, 0, 0], Parallelism()),
+        ([], Parallelism()),
+    ],
+)
+def test_what_ranks_report_through_the_hook_shows_their_groups(replicas: list[int], sizes: Parallelism) -> None:
+    """One replica, an unknown rank, and another order of ranks show nothing."""
+    assert sizes_of_replicas(replicas) == sizes
+
+
+def test_the_groups_that_the_hook_reports_count_where_neither_comment_nor_launcher_names_sizes() -> None:
+    table = b.step_table([[0.1]] * 4)
+    table = replace(table, replicas=np.array([0, 0, 1, 1]))
+
+    def sizes(comment: str) -> Parallelism:
+        job = b.job(comment=comment)
+        return layout_of(b.snapshot(jobs=[job], tables={job.key: table}), job).sizes
+
+    assert sizes("understudy") == Parallelism(tensor=2)
+    assert sizes("understudy block=2") == Parallelism(tensor=2, block=2)
+    assert sizes("understudy tp=4") == Parallelism(tensor=4)
 
 
 def test_a_gang_gets_the_spare_of_its_rack_and_the_decision_shows_what_others_would_have_cost() -> None:

@@ -8,7 +8,7 @@ distribution of ranks over seats (`understudy_agent.parallelism`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -111,8 +111,25 @@ def layout_of(snapshot: Snapshot, job: Job) -> Layout:
     if not each and first is not None and first.slurm is not None:
         each = gpus_of_gres(first.slurm.gres)
     world = len(table.nodes) if table is not None and by_rank == seats else len(seats) * max(1, each)
-    sizes = group_sizes(job.slurm.comment, gang.state.group_sizes if gang is not None else "")
-    return Layout(seats, world, parallelism_of(sizes.split()) or DATA_PARALLEL)
+    words = group_sizes(job.slurm.comment, gang.state.group_sizes if gang is not None else "")
+    sizes = parallelism_of(words.split()) or DATA_PARALLEL
+    if table is not None and replace(sizes, block=1) == DATA_PARALLEL:
+        sizes = replace(sizes_of_replicas(table.replicas.tolist()), block=sizes.block)
+    return Layout(seats, world, sizes)
+
+
+def sizes_of_replicas(replicas: Sequence[int]) -> Parallelism:
+    """Of the data-parallel rank that each rank reports through the hook. Ranks of the same one that follow each other
+    count as a tensor group, and those that come later as further stages of a pipeline. Data parallel where one is not
+    known, where there is a single replica, or in another order of ranks.
+    """
+    world, count = len(replicas), len(set(replicas))
+    if count < 2 or min(replicas) < 0:
+        return DATA_PARALLEL
+    together = next(rank for rank, one in enumerate(replicas) if one != replicas[0])
+    if world % (together * count) or any(one != rank // together % count for rank, one in enumerate(replicas)):
+        return DATA_PARALLEL
+    return Parallelism(tensor=together, pipeline=world // (together * count))
 
 
 def place(
