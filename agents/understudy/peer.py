@@ -138,7 +138,7 @@ class PeerState:
         """Whether every rank begins to save: not while the last save is not whole, nor where a rank has no keeper, or
         saw NaN or a jump in its loss. Call it on every rank after the same step; training continues with `step`.
         """
-        handover = self._handover
+        begun, handover = time.perf_counter(), self._handover
         state = ABSENT if handover is None else handover.state
         if self._monitor.has_anomaly:
             warn_once("peer anomaly", "the loss of this rank is NaN or has jumped: the gang saves nothing in memory")
@@ -153,7 +153,8 @@ class PeerState:
         attempt = _attempt()
         self._last = (attempt["restart_count"], attempt["launch"], int(step))
         place = {"rank": dist.get_rank(self._group), "world_size": dist.get_world_size(self._group)}
-        handover.begin(self._state(), {"save": self._last, "whole": self._whole, **place}, self._has_buddy)
+        task = {"save": self._last, "whole": self._whole, **place}
+        handover.begin(self._state(), task, self._has_buddy, begun)
         return True
 
     def wait(self, timeout_seconds: float = 2 * SECOND_PLACE_SECONDS) -> bool:
@@ -304,8 +305,10 @@ class _Handover:
     def state(self) -> int:
         return self._state
 
-    def begin(self, state: dict[str, Any], task: dict[str, Any], has_buddy: bool) -> None:
-        """Copies the state; what follows holds nothing up. A fault here is no reason to end the training."""
+    def begin(self, state: dict[str, Any], task: dict[str, Any], has_buddy: bool, begun: float) -> None:
+        """Copies the state; what follows holds nothing up. A fault here is no reason to end the training. `begun` is
+        since when the training waits.
+        """
         self._set(BUSY)
         self.kept = None
         try:
@@ -314,6 +317,7 @@ class _Handover:
             warn_once("peer copy", "the state cannot be copied, and is not saved in memory: %r", error)
             self._set(FAILED)
         else:
+            task["blocked_seconds"] = round(time.perf_counter() - begun, 6)
             self._tasks.put({**task, "length": length, "has_buddy": has_buddy})
 
     def stop(self) -> None:

@@ -55,6 +55,8 @@ DISKS_PER_NODE_MAX = 16
 VERSIONS_PER_NODE_MAX = 16
 RANKS_PER_NODE_MAX = 256
 KEEPER_JOBS_MAX = 64
+KEEPER_SAVES_MAX = 128
+KEPT_RANKS_MAX = 1024
 FILES_PER_SHARD_MAX = 256
 TEXT_CHARACTERS_MAX = 2048
 COLLECTIVE_CHARACTERS_MAX = 64
@@ -711,6 +713,22 @@ class KeptJob(msgspec.Struct, frozen=True):
     user_id: UserId  # of these processes, from the kernel
 
 
+class KeptSave(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node's keeper holds of one save of a job in memory."""
+
+    job_id: Count
+    user_id: UserId
+    restart_count: Count
+    launch: Count
+    step: Step  # training continues with this step after a restore
+    world_size: WorldSize
+    ranks: Annotated[list[Count], Meta(max_length=KEPT_RANKS_MAX)]  # whose parts are here
+    size_bytes: Size
+    at: float  # of the newest part
+    restored: Count = 0  # attempts that went on from it, as far as this keeper knows
+    blocked_seconds: Duration | None = None  # by which the training of a rank of this node was held up
+
+
 class Keeper(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the node's keeper holds. Counts are since its start."""
 
@@ -721,6 +739,7 @@ class Keeper(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_sent: Size = 0  # to ranks and other keepers
     refused: Size = 0  # parts
     jobs: Annotated[list[KeptJob], Meta(max_length=KEEPER_JOBS_MAX)] = []
+    saves: Annotated[list[KeptSave], Meta(max_length=KEEPER_SAVES_MAX)] = []
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -368,6 +368,19 @@ class CheckpointInterval(msgspec.Struct, frozen=True):
     tiers: list[TierInterval] = []  # nearest first, where it saves on several
 
 
+class SaveOnNodes(msgspec.Struct, frozen=True):
+    """A save in the memory of a job's nodes."""
+
+    attempt: str
+    step: int
+    at: float
+    world_size: int
+    ranks: int  # whose parts are held
+    nodes: int  # that hold parts
+    places: int  # nodes that have each part, of the part that the fewest have
+    against: str  # why no gang goes on from it; empty: nothing
+
+
 class CheckpointExplanation(msgspec.Struct, frozen=True):
     """Where an attempt that begins now would continue: restore, fresh or unknown; and what was passed over."""
 
@@ -379,6 +392,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     checkpoints: tuple[JudgedCheckpoint, ...]  # furthest first
     interval: CheckpointInterval | None = None
     ranks: int | None = None  # for which it is answered
+    in_memory: tuple[SaveOnNodes, ...] = ()  # newest first
 
 
 class DrillDecision(msgspec.Struct, frozen=True):

@@ -15,7 +15,17 @@ from tests.new_database import new_database
 from tests.recover.rehearsal import VirtualClock
 from tests.tokens import bearer, with_tokens
 from understudy.save_steps import SaveSteps
-from understudy_agent.wire import CheckpointShard, Fact, Layout, OrderState, RankStarted, RankWindow, SavesFollowed
+from understudy_agent.wire import (
+    CheckpointShard,
+    Fact,
+    Keeper,
+    KeptSave,
+    Layout,
+    OrderState,
+    RankStarted,
+    RankWindow,
+    SavesFollowed,
+)
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.simulate.slurm import VirtualSlurm
@@ -147,3 +157,23 @@ def test_what_checkpoints_cost_is_shown_and_the_best_interval_is_ordered(site: S
     ordered = site.request()
     assert (ordered["verb"], ordered["by"], ordered["status"]) == ("save-job", "understudy", "done")
     assert "from now on instead of 500 steps" in ordered["reason"]
+
+
+def test_saves_in_the_memory_of_its_nodes_are_shown_with_their_interval(site: Site) -> None:
+    for step in (100, 200, 300):
+        site.fake.advance(600)
+        saved(site, step)
+    shown = site.app.get("/v1/explain/checkpoints/1", headers=bearer(Role.VIEWER)).json()
+    assert (shown["in_memory"], shown["interval"]["tiers"]) == ([], [])
+    for rank in range(2):
+        keeps = [KeptSave(1, USER, 0, 0, 310, 2, [0, 1], 8, site.fake.now, blocked_seconds=0.1)]
+        keeper = Keeper(8, 1 << 20, saves=keeps)
+        assert site.plane.telemetry.receive(b.report(f"n{rank + 1}", keeper=keeper), site.fake.now) == []
+    site.plane.loop.tick()
+    shown = site.app.get("/v1/explain/checkpoints/1", headers=bearer(Role.VIEWER)).json()
+    [save] = shown["in_memory"]
+    assert (save["step"], save["places"], save["against"], shown["step"]) == (310, 2, "", 300)
+    assert [one["tier"] for one in shown["interval"]["tiers"]] == ["peer", "shared"]
+    assert shown["interval"]["cost_seconds"] == 3.0, "of a checkpoint with files"
+    three = site.app.get("/v1/explain/checkpoints/1?ranks=3", headers=bearer(Role.VIEWER)).json()["in_memory"]
+    assert three[0]["against"] == "only 2 ranks can restore it, and this gang has 3"

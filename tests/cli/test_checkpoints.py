@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from click.testing import CliRunner
 
-from understudy_client import CheckpointInterval
-from understudy_client.records import TierInterval
-from understudy_controlplane.cli.checkpoints import checkpoints, interval_lines, tier_lines
+from understudy_client import CheckpointExplanation, CheckpointInterval
+from understudy_client.records import SaveOnNodes, TierInterval
+from understudy_controlplane.cli.checkpoints import checkpoints, explanation_lines, interval_lines, tier_lines
 from understudy_controlplane.cli.scanned_checkpoints import scan
 
 
@@ -58,6 +58,34 @@ def test_what_the_interval_costs_is_shown_beside_the_best_one() -> None:
         "interval now: 30 min, which costs 1,593 GPU-hours (4,780.20 at 3 each) in each hour, on 16384 GPUs",
         "best interval: 13.3 min (Daly: 13.3 min), which would cost 1,138 GPU-hours (3,412.50 at 3 each)",
     ]
+
+
+def test_saves_in_memory_are_shown_before_files_where_they_are_not_behind() -> None:
+    shown = CheckpointExplanation(
+        "restore",
+        40,
+        "/c/40",
+        "",
+        0,
+        (),
+        None,
+        4,
+        (
+            SaveOnNodes("0.0", 57, 86400.0, 4, 3, 2, 0, "the part of rank 3 is not held"),
+            SaveOnNodes("0.0", 54, 86400.0, 4, 4, 2, 2, ""),
+            SaveOnNodes("0.0", 51, 86400.0, 4, 4, 2, 1, ""),
+        ),
+    )
+    lines = [line.partition(", 1970")[0] for line in explanation_lines(7, shown)]
+    assert lines == [
+        "an attempt of job 7 with 4 ranks that begins now restores step 40: /c/40",
+        "before that its ranks look into the memory of its nodes, and go on from step 54 there",
+        "  passed over: step 57, in memory, parts of 3 of 4 ranks on 2 nodes",
+        "  chosen: step 54, in memory, parts of 4 of 4 ranks on 2 nodes, each on 2",
+        "  older: step 51, in memory, parts of 4 of 4 ranks on 2 nodes",
+    ]
+    behind = msgspec.structs.replace(shown, step=60)
+    assert not any("before that" in line for line in explanation_lines(7, behind))
 
 
 def test_each_tier_is_shown_with_its_interval_and_the_failures_that_it_answers() -> None:

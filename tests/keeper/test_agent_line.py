@@ -36,6 +36,17 @@ def test_the_agent_frees_jobs_of_any_user_that_have_ended(keeper: Keeper, tmp_pa
     assert found.jobs == [KeptJob(8, 1000), KeptJob(7, 1001)]
 
 
+def test_the_agent_learns_of_which_saves_which_parts_are_held(keeper: Keeper, tmp_path: Path) -> None:
+    for rank, step in ((0, 6), (1, 6), (2, 9)):
+        holding(b"x" * 10, Key(1000, 7, Save(0, 1, step), rank), keeper.store)
+    keeper.store.note_restored(1000, 7, Save(0, 1, 6), (0, 1))
+    found = exchange(tmp_path / "keeper.sock", ())
+    assert found is not None
+    seen = [(one.job_id, one.user_id, one.launch, one.step, one.ranks, one.restored) for one in found.saves]
+    assert seen == [(7, 1000, 1, 9, [2], 0), (7, 1000, 1, 6, [0, 1], 1)]
+    assert (found.saves[1].world_size, found.saves[1].size_bytes) == (2, 20)
+
+
 def test_without_a_keeper_there_is_nothing_to_report(tmp_path: Path) -> None:
     assert exchange(tmp_path / "no.sock", ()) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.keeper.site import KeeperSite
+from understudy_agent.keeper.agent_line import exchange
+from understudy_controlplane.fleet.saves_in_memory import saves_in_memory
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -136,6 +139,10 @@ def saved(site: KeeperSite, step: int, ranks: int) -> list[list[float]]:
 def test_a_lost_node_costs_the_steps_since_the_last_save_and_two_lost_ones_a_checkpoint(site: KeeperSite) -> None:
     site.start("n1", "n2", "n3", "n4")
     assert [one[0] for one in run(site, ["n1", "n2", "n3"], SAVE_TWICE, 0)] == [None] * 3
+    keepers = {node: exchange(site.keepers.socket(node), ()) for node in ("n1", "n2", "n3")}
+    known = saves_in_memory({node: one for node, one in keepers.items() if one}, 7, os.getuid())
+    assert [(one.step, one.places, one.against) for one in known][:1] == [(9, 2, "")]
+    assert known[0].blocked_seconds is not None
 
     site.kill("n2")  # n4 takes its place
     found = run(site, ["n1", "n4", "n3"], SAVE_AGAIN, 1)

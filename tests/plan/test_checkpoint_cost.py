@@ -58,3 +58,16 @@ def test_a_gang_that_saves_on_several_tiers_has_an_interval_of_each() -> None:
     copied = cost_of([*near, *copies], OF_GANG)
     assert copied.tiers[1].interval >= 4e15 / 2048 / 200e6, "one copy after another"
     assert copied.seconds == 5
+
+
+def test_a_gang_that_also_saves_in_memory_has_an_interval_for_that_and_seldomer_one_for_files() -> None:
+    files = [replace(saved(1000.0 * n, blocked=30), tier=Tier.SHARED) for n in range(5)]
+    in_memory = [replace(saved(10.0 * n, blocked=0.2, write=None), tier=Tier.PEER) for n in range(2)]
+    alone, both = cost_of(files, OF_GANG), cost_of([*files, *in_memory], OF_GANG)
+    assert [(one.tier, one.cost) for one in both.tiers] == [(Tier.PEER, 0.2), (Tier.SHARED, 30)]
+    assert alone.best_seconds is not None
+    assert both.best_seconds is not None
+    assert both.best_seconds == both.tiers[1].interval > 2 * alone.best_seconds, "memory answers most failures"
+    assert (both.seconds, both.write_seconds) == (30, 40), "what due() orders is files"
+    assert cost_of(in_memory, OF_GANG).seconds is None
+    assert report(in_memory, cost_of(in_memory, OF_GANG)) is None

@@ -7,9 +7,10 @@ import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from understudy_agent.keeper.frames import ClosedError, Frames, number
-from understudy_agent.wire import KEEPER_JOBS_MAX, Keeper, KeptJob
+from understudy_agent.wire import KEEPER_JOBS_MAX, KEEPER_SAVES_MAX, Keeper, KeptJob, KeptSave
 
 SECONDS_MAX = 5.0
 
@@ -35,4 +36,23 @@ def exchange(path: Path, ended: Iterable[KeptJob]) -> Keeper | None:
                 raise ConnectionResetError("the keeper closed the connection") from error
     jobs = [KeptJob(int(job_id), int(user_id)) for user_id, job_id in status.get("jobs", ())]
     names = ("bytes_held", "bytes_max", "bytes_taken", "bytes_received", "bytes_sent", "refused")
-    return Keeper(**{name: number(status, name, 2**62) for name in names}, jobs=jobs[:KEEPER_JOBS_MAX])
+    saves = [_save_of(one) for one in status.get("saves", ())]
+    counts = {name: number(status, name, 2**62) for name in names}
+    return Keeper(**counts, jobs=jobs[:KEEPER_JOBS_MAX], saves=saves[:KEEPER_SAVES_MAX])
+
+
+def _save_of(found: dict[str, Any]) -> KeptSave:
+    restart_count, launch, step = found["save"]
+    return KeptSave(
+        found["job_id"],
+        found["user_id"],
+        restart_count,
+        launch,
+        step,
+        found["world_size"],
+        found["ranks"],
+        found["bytes"],
+        found["at"],
+        found["restored"],
+        found["blocked_seconds"],
+    )

@@ -30,6 +30,7 @@ from understudy_agent.keeper.store import Key, NoRoomError, Store
 from understudy_agent.log import fields, log
 
 COPY_SECONDS_MAX = 600
+BLOCKED_SECONDS_MAX = 86_400.0
 WARDS_MAX = 4
 """That one connection follows: a node copies from one other as a rule."""
 WARD_RANKS_MAX = 256
@@ -139,6 +140,7 @@ class Conversation:
             whole = save_of(message, "whole") if message.get("whole") is not None else None
             self._store.begin_attempt(key.user_id, key.job_id, key.save.attempt)
             part = self._store.reserve(key, world_size, length, text(message, "checksum"), whole)
+            part.blocked_seconds = _seconds(message.get("blocked_seconds"))
             try:
                 with memoryview(part.content) as content:
                     _copy(descriptor, content)
@@ -184,7 +186,12 @@ class Conversation:
             "bytes_sent": counts.bytes_sent,
             "refused": counts.refused,
             "jobs": [list(job) for job in self._store.jobs()],
+            "saves": self._store.saves(),
         }
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value <= BLOCKED_SECONDS_MAX else None
 
 
 def _check_memory(descriptor: int, length: int) -> None:

@@ -62,6 +62,10 @@ class Part:
     restored_by: set[tuple[int, int]] = field(default_factory=set)
     """Attempts of the job that went on from its save."""
     used_at: float = 0.0
+    taken_at: float = 0.0
+    """Since the epoch."""
+    blocked_seconds: float | None = None
+    """By which its rank's training was held up; None: not known, as of a copy."""
     readers: int = 1
     """And the thread that fills it."""
 
@@ -123,7 +127,7 @@ class Store:
     def finish(self, part: Part, places: int = 1) -> bool:
         """All bytes are here. Whether it is held: its job may be over meanwhile."""
         with self._lock:
-            part.is_whole, part.places, part.used_at = True, places, self._now()
+            part.is_whole, part.places, part.used_at, part.taken_at = True, places, self._now(), time.time()
             self._release(part)
             self._news.notify_all()
             return part.key in self._parts
@@ -150,6 +154,15 @@ class Store:
             if part is not None:
                 with self._lock:
                     self._release(part)
+
+    def saves(self) -> list[dict[str, object]]:
+        """What is held of each save, in the order of jobs, newest first."""
+        parts: dict[tuple[int, int, Save], list[Part]] = {}
+        with self._lock:
+            for part in self._parts.values():
+                if part.is_whole:
+                    parts.setdefault((part.key.user_id, part.key.job_id, part.key.save), []).append(part)
+            return [_described_save(of_save, parts[of_save]) for of_save in sorted(parts, reverse=True)]
 
     def parts_of(self, user_id: int, job_id: int) -> list[Part]:
         with self._lock:
@@ -274,3 +287,19 @@ class Store:
         if part in self._leaving and not part.readers:
             self._leaving.discard(part)
             self._count(part, -part.length)
+
+
+def _described_save(of_save: tuple[int, int, Save], parts: list[Part]) -> dict[str, object]:
+    user_id, job_id, save = of_save
+    blocked = [one.blocked_seconds for one in parts if one.blocked_seconds is not None]
+    return {
+        "user_id": user_id,
+        "job_id": job_id,
+        "save": list(save),
+        "world_size": parts[0].world_size,
+        "ranks": sorted(one.key.rank for one in parts),
+        "bytes": sum(one.length for one in parts),
+        "at": max(one.taken_at for one in parts),
+        "restored": max(len(one.restored_by) for one in parts),
+        "blocked_seconds": max(blocked, default=None),
+    }

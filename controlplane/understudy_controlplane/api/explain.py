@@ -23,13 +23,14 @@ from understudy_controlplane.api.records import (
 )
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
+from understudy_controlplane.decide.restore_point import other_size
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
 from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of, report
 from understudy_controlplane.recover.restore import RestorePoints
-from understudy_controlplane.recover.saves import fleet_rate
+from understudy_controlplane.recover.saves import fleet_rate, in_memory, measured
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.fleet import FleetStore
@@ -90,6 +91,19 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
+class SaveOnNodes(msgspec.Struct, frozen=True):
+    """A save in the memory of the job's nodes, as their keepers report it. Its ranks choose among them themselves."""
+
+    attempt: str
+    step: int
+    at: float
+    world_size: int
+    ranks: int  # whose parts are held
+    nodes: int  # that hold parts
+    places: int  # nodes that have each part, of the part that the fewest have; 0: one is not held
+    against: str  # why no gang goes on from it; empty: nothing
+
+
 class TierInterval(msgspec.Struct, frozen=True):
     """How often to save on a tier, by the failures after which it is the nearest one that is left."""
 
@@ -132,6 +146,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     checkpoints: list[JudgedCheckpoint]  # furthest first, at most 100
     interval: CheckpointInterval | None  # null: the job does not run, or no checkpoint of it was measured
     ranks: int | None  # for which it is answered: the size of its last gang, unless the request names one
+    in_memory: list[SaveOnNodes]  # newest first
 
 
 def explain_router(deps: ReadDependencies) -> APIRouter:
@@ -190,7 +205,28 @@ def explain_checkpoints(
         ],
         _interval(deps, known),
         ranks or None,
+        _in_memory(deps, known, ranks),
     )
+
+
+def _in_memory(deps: ReadDependencies, known: KnownJob, ranks: int) -> list[SaveOnNodes]:
+    snapshot = deps.pulse.snapshot
+    job = snapshot.jobs.get(known.key) if snapshot is not None else None
+    if snapshot is None or job is None:
+        return []
+    return [
+        SaveOnNodes(
+            str(one.attempt),
+            one.step,
+            one.at,
+            one.world_size,
+            one.ranks,
+            one.nodes,
+            one.places,
+            one.against or other_size(one.world_size, ranks),
+        )
+        for one in in_memory(job, snapshot)
+    ]
 
 
 def _interval(deps: ReadDependencies, known: KnownJob) -> CheckpointInterval | None:
@@ -198,7 +234,7 @@ def _interval(deps: ReadDependencies, known: KnownJob) -> CheckpointInterval | N
     job = snapshot.jobs.get(known.key) if snapshot is not None else None
     if snapshot is None or job is None or not job.slurm.nodes:
         return None
-    newest = CheckpointStore(deps.engine).measured(known.key)
+    newest = measured(job, snapshot, CheckpointStore(deps.engine))
     policy = deps.current.config.checkpoints
     rate, counts = fleet_rate(ReportStore(deps.engine), len(snapshot.nodes), snapshot.now)
     cost = cost_of(newest, Exposure(rate, len(job.slurm.nodes), counts, policy.copy_megabytes_per_second * 1e6))

@@ -119,6 +119,7 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         yield f"an attempt of job {job_id}{of} that begins now starts from the beginning: nothing was ever saved"
     else:
         yield f"an attempt of job {job_id}{of} that begins now stops and asks: {explained.why}"
+    yield from memory_lines(explained)
     for one in explained.checkpoints:
         chosen = explained.answer == "restore" and (one.step, one.path) == (explained.step, explained.path)
         state = "chosen" if chosen else "passed over" if one.against else "older"
@@ -139,6 +140,19 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
     if explained.interval is not None:
         yield from interval_lines(explained.interval)
         yield from tier_lines(explained.interval)
+
+
+def memory_lines(explained: CheckpointExplanation) -> Iterator[str]:
+    """A gang goes on from memory first, where that is not behind the checkpoint."""
+    chosen = next((one for one in explained.in_memory if not one.against and one.step >= (explained.step or 0)), None)
+    if chosen is not None:
+        yield f"before that its ranks look into the memory of its nodes, and go on from step {chosen.step} there"
+    for one in explained.in_memory:
+        state = "chosen" if one is chosen else "passed over" if one.against else "older"
+        held = f"parts of {one.ranks} of {counted(one.world_size, 'rank')} on {counted(one.nodes, 'node')}"
+        held += f", each on {one.places}" if one.places > 1 else ""
+        against = f": {one.against}" if one.against else ""
+        yield f"  {state}: step {one.step}, in memory, {held}, {date(one.at)}{against}"
 
 
 def interval_lines(found: CheckpointInterval) -> Iterator[str]:

@@ -84,16 +84,16 @@ def _not_to_restore(checkpoint: Checkpoint, known: Catalogue, attempt: tuple[Job
     return (
         _gone(checkpoint)
         or struck_off(checkpoint, known.restores, attempt)
-        or other_size(checkpoint, ranks)
+        or other_size(checkpoint.ranks, ranks)
         or (UNSEEN if checkpoint.path in known.unseen else "")
     )
 
 
-def other_size(checkpoint: Checkpoint, ranks: int) -> str:
-    """Why a gang of so many ranks cannot restore it; empty: it can, or the gang's size or the layout is not known."""
-    if not ranks or not checkpoint.ranks or checkpoint.ranks == ranks:
+def other_size(needed: int, ranks: int) -> str:
+    """Why a gang of so many ranks cannot restore what `needed` can; empty: it can, or a number is not known."""
+    if not ranks or not needed or needed == ranks:
         return ""
-    return f"only {counted(checkpoint.ranks, 'rank')} can restore it, and this gang has {ranks}"
+    return f"only {counted(needed, 'rank')} can restore it, and this gang has {ranks}"
 
 
 def _gone(checkpoint: Checkpoint) -> str:

@@ -41,17 +41,21 @@ class Exposure:
 
 
 def cost_of(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> SaveCost:
-    """Of the median of the newest: a single slow one says little. On several tiers, what the nearest one costs."""
+    """Of the median of the newest: a single slow one says little. On several tiers, what the nearest one with files
+    costs.
+    """
     of_tiers = _of_tiers(newest, exposure)
     found = cadences(of_tiers, class_rates(exposure.rate, exposure.counts, exposure.nodes))
-    base = found[0].tier if len(found) > 1 else None
-    own = [one for one in newest if not one.is_copy and (base is None or _counts_as(one) is base)]
+    of_files = [one for one in found if one.tier is not Tier.PEER]  # what is saved in memory, the training says itself
+    base = of_files[0].tier if len(found) > 1 and of_files else None
+    of_training = [one for one in newest if not one.is_copy and one.tier is not Tier.PEER]
+    own = [one for one in of_training if base is None or _counts_as(one) is base]
     blocked = [one.blocked_seconds for one in own if one.blocked_seconds]
     written = [one.write_seconds for one in own if one.write_seconds]
     write, mtbf = median(written) if written else 0.0, exposure.rate.mtbf(exposure.nodes)
     seconds = median(blocked) if blocked else write or None
     if base is not None:
-        return SaveCost(seconds, write, mtbf, found[0].interval, bool(blocked), tuple(found))
+        return SaveCost(seconds, write, mtbf, of_files[0].interval, bool(blocked), tuple(found))
     return SaveCost(seconds, write, mtbf, best_interval(seconds, mtbf) if seconds else None, bool(blocked))
 
 
@@ -77,7 +81,8 @@ def _counts_as(one: MeasuredCheckpoint) -> Tier:
 
 
 def report(newest: Sequence[MeasuredCheckpoint], cost: SaveCost) -> IntervalReport | None:
-    """`newest`: newest first. None: no checkpoint was measured."""
+    """`newest`: newest first. None: no checkpoint with files was measured."""
+    newest = [one for one in newest if one.tier is not Tier.PEER]
     if not cost.seconds or cost.best_seconds is None or not newest:
         return None
     best, gpus, today = cost.best_seconds, newest[0].world_size, interval_of(newest)

@@ -186,7 +186,7 @@ class RestorePoints:
         if decision.answer is RestoreAnswer.UNKNOWN:
             return not 0 < before < ranks
         named = (one for one in known.complete if (one.step, one.path) == (decision.step, decision.path))
-        return not any(restore_point.other_size(one, ranks) for one in named)
+        return not any(restore_point.other_size(one.ranks, ranks) for one in named)
 
     def note_run(self, job: KnownJob, run: TrainingRun) -> None:
         """A rank reports to which run its job belongs, before its first question is answered."""

@@ -11,7 +11,8 @@ from understudy_agent.wire import OrderState, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.save_steps import wanted
-from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.job import Job, JobKey, MeasuredCheckpoint
+from understudy_controlplane.fleet.saves_in_memory import SaveInMemory, saves_in_memory
 from understudy_controlplane.fleet.saving import FailureClass, SaveCause, SaveCost, SaveRequest, SavingGang, SettledSave
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.meters import Meters
@@ -98,10 +99,27 @@ class Saves:
         copy_rate = self._current.config.checkpoints.copy_megabytes_per_second * 1e6
         self._costs = {
             job.key: cost_of(
-                self._checkpoints.measured(job.key), Exposure(rate, len(job.slurm.nodes), counts, copy_rate)
+                measured(job, snapshot, self._checkpoints), Exposure(rate, len(job.slurm.nodes), counts, copy_rate)
             )
             for job in jobs
         }
+
+
+def in_memory(job: Job, snapshot: Snapshot) -> list[SaveInMemory]:
+    """What a gang on the job's nodes has in their memory, newest first; where it has no nodes: on all."""
+    names = job.slurm.nodes or snapshot.nodes
+    views = [snapshot.nodes[name] for name in names if name in snapshot.nodes]
+    keepers = {one.name: one.keeper for one in views if one.keeper is not None}
+    return saves_in_memory(keepers, job.key.job_id, job.slurm.user_id)
+
+
+def measured(job: Job, snapshot: Snapshot, checkpoints: CheckpointStore) -> list[MeasuredCheckpoint]:
+    """What the newest ones cost, those in memory too."""
+    saves = [
+        MeasuredCheckpoint(one.attempt, one.step, one.at, one.world_size, one.blocked_seconds, None, Tier.PEER)
+        for one in in_memory(job, snapshot)
+    ]
+    return [*checkpoints.measured(job.key), *saves]
 
 
 def object_interval(
@@ -109,7 +127,8 @@ def object_interval(
 ) -> float:
     """The best one of a job's checkpoints in an object store, in seconds; 0: it is not known."""
     rate, counts = fleet_rate(reports, len(snapshot.nodes), snapshot.now)
-    cost = cost_of(checkpoints.measured(job.key), Exposure(rate, len(job.slurm.nodes), counts, copy_rate))
+    newest = measured(job, snapshot, checkpoints)
+    cost = cost_of(newest, Exposure(rate, len(job.slurm.nodes), counts, copy_rate))
     return next((one.interval for one in cost.tiers if one.tier is Tier.OBJECT), 0.0)
 
 
