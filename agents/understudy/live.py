@@ -13,14 +13,19 @@ def train():
 restartable(train)
 
 A rank that is new gets the state of one that has kept it, over the process group. It is for replicated data
-parallelism (DDP), where every rank has all of the state. Tried with gloo; written for NCCL, and not tried there.
+parallelism: where every rank has all of the state (DDP), or each shard is on several ranks (HSDP: FSDP within a
+replica). There the model is made with the new gang's groups, and restore() is given it:
+
+        start = live.restore(load, shard=mesh["shard"].get_local_rank(), model=model, optimizer=optimizer)
+
+Tried with gloo; written for NCCL, and not tried there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +51,7 @@ class LiveState:
     def __init__(self, **parts: Any) -> None:
         self._parts = parts
         self._step = NONE
+        self._shard = 0
         self._restored = (NONE, 0)
         """Step from which the last gangs went on, and how many of them."""
 
@@ -58,18 +64,28 @@ class LiveState:
         yield
         self._step = int(step)
 
-    def restore(self, load: Callable[[], int], trust: bool = True, group: Any = None) -> int:
+    def restore(
+        self, load: Callable[[], int], trust: bool = True, group: Any = None, shard: int = 0, **parts: Any
+    ) -> int:
         """The step with which all ranks of the group continue. Call it on every rank, before the model is wrapped.
 
         Of the ranks that have kept the state, those that are furthest give it to the others. `load`, called on every
         rank, restores a checkpoint and returns its step: where no rank has kept the state, where the last two gangs
         have gone on from the same one, and where a rank does not `trust` it, as after NaN in the loss.
+
+        Where the state is sharded, `shard` is the number of this rank's part: ranks that have the same number have the
+        same state. It goes on where each part is left on a rank, all of the same step. `parts` are those of this gang,
+        in place of those before.
         """
+        if shard != self._shard:  # it has another place now
+            self._step, self._shard = NONE, shard
+        before = self._state() if parts and self._step != NONE else {}
+        self._parts = parts or self._parts
         kept, count = self._step, self._restored[1] if self._restored[0] == self._step else 0
-        states = _gather((kept, count, int(trust)), group)
-        newest = max(state[0] for state in states)
+        states = _gather((kept, count, int(trust), shard), group)
+        newest = newest_whole([(state[0], state[3]) for state in states])
         times = max((state[1] for state in states if state[0] == newest), default=0)
-        why = "" if newest != NONE else "no rank has kept it"
+        why = "" if newest != NONE else "no rank has kept it, or not all of it is left"
         if newest != NONE and not all(state[2] for state in states):
             why = "a rank does not trust it"
         elif newest != NONE and times >= SAME_STEP_MAX:
@@ -80,18 +96,34 @@ class LiveState:
             self._step = NONE
             self._step = int(load())
             return self._step
-        self._give_and_take([state[0] for state in states], newest, group)
+        if before and kept == newest:
+            self._take_over(before)
+        for one in sorted({state[3] for state in states}):
+            has = {rank: state[0] == newest for rank, state in enumerate(states) if state[3] == one}
+            self._give_and_take(has, newest, group)
         self._step, self._restored = newest, (newest, times + 1)
         for part in self._parts.values():
             if hasattr(part, "zero_grad"):
                 part.zero_grad()  # half of a gradient may be left
         return newest
 
-    def _give_and_take(self, steps: Sequence[int], newest: int, group: Any) -> None:
-        """Each rank without it gets it from another one, as far as there are enough."""
-        holders = [rank for rank, step in enumerate(steps) if step == newest]
+    def _take_over(self, before: dict[str, Any]) -> None:
+        """What this process has kept, into the parts that were made since."""
+        file = io.BytesIO()
+        pickler = StatePickler(file)
+        pickler.dump(before)
+        unpickler = StateUnpickler(io.BytesIO(file.getvalue()), _meshes(self._state()))
+        state = unpickler.load()
+        for new, old in zip(unpickler.tensors, pickler.tensors):
+            new.copy_(old)
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+
+    def _give_and_take(self, has: Mapping[int, bool], newest: int, group: Any) -> None:
+        """Of ranks with the same state, each without it gets it from another one, as far as there are enough."""
+        holders = [rank for rank, kept in has.items() if kept]
         own = dist.get_rank(group)
-        for number, rank in enumerate(rank for rank, step in enumerate(steps) if step != newest):
+        for number, rank in enumerate(rank for rank, kept in has.items() if not kept):
             source = holders[number % len(holders)]
             if own == source:
                 _send(self._state(), rank, group)
@@ -103,6 +135,20 @@ class LiveState:
 
     def _state(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts.items()}
+
+
+def newest_whole(kept: Sequence[tuple[int, int]]) -> int:
+    """Of steps of ranks and the numbers of their parts: the furthest step of which each part is left. NONE: of none."""
+    parts = {part for _, part in kept}
+    steps = {step for step, _ in kept} - {NONE}
+    return max((step for step in steps if {part for at, part in kept if at == step} == parts), default=NONE)
+
+
+def _meshes(state: Any) -> list[Any]:
+    """Of the sharded tensors in it."""
+    pickler = StatePickler(io.BytesIO())
+    pickler.dump(state)
+    return pickler.meshes
 
 
 def _gather(own: Sequence[int], group: Any) -> list[list[int]]:
@@ -137,7 +183,7 @@ def _receive(source: int, own: Any, group: Any) -> Any:
     dist.recv(length, source, group)
     words = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
     dist.recv(words, source, group)
-    unpickler = StateUnpickler(io.BytesIO(words.cpu().numpy().tobytes()))
+    unpickler = StateUnpickler(io.BytesIO(words.cpu().numpy().tobytes()), _meshes(own))
     state = unpickler.load()
     overwrite(state, own)
     for bucket in _buckets(unpickler.tensors):

@@ -82,3 +82,109 @@ def test_new_ranks_get_the_newest_whole_state_of_those_that_are_left(tmp_path: P
     site = TrainingSite(tmp_path)
     site.train(GANG, 4, tmp_path / "no-agent.sock")
     assert len(list(site.checkpoints.iterdir())) == 4
+
+
+HYBRID = """
+import os, sys
+import torch
+import torch.distributed as dist
+from pathlib import Path
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from understudy.live import LiveState
+
+rank, folder, loaded = int(os.environ["RANK"]), Path(sys.argv[1]), []
+NAMES = ("replicate", "shard")
+
+
+def gang(number):
+    store = dist.FileStore(str(folder / f"gang-{number}"), 4)
+    dist.init_process_group("gloo", rank=rank, world_size=4, store=store)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=NAMES)
+    torch.manual_seed(7 + 100 * number)  # what is made again differs, and so is it seen what was restored
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
+    return mesh, model, optimizer
+
+
+def train(live, model, optimizer, first, until):
+    for step in range(first, until):
+        inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(step * 4 + rank))
+        model(inputs).square().sum().backward()
+        with live.update(step + 1):
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+def whole(model, optimizer):
+    states = [one["exp_avg"] for one in optimizer.state.values()]
+    return [one.full_tensor() for one in (*model.state_dict().values(), *states)]
+
+
+def end():
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def load():
+    loaded.append(1)
+    return 3
+
+
+live = LiveState()
+mesh, model, optimizer = gang(0)
+shard = mesh["shard"].get_local_rank()
+assert live.restore(load, shard=shard, model=model, optimizer=optimizer) == 3 and loaded.pop()
+train(live, model, optimizer, 3, 6)
+at_6 = whole(model, optimizer)
+train(live, model, optimizer, 6, 9)
+at_9 = whole(model, optimizer)
+end()
+
+# rank 3 is new: rank 1 has its shard. The model is another one, of another gang
+mesh, model, optimizer = gang(1)
+if rank == 3:
+    live = LiveState()
+assert live.restore(load, shard=shard, model=model, optimizer=optimizer) == 9 and not loaded
+assert all(torch.equal(*both) for both in zip(whole(model, optimizer), at_9, strict=True))
+train(live, model, optimizer, 9, 12)
+at_12 = whole(model, optimizer)
+end()
+
+# the same steps without a fault
+mesh, model, optimizer = gang(2)
+alone = LiveState(model=model, optimizer=optimizer)
+torch.manual_seed(7)
+made = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+for to, origin in zip(model.parameters(), made.parameters(), strict=True):
+    from torch.distributed.tensor import distribute_tensor
+    to.data.copy_(distribute_tensor(origin.data, to.device_mesh, to.placements))
+train(alone, model, optimizer, 3, 12)
+assert all(torch.equal(*both) for both in zip(whole(model, optimizer), at_12, strict=True))
+end()
+
+# both ranks with shard 1 are new: not all of it is left
+mesh, model, optimizer = gang(3)
+if shard == 1:
+    live = LiveState()
+assert live.restore(load, shard=shard, model=model, optimizer=optimizer) == 3 and loaded.pop()
+end()
+(folder / f"done-{rank}").touch()
+"""
+
+
+def test_where_each_shard_is_on_several_ranks_a_new_one_gets_its_own(tmp_path: Path) -> None:
+    """HSDP: the model is sharded within a replica, and made again for the new gang."""
+    site = TrainingSite(tmp_path)
+    site.train(HYBRID, 4, tmp_path / "no-agent.sock")
+    assert len(list(site.checkpoints.glob("done-*"))) == 4
+
+
+def test_ranks_that_stand_at_different_steps_go_on_from_the_newest_of_which_each_part_is_left() -> None:
+    from understudy.live import NONE, newest_whole
+
+    assert newest_whole([(7, 0), (6, 0), (NONE, 0)]) == 7
+    assert newest_whole([(7, 0), (6, 1), (6, 0), (NONE, 1)]) == 6
+    assert newest_whole([(7, 0), (6, 1)]) == NONE
+    assert newest_whole([(NONE, 0)]) == NONE
