@@ -34,11 +34,12 @@ PARTS: dict[str, Callable[[float], Found]] = {
 def main() -> int:
     deadline = time.monotonic() + SECONDS_MAX
     done: list[Part] = []
+    folder = REPOSITORY / "build" / "hardware"
     for name, part in PARTS.items():
         done.append(run_part(name, part, deadline - time.monotonic()))
         sys.stdout.write(f"{name}: {done[-1].outcome}, {done[-1].seconds:.0f} s\n")
-    folder = REPOSITORY / "build" / "hardware"
-    write(folder, done)
+        sys.stdout.flush()
+        write(folder, done)  # what is interrupted loses no part
     sys.stdout.write(f"{folder}/report.md\n")
     return int(any(part.outcome == "failed" for part in done) or all(part.outcome != "done" for part in done))
 

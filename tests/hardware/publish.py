@@ -18,7 +18,7 @@ from tests.hardware.parts import Part
 from tests.hardware.readings import NodeRead
 
 FOLDER = REPOSITORY / "docs" / "hardware"
-LEFT_OUT = ("uuid", "serial")
+UUID = re.compile(rb"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def node_of(parts: Sequence[Part]) -> NodeRead:
@@ -34,11 +34,10 @@ def read_report(text: bytes) -> list[Part]:
 def published(text: bytes) -> list[Part]:
     """The report without what names one GPU of all."""
     for gpu in node_of(read_report(text)).gpus:
-        for name in LEFT_OUT:
-            value = str(gpu.values().get(name) or "")
-            if value:
-                text = text.replace(value.encode(), f"{name}-of-gpu-{gpu.index}".encode())
-    return read_report(text)
+        serial = str(gpu.values().get("serial") or "")
+        if serial:
+            text = text.replace(serial.encode(), b"-")
+    return read_report(UUID.sub(b"GPU-", text))
 
 
 def main(report: str, day: str, machine: str) -> None:
