@@ -14,7 +14,10 @@ NOT_POSSIBLE_HERE = 75
 
 NEED_TORCH = (
     "agent/selfcheck/test_selfcheck.py",
+    "hook/test_compute.py",
     "hook/test_ddp.py",
+    "hook/test_pinned.py",
+    "hook/test_recompute.py",
     "hook/test_state_pickle.py",
     "launch/test_on_a_cluster.py",
 )

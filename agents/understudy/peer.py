@@ -399,7 +399,7 @@ def _copy(state: dict[str, Any], staging: Staging, pin: Pin) -> int:
     pickler.dump(state)
     pickled = file.getbuffer()
     tensors = [as_bytes(one) for one in pickler.tensors]
-    length = LENGTH_BYTES + len(pickled) + sum(one.numel() for one in tensors)
+    length: int = LENGTH_BYTES + len(pickled) + sum(one.numel() for one in tensors)
     content = staging.make_room(length)
     on_gpu = any(one.is_cuda for one in tensors)
     if on_gpu:

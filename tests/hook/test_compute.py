@@ -16,6 +16,7 @@ from understudy import Monitor
 from understudy.compute import EVERY_MIN, REPEATS, GpuTimes, watch_compute
 from understudy_agent.config import Config
 from understudy_agent.wire import ComputeTestOrder
+from understudy_controlplane.decide.compute_tests import MULTIPLICATIONS
 
 pytestmark = pytest.mark.integration
 
@@ -84,6 +85,10 @@ def test_it_runs_after_the_first_step_and_after_one_that_the_control_plane_choos
             break
     plane.wait_for(lambda plane: chosen in measured(plane))
     assert set(measured(plane)) == {17, chosen}, "an order to another user's ranks does not reach this one"
+
+
+def test_the_control_plane_counts_as_many_multiplications() -> None:
+    assert MULTIPLICATIONS == REPEATS
 
 
 def test_without_an_agent_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
