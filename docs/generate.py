@@ -616,23 +616,31 @@ taken last as a spare ([ADR 19](adr/0019-slow-ranks-suspect-checkpoints-and-lemo
 """
 
 
+H100 = "hardware/h100-80gb-hbm3-580.159.04.md"
+
 READ_FROM = {
-    "NVML": ("`nvml.h` of R580, `nvidia-ml-py` 13.615, open kernel modules 595; shapes of an H100", "no"),
+    "NVML": (
+        "`nvml.h` of R580, `nvidia-ml-py` 13.615, open kernel modules 595; shapes of an H100",
+        f"values of a healthy H100 ([report]({H100})); no fault",
+    ),
     "kernel log": ("the source that [each row](xid-policy.md) names", "no"),
     "fabric port": ("the drivers mlx5 and EFA of Linux 6.12", "no"),
     "host": ("files of Linux 6.12: `/proc`, EDAC, cgroups", "disks, clock and pressure: on machines without GPUs"),
     "agent": ("the agent's own reports", "yes, on machines without GPUs"),
-    "rank": ("the hook's own reports", "on processors only; steps of two real jobs ([stragglers](straggler.md))"),
+    "rank": (
+        "the hook's own reports",
+        f"on processors; steps of two real jobs ([stragglers](straggler.md)); what it costs on [an H100]({H100})",
+    ),
 }
 """Where a signal is read → where its form is taken from, and whether it was tried on hardware."""
 
 
-READINGS_INTRODUCTION = """\
+READINGS_INTRODUCTION = f"""\
 ## Readings of NVML
 What the agent reads of each GPU, as the fake NVML of the tests answers it for V100, A100, H100, H200, B200, GB200 and
 L40S, and for an H100 with one driver each of R525, R535, R550, R570, R580 and R590. What a kind of GPU or a driver does
-not answer is unknown, and has no consequence. The fake follows NVIDIA's documents: **no reading was compared with a
-real GPU yet**. `make hardware` does that, where there is one.
+not answer is unknown, and has no consequence. The fake follows NVIDIA's documents. `make hardware` compares each
+reading with a real GPU: [an H100 without NVLink]({H100}) answers as the fake one; no other was compared yet.
 """
 
 UNITS = {
