@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from tests import builders as b
 from tests.api.test_routes import play, record, shard
 from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, secret
-from understudy_agent.wire import Gpu
+from understudy_agent.wire import Gpu, Tier
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
@@ -39,7 +40,10 @@ def played(directory: Path, **config: Any) -> Rehearsal:
     add_tokens(rehearsal.control_plane.engine, ["n1"])
     rehearsal.gpus |= {name: [_gpu(index) for index in range(8)] for name in ("n1", "n2", "n3", "n4")}
     play(rehearsal, attempt=0, first=0, last=29)
-    record(rehearsal, *(shard(rank, 20) for rank in range(4)), *(shard(rank, 24) for rank in range(2)))
+    now = rehearsal.clock.now()
+    measured = {"at": now, "blocked_seconds": 2.0, "write_seconds": 9.0, "tier": Tier.SHARED}
+    shards = (*(shard(rank, 20) for rank in range(4)), *(shard(rank, 24) for rank in range(2)))
+    record(rehearsal, *(msgspec.structs.replace(one, **measured) for one in shards))
     rehearsal.run(3)
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))

@@ -181,7 +181,7 @@ def test_every_action_of_a_page_is_a_route_of_the_api(rehearsal: Rehearsal, oper
     found = {one for page in pages for one in button.findall(operator.get(f"/dashboard{page}").text)}
     paths = {re.sub(r"\d+", "1", path) for path, _ in found}
     assert {"v1/tickets/1/ack", "v1/tickets/1/close", "v1/nodes/n1/burn-in", "v1/nodes/n1/retire"} <= paths
-    assert {"v1/spares/n1/add", "v1/jobs/1/move"} <= paths
+    assert {"v1/spares/n1/add", "v1/jobs/1/move", "v1/jobs/1/save"} <= paths
     for path, more in found:
         body = {**json.loads(html.unescape(more) or "{}"), "reason": "a dry run", "dry_run": True}
         answer = operator.post(f"/{path}", json=body)
@@ -314,6 +314,14 @@ def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient)
     page = viewer.get("/dashboard/jobs/1").text
     assert 'class="heat"' in page
     assert "from step <b>20</b>" in page
+    checkpoints = page.partition('id="restore"')[2].partition("</section>")[0]
+    cells = "".join(rf"<td[^>]*>({one})</td>" for one in (r"\d+", ".*?", "[^<]*", "[^<]*", "[^<]*"))
+    ((step, _, lies_on, read_back, against),) = re.findall(f"<tr>{cells}</tr>", checkpoints)
+    assert (step, lies_on, read_back, against) == ("20", "shared file system", "not yet", "nothing")
+    assert (
+        "A checkpoint holds the training up for 2000 ms; by the fleet's failures the gang is interrupted" in checkpoints
+    )
+    assert 'Best is every <a href="../../v1/explain/checkpoints/1">' in checkpoints
     assert "ETTR" in page
 
 

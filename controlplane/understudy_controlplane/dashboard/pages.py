@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Response
 
+from understudy_agent.wire import Tier
 from understudy_controlplane.api import post_mortem
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
@@ -63,6 +64,13 @@ MOMENTS_LISTED = 100
 DECISIONS_LOOKED_AT = 200
 WOULD_HAVE_LISTED = 30
 CHECKPOINTS_LISTED = 20
+TIERS = {
+    Tier.PEER.value: "memory of its nodes",
+    Tier.LOCAL.value: "disks of its nodes",
+    Tier.SHARED.value: "shared file system",
+    Tier.OBJECT.value: "object store",
+}
+"""On what a checkpoint lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +347,7 @@ def _job(reading: Reading, name: str) -> Page | Response:
         heat_levels=heat.LEVEL_WORDS,
         restore=None if isinstance(restore, Response) else restore,
         checkpoints_listed=CHECKPOINTS_LISTED,
+        tiers=TIERS,
     )
 
 
