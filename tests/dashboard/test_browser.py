@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.metadata import files
 from pathlib import Path
@@ -140,6 +141,7 @@ def test_a_first_visit_leads_through_what_is_watched_what_it_would_have_done_and
                 tab.wait_for(STEADY)
                 tab.screenshot(SHOTS / f"{moment}_visit_fleet-{scheme}-{device}.png")
                 assert [*tab.run(ACCESSIBLE), *axe(tab)] == []
+                assert ("1 incident is open, and nothing is done" in tab.text()) is (moment == "later")
                 tab.run("document.querySelector('#attention .note a').click()")
                 tab.wait_for("location.pathname === '/dashboard/guards' && document.readyState === 'complete'")
                 tab.wait_for(STEADY)
@@ -350,12 +352,12 @@ def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, url: str,
 def test_a_lost_connection_is_shown_and_ends(tab: Tab) -> None:
     tab.open("/dashboard")
     tab.wait_for(STEADY)
-    tab.run("heardAt = 0")  # as if nothing had been heard for long
+    tab.run("heardAt -= 20000")  # as if nothing had been heard for 20 s
     offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     tab.call("Network.emulateNetworkConditions", offline=True, **offline)
     tab.run("source.onerror()")
     tab.wait_for("document.getElementById('link').textContent === 'disconnected'")
-    assert "No connection to the control plane" in tab.text()
+    assert re.search(r"No connection to the control plane: what you see is from \d+ s ago", tab.text())
     tab.screenshot(SHOTS / "disconnected.png", whole=False)
     tab.call("Network.emulateNetworkConditions", offline=False, **offline)
     tab.wait_for(LIVE)

@@ -15,6 +15,7 @@ from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status
 from understudy_controlplane.config import Mode
 from understudy_controlplane.dashboard import attention, budgets, heat, page, pages, steps_to_act, story, timeline
+from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import RequestStatus, Verb
@@ -27,6 +28,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
 from understudy_controlplane.live.pulse import SlurmReading
 
@@ -59,6 +61,20 @@ def test_what_waits_for_a_person_comes_before_what_is_dealt_with() -> None:
         *("manual repair of n7", "recovery 1 failed"),
     ]
     assert [one.page for one in found[1:]] == ["recoveries/3", "nodes/n8", "nodes/n7", "recoveries/1"]
+
+
+def test_where_it_only_observes_what_is_wrong_needs_a_person() -> None:
+    subjects = {number: Subject.of_node(f"n{number}") for number in (1, 2)}
+    known = [
+        OpenIncident(number, subject, "xid.79", "hardware_fault", "…", b.NOW - 60 * number)
+        for number, subject in subjects.items()
+    ]
+    (one,) = attention.only_observed(known)
+    assert (one.title, one.page, one.since) == (
+        "2 incidents are open, and nothing is done",
+        "guards#observed",
+        b.NOW - 120,
+    )
 
 
 def test_a_failure_of_yesterday_needs_no_one_any_more() -> None:

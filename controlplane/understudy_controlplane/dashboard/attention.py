@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, job_of
 from understudy_controlplane.store.queries import Record
@@ -73,6 +75,15 @@ def items(
         if (one.ended_at or one.decided_at) > now - DAY_SECONDS
     ]
     return sorted(found, key=lambda item: item.urgency is not Urgency.NOW)
+
+
+def only_observed(incidents: Collection[OpenIncident]) -> list[Item]:
+    """Where the control plane only observes: those that are open."""
+    if not incidents:
+        return []
+    title = f"{counted(len(incidents), 'incident is', 'incidents are')} open, and nothing is done"
+    detail = "the control plane only observes: see what it would have done, and deal with it"
+    return [Item(Urgency.NOW, title, detail, "guards#observed", min(one.opened_at for one in incidents))]
 
 
 def _of_ticket(ticket: Record) -> Item:

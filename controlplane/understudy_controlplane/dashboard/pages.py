@@ -19,6 +19,7 @@ from understudy_controlplane.api.observed import DAYS, observed_rules
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.spares import spare_pool
 from understudy_controlplane.api.status import Status, own_problems, summary
+from understudy_controlplane.config import Mode
 from understudy_controlplane.dashboard import (
     attention,
     budgets,
@@ -173,7 +174,9 @@ class Pages:
         viewer = Viewer.of(identity, page, () if snapshot is None else snapshot.nodes)
         if snapshot is None:
             return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
-        reading = Reading(deps, viewer, identity, snapshot, summary(deps), _needs(deps, snapshot), Span.of(by), by)
+        status = summary(deps)
+        needs = _needs(deps, snapshot, status.mode)
+        reading = Reading(deps, viewer, identity, snapshot, status, needs, Span.of(by), by)
         if not page:
             return self._fleet(reading, by)
         if page == "reports":
@@ -243,11 +246,12 @@ def _digest(layout: fleet_map.Layout) -> str:
     return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
 
 
-def _needs(deps: ReadDependencies, snapshot: Snapshot) -> list[attention.Item]:
+def _needs(deps: ReadDependencies, snapshot: Snapshot, mode: Mode) -> list[attention.Item]:
     failed = deps.stores.recoveries.newest(FAILED_LOOKED_AT, only=RecoveryFilter(RecoveryStatus.FAILED))
     tickets = deps.stores.repairs.tickets(TICKETS_LISTED, is_open=True)
     in_repair = [node for node in snapshot.nodes.values() if node.state is NodeState.MANUAL_REPAIR][:TICKETS_LISTED]
-    return attention.items(own_problems(deps), snapshot.proposals, failed, tickets, in_repair, snapshot.now)
+    items = attention.items(own_problems(deps), snapshot.proposals, failed, tickets, in_repair, snapshot.now)
+    return [*attention.only_observed(snapshot.incidents.values()), *items] if mode is Mode.OBSERVE else items
 
 
 def reason_of(node: NodeView) -> str:
