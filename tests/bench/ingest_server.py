@@ -29,7 +29,7 @@ class StillSlurm:
         self._submit_at = int(time.time())
 
     def config(self) -> Mapping[str, str]:
-        return {"ClusterName": self.cluster_name()}
+        return {"ClusterName": self.cluster_name(), "SLURM_VERSION": "22.05.8"}
 
     def cluster_name(self) -> str:
         return CLUSTER

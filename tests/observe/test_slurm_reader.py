@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.bench.ingest_server import StillSlurm
+from understudy_controlplane.clock import SystemClock
 from understudy_controlplane.observe.slurm_reader import SlurmReader
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
@@ -68,3 +70,10 @@ def test_a_slow_answer_shows_no_clock_and_what_was_known_stands() -> None:
     clock.behind += 30.0
     reader.clock_was_set(-30.0)
     assert ahead(reader) == pytest.approx(90.0, abs=0.6)
+
+
+def test_the_slurm_of_the_benchmarks_can_be_read() -> None:
+    slurm = StillSlurm()
+    view = SlurmReader(slurm, slurm.cluster_name(), SystemClock()).read()
+    assert view is not None
+    assert len(view.nodes) > 1000
