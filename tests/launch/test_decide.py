@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -194,6 +195,20 @@ def test_a_gang_that_hangs_again_and_again_ends_the_job() -> None:
     last = launches(hung, hung, hung)[-1]
     assert (last.row, last.exit_code, dict(last.blamed)) == ("L100", 137, {})
     assert "no new step for 60.0 s" in last.reason
+
+
+@pytest.mark.parametrize("spares", [2, 1400])
+@pytest.mark.parametrize("rule", OutOfSpares)
+def test_a_large_gang_that_loses_many_nodes_at_once_is_decided_about_at_once(rule: OutOfSpares, spares: int) -> None:
+    """A row of racks, of 12,500 nodes. Anything that looks through all nodes for each of them takes minutes."""
+    seats = tuple(f"n{number}" for number in range(12_500))
+    lost = ended(seats=seats, failures=(), running=12_500, bad=dict.fromkeys(seats[-1400:], "silent"))
+    began = time.process_time()
+    decided = decide(
+        lost, History(), [f"s{number}" for number in range(spares)], replace(RULES, when_out_of_spares=rule)
+    )
+    assert time.process_time() - began < 2
+    assert len(decided.blamed) == 1400
 
 
 def test_every_row_is_reached() -> None:

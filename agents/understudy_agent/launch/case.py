@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 
 class OutOfSpares(StrEnum):
@@ -90,7 +91,7 @@ class History:
     """Launches in which all ranks failed alike at the very start, before any progress."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """Everything that a row of the table may use."""
 
@@ -104,11 +105,12 @@ class Case:
     def first(self) -> Failure | None:
         return self.ended.failures[0] if self.ended.failures else None
 
-    @property
+    @cached_property
     def bad(self) -> dict[str, str]:
-        return {node: why for node, why in self.ended.bad.items() if node in self.ended.seats}
+        seats = set(self.ended.seats)
+        return {node: why for node, why in self.ended.bad.items() if node in seats}
 
-    @property
+    @cached_property
     def spares_for_bad(self) -> list[str]:
         return [node for node in self.spares if node not in self.bad]
 
@@ -116,7 +118,7 @@ class Case:
     def bad_without_spares(self) -> bool:
         return len(self.spares_for_bad) < len(self.bad)
 
-    @property
+    @cached_property
     def seats_left(self) -> tuple[str, ...]:
         """The seats when spares have replaced as many bad nodes as they can, and the other bad nodes are dropped."""
         replaced = dict(zip(self.bad, self.spares_for_bad, strict=False))

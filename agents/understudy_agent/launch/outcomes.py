@@ -84,7 +84,8 @@ def _with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
 
 def _replaced(case: Case, leaving: Sequence[str]) -> dict[str, str]:
     """Node → the spare in its place: the control plane's choice where that spare is there, else the next one."""
-    free = [node for node in case.spares if node not in leaving]
+    gone = set(leaving)
+    free = [node for node in case.spares if node not in gone]
     found = {node: case.ended.places[node] for node in leaving if case.ended.places.get(node) in free}
     others = iter([node for node in free if node not in found.values()])
     return found | dict(zip((node for node in leaving if node not in found), others, strict=False))
