@@ -50,6 +50,10 @@ BEST_STEP_SECONDS = 10.0
 """The furthest step is remembered for the next launcher no more often."""
 TURN_SECONDS = 0.05
 TURN_SECONDS_ENDING = 0.005
+READING_TIMES = 4
+"""Where messages keep coming, they are read for so many times what the last look at all seats took: with 12,500 seats a
+look after each few messages would take most of the time. No longer than a pass of the loop usually waits.
+"""
 
 
 class Phase(StrEnum):
@@ -103,6 +107,8 @@ class Launcher:
         """Nodes of the last launch that began, by node rank."""
         self._failed_steps = 0
         """Since the last launch began."""
+        self._look_seconds = 0.0
+        """That the last pass of the loop took, without reading messages."""
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -122,24 +128,37 @@ class Launcher:
             Phase.WAITING: self._wait,
             Phase.LEAVING: self._leave,
         }
+        self._remember()
         while self._phase is not Phase.DONE:
-            self._remember()
             self._receive()
+            began = time.monotonic()
             if self._phase is not Phase.REJOINING:
                 self._handle_signals()
                 self._exchange_with_agent()
                 self._standbys.notice_bad(self._launch)
             turns[self._phase]()
             self._steps.tidy()
+            self._remember()
+            self._look_seconds = time.monotonic() - began
         self._exchange_with_agent()
         return self._exit_code
 
     def _receive(self) -> None:
         seconds = TURN_SECONDS_ENDING if self._phase is Phase.ENDING else TURN_SECONDS
+        more = self._read(seconds)
+        until = time.monotonic() + min(READING_TIMES * self._look_seconds, TURN_SECONDS)
+        while more and time.monotonic() < until:
+            more = self._read(0.0)
+
+    def _read(self, seconds: float) -> bool:
+        """Waits so long for messages. Whether any came."""
+        came = False
         for link, message in self._hub.wait(seconds):
+            came = True
             received = self._seats.receive(link, message, self._launch)
             if received is not None and self._signals.meaning_of_a_steps(received) is Meaning.WARNING:
                 self._ask_for_checkpoint(self._options.checkpoint_signal)
+        return came
 
     def _exchange_with_agent(self) -> None:
         """Reports the state of the gang, receives orders. Without an agent the gang goes on."""

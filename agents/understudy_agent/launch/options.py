@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -93,10 +94,15 @@ class Options:
     kill_seconds: float
     term_seconds: float
     rearm_seconds: float
+    """After the start of a launch, until standbys for the next one are started. Infinite: never."""
     slurm_poll_seconds: float
     wait_for_requeue_seconds: float
     wait_for_node_seconds: float
     rules: Rules
+
+    @property
+    def no_standbys(self) -> bool:
+        return math.isinf(self.rearm_seconds)
 
     def ranks_on(self, gpus: int) -> int:
         """Of a node with this number of GPUs."""

@@ -110,6 +110,7 @@ class Seat:
         self._greeting = Greeting(options.certificate, secret, options.generation, self.port, checked)
 
     def _hold_a_port(self) -> None:
+        """Raises OSError where none is free."""
         self._port_holder = bind_a_port(self._ports)
         self.port: int = self._port_holder.getsockname()[1]
         """The gang's rendezvous port, if its first rank is here."""
@@ -306,9 +307,12 @@ class Seat:
     def _kill(self) -> None:
         left = [pid for pid in kill_below() if pid not in self._ranks.helpers]
         if not left:
+            self._ranks.forget()
             self._phase = Phase.STANDBY
+            with contextlib.suppress(OSError):  # it is needed only where the next launch is in this step
+                self._hold_a_port()
             self._send_last_words(at_once=True)
-            self._send("gone")
+            self._send("gone", port=self.port)
 
     def _keep(self) -> None:
         """Ranks that cannot continue, or do not leave in time, are killed. Reports when none is in the old launch."""

@@ -204,6 +204,14 @@ class Ranks:
             if local_rank is not None and not reported:
                 yield Exit(local_rank, os.waitstatus_to_exitcode(status), errors)
 
+    def forget(self) -> None:
+        """All of them have been killed, warm interpreters, too: none may be taken for one of the next launch."""
+        for pid in self._ranks:
+            self._outputs.ended(pid)
+        self._ranks.clear()
+        self._channels.clear()
+        self._pool.forget()
+
     def signal(self, which: int) -> None:
         """Under torchrun the ranks are its children, and the signal would end torchrun itself."""
         targets = list(self._ranks)

@@ -56,9 +56,12 @@ class Standbys:
         return step or self._steps.start(self._nodes.usable())
 
     def stay(self, launch: Launch, seats: tuple[str, ...]) -> bool:
-        """Whether the next launch is in this one's step, where some ranks still are. Then that is prepared."""
+        """Whether the next launch is in this one's step, where some ranks still are, or as there are too few files for
+        another step beside it. Then that is prepared.
+        """
         hung = launch.over is not None and launch.over.is_hang  # its seats have killed all their ranks
-        if self._options.in_process_seconds is None or hung or not launch.step.can_seat(seats):
+        some_go_on = self._options.in_process_seconds is not None and not hung
+        if not (some_go_on or self._options.no_standbys) or not launch.step.can_seat(seats):
             return False
         for node in launch.seats:
             if node not in seats:

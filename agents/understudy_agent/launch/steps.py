@@ -243,8 +243,9 @@ class Steps:
             if step.program.poll() is not None:
                 del self._steps[step.generation]
                 continue
-            for node in step.nodes:  # a seat that connected late
-                self.leave(step, node)
+            if len(step.left) < len(step.links):  # a seat that connected late
+                for node in step.links.keys() - step.left:
+                    self.leave(step, node)
             if now - step.retired_at > LEAVE_SECONDS:
                 self.kill(step)
                 if not step.step_id and now - step.retired_at < SRUN_SECONDS:

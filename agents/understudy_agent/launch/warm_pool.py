@@ -93,6 +93,15 @@ class WarmPool:
             if interpreter.pid == pid:
                 interpreter.failed = "it has ended"
 
+    def forget(self) -> None:
+        """They have been killed."""
+        for one in self._interpreters:
+            if not one.is_ready:
+                self._selector.unregister(one.ready)
+                os.close(one.ready)
+            os.close(one.go)
+        self._interpreters.clear()
+
     def become_rank(self, interpreter: WarmInterpreter, environment: dict[str, str]) -> None:
         """From now on it is a rank, and not one of the pool."""
         self._interpreters.remove(interpreter)
