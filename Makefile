@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -59,6 +59,10 @@ bench-operators: setup
 # The dashboard with 12,500 nodes in a real browser, and with 20 viewers: build/bench/dashboard.json.
 bench-dashboard: setup
 	@$(RUN) -m tests.bench.dashboard
+
+# The start of a program on a spare that has read its files, and on one that has not: build/bench/program_files.json.
+bench-program-files: setup
+	@$(RUN) -m tests.bench.program_files
 
 # The launcher with 64, 512 and 2,048 seats: build/bench/launcher.json.
 bench-launcher: setup-check

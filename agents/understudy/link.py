@@ -48,6 +48,9 @@ class Link:
         self._collective_sent: tuple[int, bool] | None = None
         self._section_sent = self._gpu_sent = ""
         self._saves_sent: dict[str, Any] | None = None
+        self._program: str | None = None
+        """Once it was named."""
+        self._program_sent = False
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
@@ -122,6 +125,7 @@ class Link:
         self._send_collective(connection)
         self._send_section(connection)
         self._send_gpu(connection)
+        self._send_program(connection)
         self._send_stack(connection)
         self._send_training(connection)
         self._send_saves(connection)
@@ -155,6 +159,7 @@ class Link:
         self._collective_sent = None
         self._section_sent = self._gpu_sent = ""
         self._saves_sent = None
+        self._program_sent = False
         self._failures = 0
         self.connected.set()
         return connection
@@ -193,6 +198,19 @@ class Link:
         if uuid != self._gpu_sent and "gpu" not in self._unknown:
             self._gpu_sent = uuid
             _send(connection, {"type": "gpu", "uuid": uuid})
+
+    def _send_program(self, connection: socket.socket) -> None:
+        """Once to each agent. What cannot be read is not named."""
+        if self._program_sent or self._outbox.program is None or "program" in self._unknown:
+            return
+        if self._program is None:
+            try:
+                self._program = self._outbox.program()
+            except OSError:
+                self._program = ""
+        self._program_sent = True
+        if self._program:
+            _send(connection, {"type": "program", "packed": self._program})
 
     def _send_stack(self, connection: socket.socket) -> None:
         stack = self._outbox.stall.stack(time.monotonic())

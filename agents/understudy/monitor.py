@@ -33,6 +33,7 @@ from .identity import IdentityError, launcher_restore_point, read_identity, sock
 from .link import Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, file_size, step_number
+from .program_files import program_files
 from .restore import (
     DamagedObjectError,
     ObjectStoreError,
@@ -98,6 +99,7 @@ class Monitor:
             identity = read_identity(os.environ)
             hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role, dp_rank)
             self._names_gpu = gpu_index is None
+            self._names_program = identity.rank == 0
             self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
@@ -119,6 +121,7 @@ class Monitor:
         self._outbox = Outbox()
         self._first_step_open = True
         self._names_gpu = False
+        self._names_program = False
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]], bool] | None] = queue.SimpleQueue()
@@ -508,6 +511,8 @@ class Monitor:
             self._first_step_open = False
             self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
             self._name_gpu()
+            if self._names_program:
+                self._outbox.program = program_files
             if self._link is not None:
                 self._link.wake()
 

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .anomalies import AnomalyWatch
@@ -49,6 +49,10 @@ class Outbox:
         self.save_steps = SaveSteps()
         self.section = ""
         """What the training does besides steps, such as "evaluation"; empty: nothing that it names."""
+        self.program: Callable[[], str] | None = None
+        """Names the files with which this program has started; None: it has not made a step, or is not the one that
+        names them.
+        """
         self.gpu_uuid = ""
         """Of the GPU that this rank uses; empty: not known."""
         self._watch = AnomalyWatch()

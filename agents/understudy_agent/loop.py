@@ -245,12 +245,13 @@ class Agent:
             before = len(self._facts)
             begun = time.monotonic()
             with_parts = bool(self._parts) and begun - self._parts_sent_at >= PARTS_AGAIN_SECONDS
-            report = self._build()
-            accepted = await self._uplink.send(
-                msgspec.structs.replace(report, parts=self._parts) if with_parts else report
-            )
+            programs = self._ranks.programs.due(begun)
+            report = msgspec.structs.replace(self._build(), parts=self._parts if with_parts else [], programs=programs)
+            accepted = await self._uplink.send(report)
             if accepted and with_parts:
                 self._parts_sent_at = begun
+            if accepted and programs is not None:
+                self._ranks.programs.note_sent(programs, begun)
             self._keep_facts(accepted)
             self._manager.alive(
                 f"{'reports to' if accepted else 'no answer from'} {' '.join(self._config.control_plane_urls)}"

@@ -15,6 +15,7 @@ from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
     FILES_PER_SHARD_MAX,
     PEERS_MAX,
+    PROGRAM_CHARACTERS_MAX,
     SECTION_CHARACTERS_MAX,
     STACK_CHARACTERS_MAX,
     STEPS_PER_WINDOW_MAX,
@@ -211,6 +212,12 @@ class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
     all_reduce_seconds: Amount | None = None
 
 
+class ProgramSeen(msgspec.Struct, frozen=True, tag="program"):
+    """Files that this rank has read to start, after its first step. Only rank 0 sends it."""
+
+    packed: Annotated[str, Meta(min_length=1, max_length=PROGRAM_CHARACTERS_MAX)]
+
+
 class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
     """As SavesFollowed."""
 
@@ -232,6 +239,7 @@ Message = (
     Hello
     | Steps
     | Whereabouts
+    | ProgramSeen
     | FirstStepNotice
     | ShardNotice
     | DeletedNotice

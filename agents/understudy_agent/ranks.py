@@ -25,6 +25,7 @@ from understudy_agent.launchers import LauncherLine, Launchers, TooManyLaunchers
 from understudy_agent.log import fields, log
 from understudy_agent.own_files import make_directory
 from understudy_agent.process import ProcessClock, peer
+from understudy_agent.programs import Programs
 from understudy_agent.rank_messages import (
     LINE_BYTES_MAX,
     NUL_IN_JSON,
@@ -39,6 +40,7 @@ from understudy_agent.rank_messages import (
     LauncherMessage,
     LaunchNotice,
     Message,
+    ProgramSeen,
     RestoreNotice,
     RestorePointAnswer,
     RestorePointQuestion,
@@ -67,6 +69,7 @@ from understudy_agent.wire import (
     Fact,
     FirstStep,
     LauncherState,
+    ProgramFiles,
     RankStarted,
     RestoreOutcome,
     RestorePoint,
@@ -153,6 +156,7 @@ class RankServer:
         self._seated: Shares[RankConnection] = Shares(CONNECTIONS_MAX, RANKS_PER_NODE_MAX)
         self._unknown: set[str] = set()
         self.save_orders = SaveOrders()
+        self.programs: Programs[RankConnection] = Programs()
         self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
         self._lines = Pace(LINES_AT_ONCE, LINES_EACH_SECOND)
         self._listening: socket.socket | None = None
@@ -365,6 +369,7 @@ class RankConnection:
             self._server.launchers.close(self._launcher)
         if self._hello is not None:
             self._server.windows.leave(self._hello, self.user_id)
+        self._server.programs.leave(self)
 
     def _note_unknown(self, line: bytes) -> None:
         try:
@@ -420,8 +425,8 @@ class RankConnection:
             if self._server.launchers is not None:
                 last = message.first_step + len(message.self_seconds) - 1
                 self._server.launchers.note_step(hello, self.user_id, last)
-        elif isinstance(message, Whereabouts):
-            self._server.windows.place(hello, message, self.user_id)
+        elif isinstance(message, Whereabouts | ProgramSeen):
+            self._note(hello, message)
         elif isinstance(message, RestorePointQuestion):
             asked = RestorePointRequest(
                 hello.job_id,
@@ -440,6 +445,13 @@ class RankConnection:
             self.answer(ErrorAnswer(error=error, id=message.id))
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
+
+    def _note(self, hello: Hello, message: Whereabouts | ProgramSeen) -> None:
+        if not isinstance(message, ProgramSeen):
+            self._server.windows.place(hello, message, self.user_id)
+        elif hello.rank == 0:
+            files = ProgramFiles(hello.job_id, hello.restart_count, self.user_id, message.packed)
+            self._server.programs.note(self, files)
 
     def _ignore(self, message: UnknownMessage) -> None:
         """A message with an id is answered, so that the sender does not repeat it."""

@@ -63,6 +63,8 @@ COLLECTIVE_CHARACTERS_MAX = 64
 SECTION_CHARACTERS_MAX = 64
 STACK_CHARACTERS_MAX = 512
 EVIDENCE_CHARACTERS_MAX = 32_768
+PROGRAM_CHARACTERS_MAX = 32_768
+PROGRAMS_PER_NODE_MAX = 2
 WORK_MAX = 1e30
 PEERS_MAX = 6
 """With which a rank's transfers are reported: in a pipeline it has two or four."""
@@ -697,6 +699,7 @@ class ReadBackOutcome(WireEnum):
     COPIED = "copied"  # every byte, and it is what was written, as far as checksums say
     DELETABLE = "deletable"  # its files are what was announced, and not pinned
     DELETED = "deleted"
+    CACHED = "cached"  # files of a program are in the page cache, as many as there are
     UNKNOWN = "unknown"
 
 
@@ -704,6 +707,15 @@ class ReadBackResult(msgspec.Struct, frozen=True, omit_defaults=True):
     number: Size
     outcome: ReadBackOutcome
     why: Text = ""
+
+
+class ProgramFiles(msgspec.Struct, frozen=True):
+    """Shared objects and compiled Python modules that a rank of a job has read to start, as its hook packed them."""
+
+    job_id: Count
+    restart_count: Count
+    user_id: UserId  # from the kernel
+    packed: Annotated[str, Meta(min_length=1, max_length=PROGRAM_CHARACTERS_MAX)]
 
 
 class KeptJob(msgspec.Struct, frozen=True):
@@ -769,6 +781,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     read_back: ReadBackResult | None = None  # of the last task that it was given
     keeper: Keeper | None = None  # None: there is none
     parts: Annotated[list[Part], Meta(max_length=PARTS_PER_NODE_MAX)] = []  # every few minutes; else none
+    programs: Annotated[list[ProgramFiles], Meta(max_length=PROGRAMS_PER_NODE_MAX)] | None = None
+    """Of the ranks 0 on this node. None: as they were reported before; all are reported every few minutes."""
 
 
 class FileToRead(msgspec.Struct, frozen=True):
@@ -779,7 +793,7 @@ class FileToRead(msgspec.Struct, frozen=True):
 
 
 class ReadBack(msgspec.Struct, frozen=True):
-    """A checkpoint, or what one node wrote of it, to be read back as its owner."""
+    """A checkpoint, or what one node wrote of it, to be read back as its owner; or files of a user's program."""
 
     number: int
     user_id: int
@@ -790,6 +804,8 @@ class ReadBack(msgspec.Struct, frozen=True):
     look_for_nan: bool = False  # in tensors of safetensors files, where every byte is read
     copy_to: str = ""  # in place of `path` for a copy of the files, s3://… in an object store; empty: nothing is copied
     delete: bool = False  # the files, where `whole`; else it is only looked whether they can be
+    program: str = ""  # as in ProgramFiles: these files are read into the page cache, and nothing else is done
+    bytes_max: int = 0  # of them
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -88,6 +88,7 @@ from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.saves import Saves, object_interval
+from understudy_controlplane.recover.spare_warmer import SpareWarmer
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.report_writer import ReportWriter, attached
 from understudy_controlplane.slurm.protocol import Slurm
@@ -198,7 +199,7 @@ class Core:
     stores: Stores
     launchers: Launchers
     reports: ReportDependencies
-    agent_work: list[AgentWork]
+    agent_work: list[AgentWork | SpareWarmer]
 
 
 def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
@@ -223,7 +224,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         View(lambda: loop.pulse.snapshot, directory.find, lambda: copier.rows() | verifier.rows()),
     )
     agent_work: list[AgentWork] = [copier, deleter, verifier]
-    tasks = AgentTasks(agent_work)
+    warmer = SpareWarmer(lambda: loop.pulse.snapshot, telemetry.heard, lambda: current.config, clock)
+    tasks = AgentTasks([*agent_work, warmer])
     reports = ReportDependencies(
         cluster=cluster,
         telemetry=telemetry,
@@ -247,7 +249,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         refusals=Refusals(loop.pulse.meters),
         kernel_log=config.xid.rows.kernel_log,
     )
-    return Core(current, loop, telemetry, stores, launchers, reports, agent_work)
+    return Core(current, loop, telemetry, stores, launchers, reports, [*agent_work, warmer])
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
@@ -494,7 +496,7 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
     return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
 
 
-Part = Loop | Pruner | AgentWork | Notifier | ReportWriter | AuditWriter | AuditSyslog
+Part = Loop | Pruner | AgentWork | SpareWarmer | Notifier | ReportWriter | AuditWriter | AuditSyslog
 """What runs on a thread of its own."""
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import io
 import json
+import mmap
 import os
 import pickle
 import re
@@ -26,10 +28,11 @@ from typing import Any
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
+from understudy.program_files import pack
 from understudy_agent.announced_file import Finding
 from understudy_agent.readback import NanLook, read_back
-from understudy_agent.readbacks import PROGRAM, Readbacks
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome
+from understudy_agent.readbacks import PROGRAM, Readbacks, in_own_unit, memory_is_limited
+from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 
 RATE = 1e9
 SIZE = 200_000
@@ -486,3 +489,78 @@ def test_a_manifest_that_is_a_pipe_holds_nothing_up(saved: Saved) -> None:
     (saved.path / ".metadata").unlink()
     os.mkfifo(saved.path / ".metadata")
     assert saved.read()["outcome"] == "bad"
+
+
+# -- files of programs -------------------------------------------------------------------------------------------------
+
+
+def resident_share(path: Path) -> float:
+    """Of a file's pages, those in the page cache."""
+    size = path.stat().st_size
+    pages = -(-size // mmap.PAGESIZE)
+    found = (ctypes.c_ubyte * pages)()
+    libc = ctypes.CDLL(None)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        start = ctypes.c_char.from_buffer(mapped)
+        failed = libc.mincore(ctypes.byref(start), ctypes.c_size_t(size), found)
+        del start
+    assert not failed
+    return sum(page & 1 for page in found) / pages
+
+
+def evict(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cache(paths: list[Path], user_id: int, bytes_max: int = 1 << 30) -> ReadBackResult:
+    async def asked() -> ReadBackResult:
+        readbacks = Readbacks()
+        packed = pack([str(path) for path in paths], [])
+        readbacks.take(ReadBack(1, user_id, "", [], True, RATE, program=packed, bytes_max=bytes_max))
+        assert readbacks.reading is not None
+        await asyncio.wait_for(readbacks.reading, 60)
+        assert readbacks.result is not None
+        return readbacks.result
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_the_files_of_a_program_are_in_the_page_cache_afterwards(public: Path) -> None:
+    library, compiled, source, secret = (public / name for name in ("a.so", "b.cpython-311.pyc", "b.py", "secret"))
+    for path in (library, source, secret):
+        path.write_bytes(os.urandom(1 << 20))
+        evict(path)
+    secret.chmod(0o600)
+    (public / "__pycache__").mkdir()
+    absent = public / "__pycache__" / compiled.name
+    os.mkfifo(public / "fifo")
+    assert [resident_share(path) for path in (library, source, secret)] == [0, 0, 0], "the test can fail"
+    result = cache([library, absent, secret, public / "gone.so", public / "fifo"], OWNER)
+    assert (result.outcome, result.why) == (ReadBackOutcome.CACHED, "2 of 5 files, 2 MB")
+    assert [resident_share(path) for path in (library, source)] == [1, 1], "without its compiled file a module is read"
+    assert resident_share(secret) == 0, "it is not the user's to read"
+    evict(source)
+    assert cache([library, source], OWNER, bytes_max=1 << 20).why == "1 of 2 files, 1 MB"
+    assert resident_share(source) == 0
+    assert cache([secret], OWNER).outcome is ReadBackOutcome.UNSEEN
+    assert cache([library], 0).outcome is ReadBackOutcome.UNSEEN
+
+
+@pytest.mark.parametrize(("limit", "limited"), [("1073741824\n", True), ("max\n", False), (None, False)])
+def test_a_service_with_a_limit_of_memory_keeps_no_more_in_the_page_cache(
+    limit: str | None, limited: bool, tmp_path: Path
+) -> None:
+    """Then systemd runs what reads. Tried here on the files of the kernel's interface, as there is no systemd."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("1:name=systemd:/x\n0::/system.slice/understudy-agent.service\n")
+    service = tmp_path / "system.slice/understudy-agent.service"
+    service.mkdir(parents=True)
+    if limit is not None:
+        (service / "memory.max").write_text(limit)
+    assert memory_is_limited(tmp_path, tmp_path) is limited
+    assert "--property=RuntimeMaxSec=600" in in_own_unit(600.0)
+    assert "$" not in PROGRAM, "systemd replaces variables in a command"

@@ -16,6 +16,7 @@ import msgspec
 
 from tests import builders as b
 from tests.fuzz.fuzzer import Target
+from tests.fuzz.launcher_port import SEEDS, reach_launcher
 from tests.wire_messages import RECORDED
 from understudy_agent.facts import FactQueue
 from understudy_agent.hooks import records
@@ -340,6 +341,7 @@ TARGETS = {
         _target("signal", read_signal, SIGNALS),
         Target("credential", read_credential, CREDENTIALS, ("understudy_controlplane/access",)),
         _target("rank", hear_rank, _conversations()),
+        Target("launcher_port", reach_launcher, SEEDS, ("understudy_agent/launch",)),
         _target("kernel_record", read_kernel_record, KERNEL_RECORDS),
         _target("hook_record", read_hook_record, HOOK_RECORDS),
         Target("slurm_records", read_slurm, SLURM_PRINTED, ("understudy_controlplane/slurm",)),

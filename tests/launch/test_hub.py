@@ -105,7 +105,7 @@ def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, m
 
 
 def pace_of(seat: socket.socket) -> Message:
-    """How often it shall beat from now on. The launcher may beat before."""
+    """How often it must beat from now on. The launcher may beat before."""
     lines = Lines()
     while True:
         for message in lines.feed(seat.recv(4096)):

@@ -151,7 +151,7 @@ class Launcher:
             more = self._read(0.0)
 
     def _read(self, seconds: float) -> bool:
-        """Waits so long for messages. Whether any came."""
+        """Waits for messages for this time. Whether any came."""
         came = False
         for link, message in self._hub.wait(seconds):
             came = True

@@ -159,6 +159,13 @@ class Spares(Section):
         "Slurm's own rules: [topology](topology.md#preemption)).",
     )
 
+    program_gigabytes: float = Field(
+        8.0,
+        ge=0,
+        description="A spare of the pool reads the files with which running gangs have started (shared objects and "
+        "compiled Python modules, as the training hook names them) into its page cache, with the rights of the job's "
+        "user: at most this many gigabytes for each gang. 0: none.",
+    )
     reserved: dict[str, int] = Field(
         {},
         description="Spares of the pool that are kept for the gangs of a user, of an account or of a named job: "

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, RankWindow, Report
+from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, ProgramFiles, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import Durations, StepTable
@@ -39,6 +39,7 @@ class Heard:
     at: float  # by the control plane's clock
     gpus: GpusReadable | None = None  # None: this agent reads no GPUs
     parts: tuple[Part, ...] = ()  # of the last report that had them
+    programs: tuple[ProgramFiles, ...] = ()  # the same
 
 
 class Telemetry:
@@ -78,7 +79,9 @@ class Telemetry:
             before = self._heard.get(report.node)
             goes_on = before is not None and before.report.boot_id == report.boot_id
             parts = tuple(report.parts) or (before.parts if before is not None and goes_on else ())
-            self._heard[report.node] = Heard(report, now, _gpus_readable(report, before, now), parts)
+            programs = report.programs if report.programs is not None else (before.programs if before else ())
+            gpus = _gpus_readable(report, before, now)
+            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs))
             self.reports_total += 1
             dropped: list[str] = []
             asking: list[RankWindow] = []

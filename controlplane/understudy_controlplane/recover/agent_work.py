@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -202,12 +203,22 @@ class AgentWork(ABC):
         return next((one for one in self._works.values() if part in one.parts), None)
 
 
+class TaskKind(Protocol):
+    """Tasks for agents that follow from something else than a checkpoint, too."""
+
+    def task(self, node: str) -> ReadBack | None: ...
+
+    def is_under_way(self, node: str) -> bool: ...
+
+    def take(self, node: str, result: ReadBackResult) -> bool: ...
+
+
 class AgentTasks:
     """What an agent is given of several kinds of work: the one that it has begun, else of the first kind that has a
     task for its node.
     """
 
-    def __init__(self, kinds: Sequence[AgentWork]) -> None:
+    def __init__(self, kinds: Sequence[TaskKind]) -> None:
         self._kinds = kinds
 
     def task(self, node: str) -> ReadBack | None:

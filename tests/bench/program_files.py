@@ -1,0 +1,103 @@
+"""What it is worth that a spare has read a program's files: build/bench/program_files.json.
+
+`python -m tests.bench.program_files [FOLDER]`: a copy of PyTorch, on FOLDER's file system, is imported by a new process
+with none of its files in the page cache, and with those that the hook named read before. Needs some gigabytes there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests import PYTHON_PATH
+from tests.bench.result import result, write
+from understudy_agent.readback import read_back
+
+RUNS = 3
+IMPORTED = "torch"
+BYTES_PER_SECOND = 500e6
+PROGRAM = f"import {IMPORTED}\nprint(open('/proc/thread-self/schedstat').read())\n"
+NAMES = f"import {IMPORTED}\nfrom understudy.program_files import program_files\nprint(program_files())\n"
+
+
+def main(folder: str | None) -> int:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="understudy-bench-") as home:
+        packages = Path(home)
+        spec = importlib.util.find_spec(IMPORTED)
+        assert spec is not None and spec.origin is not None
+        source = Path(spec.origin).parents[1]
+        for one in source.iterdir():
+            if one.is_dir():
+                shutil.copytree(one, packages / one.name, symlinks=True)
+            elif one.suffix in (".py", ".so"):
+                shutil.copy(one, packages / one.name)
+        measure(packages)  # compiles what is not compiled
+        packed = run(packages, NAMES).strip()
+        cold, warm, reading = [], [], []
+        for _ in range(RUNS):
+            evict(packages)
+            cold.append(measure(packages))
+            evict(packages)
+            began = time.monotonic()
+            task = {"program": packed, "bytes_max": 8 << 30, "bytes_per_second": BYTES_PER_SECOND}
+            done = read_back(task)
+            reading.append(time.monotonic() - began)
+            warm.append(measure(packages))
+            print(f"import {IMPORTED}: cold {cold[-1]}, read before {warm[-1]}; {done['why']}", flush=True)
+    path = write(
+        "program_files",
+        [
+            *(
+                result(
+                    name,
+                    unit,
+                    [one[place] for one in warm],
+                    {"cold": [one[place] for one in cold]},
+                    more_is_better=False,
+                )
+                for place, (name, unit) in enumerate(
+                    (("start_seconds", "s"), ("waiting_for_files_seconds", "s"), ("read_mebibytes", "MiB"))
+                )
+            ),
+            result("reading_seconds", "s", reading, {}, more_is_better=False),
+        ],
+    )
+    print(f"written to {path}; load {os.getloadavg()[0]:.1f}")
+    return 0
+
+
+def evict(folder: Path) -> None:
+    """Of files that no process has mapped."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure(packages: Path) -> tuple[float, float, float]:
+    """Seconds of the start; those in which it neither computes nor waits for a processor; MiB from disks."""
+    read = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+    began = time.monotonic()
+    computed, waited, _ = map(int, run(packages, PROGRAM).split())
+    seconds = time.monotonic() - began
+    read = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - read
+    return round(seconds, 2), round(max(0.0, seconds - (computed + waited) / 1e9), 2), round(read / 2048, 1)
+
+
+def run(packages: Path, program: str) -> str:
+    path = f"{packages}:{PYTHON_PATH}"
+    command = [sys.executable, "-S", "-c", program]  # without site-packages: all is imported from the copy
+    done = subprocess.run(command, env={"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else None))
