@@ -64,8 +64,8 @@ bench-dashboard: setup
 bench-program-files: setup
 	@$(RUN) -m tests.bench.program_files
 
-# The launcher with 64, 512 and 2,048 seats: build/bench/launcher.json.
-bench-launcher: setup-check
+# The launcher with 64 to 12,500 seats, beside the rendezvous of torchrun and NVRx: build/bench/launcher.json.
+bench-launcher: setup
 	@$(RUN) -m tests.bench.launcher
 
 # Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:

@@ -1,6 +1,7 @@
 """The launcher with gangs of many nodes, whose seats are simulated: build/bench/launcher.json.
 
-`python -m tests.bench.launcher [NODES ...]`. For each size: from the first seat's connection until the last one was
+`python -m tests.bench.launcher [NODES ...]`, with `--no-rivals` without torchrun and NVRx, whose rendezvous is asked to do the same
+with 64 agents, twice as many, and so on, until it needs more than a minute. For each size: from the first seat's connection until the last one was
 ordered to start its ranks; a pass of the loop and the share of a core while the gang runs; from the loss of a node
 until the last seat of the next launch is ordered to start; memory. The simulated seats take a core of their own.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import PYTHON_PATH
+from tests.bench.recovery.environment import make_nvrx
 from tests.bench.result import result, write
 
 SIZES = (64, 512, 2048, 12_500)
@@ -27,6 +29,9 @@ SECONDS_MAX = 180
 SPARES = 2
 RUNS = 3
 STEADY_SECONDS = 5.0
+RIVALS = Path(__file__).with_name("rivals.py")
+RIVAL_SECONDS = 60
+RIVAL_FIGURES = ("start_seconds", "one_lost_to_new_go_seconds")
 
 
 class Gang:
@@ -125,8 +130,33 @@ def measure(nodes: int) -> dict[str, float]:
     }
 
 
-def main(sizes: list[int]) -> int:
+def measure_rival(python: Path, rival: str, most: int) -> dict[int, dict[str, float]]:
+    """Agents → its figures, as far as it gets."""
+    found: dict[int, dict[str, float]] = {}
+    count = SIZES[0]
+    while count <= most:
+        command = [str(python), str(RIVALS), rival, str(count), str(RIVAL_SECONDS)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=3 * RIVAL_SECONDS, check=False)
+            found[count] = json.loads(done.stdout.splitlines()[-1])
+        except (subprocess.TimeoutExpired, IndexError, ValueError):
+            break
+        print(f"{count:6} agents  {rival:10} {found[count]}", flush=True)
+        count *= 2
+    print(f"{rival}: not with {count} agents within {RIVAL_SECONDS} s" if count <= most else rival, flush=True)
+    return found
+
+
+def measure_rivals(most: int) -> dict[str, dict[int, dict[str, float]]]:
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
+        nvrx = make_nvrx(Path(folder) / "nvrx", Path(sys.executable))
+        pythons = {"torchrun": Path(sys.executable), "nvrx": nvrx}
+        return {rival: measure_rival(python, rival, most) for rival, python in pythons.items()}
+
+
+def main(sizes: list[int], with_rivals: bool) -> int:
     results = []
+    rivals = measure_rivals(max(sizes)) if with_rivals else {}
     for nodes in sizes:
         runs = [measure(nodes) for _ in range(RUNS)]
         for name in runs[0]:
@@ -134,10 +164,16 @@ def main(sizes: list[int]) -> int:
             listed = ", ".join(f"{one:.3f}" for one in values)
             print(f"{nodes:6} nodes  {name:30} {statistics.median(values):10.3f}  of {listed}", flush=True)
             unit = next((one for one in ("milliseconds", "seconds", "mebibytes") if one in name), "share")
-            results.append(result(f"{name}_{nodes}", unit, values, {}, more_is_better=False))
+            theirs = {
+                rival: [found[nodes][name]] if nodes in found else []
+                for rival, found in rivals.items()
+                if name in RIVAL_FIGURES
+            }
+            results.append(result(f"{name}_{nodes}", unit, values, theirs, more_is_better=False))
     write("launcher", results)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main([int(one) for one in sys.argv[1:]] or list(SIZES)))
+    words = [one for one in sys.argv[1:] if one != "--no-rivals"]
+    sys.exit(main([int(one) for one in words] or list(SIZES), with_rivals=words == sys.argv[1:]))
