@@ -68,7 +68,8 @@ bench-program-files: setup
 bench-launcher: setup
 	@$(RUN) -m tests.bench.launcher
 
-# Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side: about half an hour. Shorter:
+# Faults under `understudy run` and under plain Slurm, torchrun and NVRx, side by side; what a rival never recovers from
+# is measured once and kept (tests/data/bench; OPTIONS=--again). Shorter:
 # make bench-recovery OPTIONS="--runs 1 --sides understudy,torchrun --faults xid"
 bench-recovery: setup
 	@$(RUN) -m tests.bench.recovery $(OPTIONS)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.bench import result
 from tests.bench.recovery import job as program
+from tests.bench.recovery import never
 from tests.bench.recovery.job import weight_after
 from tests.bench.recovery.judge import (
     Run,
@@ -103,6 +104,21 @@ def test_a_gang_of_understudy_that_does_not_recover_or_ends_with_other_weights_i
     assert "not back within 45 s" in broken_promises([RUN])[0]
     assert "the weights differ" in broken_promises([replace(BACK, weights_right=False)])[0]
     assert broken_promises([replace(BACK, side="nvrx", weights_right=False)]) == []
+
+
+def test_what_a_rival_does_not_recover_from_is_kept_with_its_day_and_shown_without_another_run(tmp_path: Path) -> None:
+    path = tmp_path / "bench" / "never.json"
+    lost = replace(RUN, side="torchrun", remark="job is RUNNING")
+    never.keep([lost, *RUNS, replace(RUN, side="understudy_pool")], "2026-11-26", path)
+    assert [(one.side, one.fault, one.day) for one in never.read(path)] == [
+        ("plain_slurm", "xid", "2026-11-26"),
+        ("torchrun", "xid", "2026-11-26"),
+    ]
+    shown = never.read(path)[1].as_run()
+    assert (shown.to_first_step_seconds, shown.waited_seconds) == (None, 45.0)
+    assert shown.remark == "job is RUNNING (2026-11-26)"
+    never.keep([replace(BACK, side="torchrun")], "2026-12-01", path)
+    assert [one.side for one in never.read(path)] == ["plain_slurm"], "it recovers now"
 
 
 def test_the_job_trains_to_the_weights_that_are_asked_of_it(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The launcher with gangs of many nodes, whose seats are simulated: build/bench/launcher.json.
 
-`python -m tests.bench.launcher [NODES ...]`, with `--no-rivals` without torchrun and NVRx, whose rendezvous is asked to do the same
-with 64 agents, twice as many, and so on, until it needs more than a minute. For each size: from the first seat's connection until the last one was
+`python -m tests.bench.launcher [NODES ...]`, with `--no-rivals` without torchrun and NVRx, whose rendezvous does the
+same with 64 agents, twice as many, and so on, until it needs more than a minute.
+
+For each size: from the first seat's connection until the last one was
 ordered to start its ranks; a pass of the loop and the share of a core while the gang runs; from the loss of a node
 until the last seat of the next launch is ordered to start; memory. The simulated seats take a core of their own.
 """

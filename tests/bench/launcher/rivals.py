@@ -1,8 +1,9 @@
 """The rendezvous of torchrun (c10d), and that of NVRx, with many agents in one process: a thread for each.
 
-`python rivals.py torchrun|nvrx AGENTS SECONDS`: JSON with the seconds from the first agent's call until the last one has
-its rank; and, once one agent is gone, from the calls of the others until the last of them has its rank, for which they
-wait until it has missed its keep-alives. Settings are those of `tests/bench/recovery/sides.py`. Runs without Understudy.
+`python rivals.py torchrun|nvrx AGENTS SECONDS`: JSON with the seconds from the first agent's call until the last one
+has its rank; and, once one agent is gone, from the calls of the others until the last of them has its rank, for which
+they wait until it has missed its keep-alives. Settings are those of `tests/bench/recovery/sides.py`. Runs without
+Understudy.
 """
 
 import importlib

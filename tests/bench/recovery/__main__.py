@@ -1,6 +1,6 @@
 """Runs every side with every fault, and prints and writes the results.
 
-`python -m tests.bench.recovery [--runs N] [--sides A,B] [--faults A,B] [--give-up-seconds S] [--keep]`
+`python -m tests.bench.recovery [--runs N] [--sides A,B] [--faults A,B] [--give-up-seconds S] [--again] [--keep]`
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.recovery import job as program
+from tests.bench.recovery import never
 from tests.bench.recovery.environment import health_check, make_nvrx
-from tests.bench.recovery.faults import DEAD_NODE_RESET, DEAD_NODE_SILENCE, FAULTS, all_whole, repair
+from tests.bench.recovery.faults import DEAD_NODE, FAULTS, KILLED_NODE, all_whole, repair
 from tests.bench.recovery.judge import (
     Run,
     Step,
@@ -45,16 +46,17 @@ from tests.testbed.site import RESEARCHER, Site
 
 DIRECTORY = Path("/var/tmp/understudy-recovery")  # noqa: S108 - used only here: root creates it at each run
 NVRX_DIRECTORY = DIRECTORY.with_name("understudy-recovery-nvrx")
-LASTING = (DEAD_NODE_RESET, DEAD_NODE_SILENCE)
+LASTING = (KILLED_NODE, DEAD_NODE)
 """After these Slurm needs minutes until its step daemons are done with the node: a new cluster is quicker."""
-RUNS = 5
 GIVE_UP_SECONDS = 45.0
 READY_STEPS = 25
 READY_SECONDS = 90.0
 LOOK_SECONDS = 0.02
-UNSEEN_MAX = 2
-"""After so many runs in which a side did not recover from a fault it is not tried again: each takes the whole time."""
+UNSEEN_MAX = 1
+"""After this number of runs without a recovery from a fault a side is not tried again: each takes the whole time."""
 END_SECONDS = 15.0
+UNUSUAL = ("understudy_pool", "understudy_cold", "understudy_warm")
+"""Sides that are measured where they are asked for: of each there is another one, and a run has ten minutes."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 
 Say = Callable[[str], None]
@@ -62,11 +64,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    runs: int
+    runs: int | None
+    """None: as each side has it."""
     sides: Sequence[Side]
     faults: Sequence[str]
     give_up_seconds: float
     keep: bool
+    again: bool
+    """Also what is known not to recover."""
 
 
 class Attempt:
@@ -233,6 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with runs_file.open("a") as file:
             file.write(json.dumps(asdict(run)) + "\n")
     runs = [Run(**json.loads(line)) for line in runs_file.read_text().splitlines()]
+    never.keep(runs, time.strftime("%Y-%m-%d"))
+    measured = {(one.side, one.fault) for one in runs}
+    runs += [one.as_run() for one in _known(options) if (one.side, one.fault) not in measured]
     show(console, runs)
     path = write("recovery", figures(runs))
     content = json.loads(path.read_text())
@@ -294,25 +302,34 @@ class Clusters:
 
 
 def measure(options: Options, say: Say) -> Iterator[Run]:
-    impossible = DEAD_NODE_SILENCE if why_impossible() else ""
+    impossible = DEAD_NODE if why_impossible() else ""
     if impossible in options.faults:
         say(f"{impossible} is not possible on this machine: {why_impossible()}")
+    left_out = set() if options.again else {(one.side, one.fault) for one in _known(options)}
     clusters = Clusters(say, any(side.name == "nvrx" for side in options.sides))
     try:
         for side, fault in itertools.product(options.sides, options.faults):
-            if fault in side.faults and fault != impossible:
+            known = (side.name, fault) in left_out
+            if fault in side.faults and fault != impossible and not known:
                 yield from _repeat(clusters, side, fault, options, say)
     finally:
         clusters.end()
         shutil.rmtree(NVRX_DIRECTORY, ignore_errors=True)
 
 
+def _known(options: Options) -> list[never.Never]:
+    """What the sides that were asked for are known not to recover from."""
+    names = {side.name for side in options.sides}
+    return [one for one in never.read() if one.side in names and one.fault in options.faults]
+
+
 def _repeat(clusters: Clusters, side: Side, fault: str, options: Options, say: Say) -> Iterator[Run]:
-    unseen = 0
-    for number in range(options.runs):
+    unseen, runs = 0, options.runs or side.runs
+    give_up_seconds = max(options.give_up_seconds, side.notices_within_seconds.get(fault, 0.0))
+    for number in range(runs):
         attempt = Attempt(clusters.for_side(side), side, fault, number, clusters.nvrx)
-        run = attempt.run(options.give_up_seconds)
-        say(f"{side.name}, {fault}, run {number + 1} of {options.runs}: {_in_words(run)}")
+        run = attempt.run(give_up_seconds)
+        say(f"{side.name}, {fault}, run {number + 1} of {runs}: {_in_words(run)}")
         yield run
         if fault in LASTING:
             clusters.end()
@@ -375,10 +392,12 @@ def read_options(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="tests.bench.recovery", description=__doc__)
     everyone = [*SIDES, *POOL, *IMPORTING]
     names = [side.name for side in everyone]
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each side with each fault (default: {RUNS})")
-    parser.add_argument("--sides", default=",".join(names), help=f"of {', '.join(names)} (default: all)")
+    parser.add_argument("--runs", type=int, help="of each side with each fault (default: 3 of Understudy, else 1)")
+    usual = ",".join(name for name in names if name not in UNUSUAL)
+    parser.add_argument("--sides", default=usual, help=f"of {', '.join(names)} (default: {usual})")
     parser.add_argument("--faults", default=",".join(FAULTS), help=f"of {', '.join(FAULTS)} (default: all)")
     parser.add_argument("--give-up-seconds", type=float, default=GIVE_UP_SECONDS, help="and a fault was not noticed")
+    parser.add_argument("--again", action="store_true", help="also what a side is known not to recover from")
     parser.add_argument("--keep", action="store_true", help="add to the runs of the last time")
     given = parser.parse_args(arguments)
     sides, faults = given.sides.split(","), given.faults.split(",")
@@ -386,7 +405,7 @@ def read_options(arguments: Sequence[str] | None) -> Options:
     if unknown:
         parser.error(f"no such side or fault: {', '.join(sorted(unknown))}")
     chosen = [side for side in everyone if side.name in sides]
-    return Options(given.runs, chosen, faults, given.give_up_seconds, given.keep)
+    return Options(given.runs, chosen, faults, given.give_up_seconds, given.keep, given.again)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tests.testbed.site import Site
 SLOW = 1.5
 HANG_SECONDS_MAX = 10.0
 
-DEAD_NODE_RESET, DEAD_NODE_SILENCE = "dead_node_reset", "dead_node_silence"
+KILLED_NODE, DEAD_NODE = "killed_node", "dead_node"
 
 Inject = Callable[[Site, Path, str], float]
 """Break the node under the job in that directory; returns when it broke."""
@@ -36,12 +36,12 @@ def crash(site: Site, home: Path, node: str) -> float:
     return at
 
 
-def dead_node_reset(site: Site, home: Path, node: str) -> float:
+def killed_node(site: Site, home: Path, node: str) -> float:
     """All processes of the node are gone at once. Its kernel resets connections: kinder than life, to all sides."""
     return site.kill_node(node)
 
 
-def dead_node_silence(site: Site, home: Path, node: str) -> float:
+def dead_node(site: Site, home: Path, node: str) -> float:
     """The node's power is gone. No connection is reset, nothing comes back any more."""
     return site.power_off(node)
 
@@ -66,8 +66,8 @@ def straggler(site: Site, home: Path, node: str) -> float:
 
 FAULTS: Mapping[str, Inject] = {
     "xid": xid,
-    DEAD_NODE_RESET: dead_node_reset,
-    DEAD_NODE_SILENCE: dead_node_silence,
+    KILLED_NODE: killed_node,
+    DEAD_NODE: dead_node,
     "hang": hang,
     "straggler": straggler,
     "crash": crash,

@@ -1,6 +1,7 @@
 """The job that every side runs: a synchronous "training" whose weights depend on each rank's part in every step.
 
-`python job.py DIRECTORY [--step-seconds S] [--checkpoint-every K] [--import MODULE] [--heartbeat]`
+`python job.py DIRECTORY [--step-seconds S] [--checkpoint-every K] [--import MODULE] [--heartbeat]
+[--restartable]`
 
 It behaves as a training over gloo does: a rank that loses a peer ends with an error, and so do all. It imports nothing
 but the standard library unless an option needs it, and runs under any launcher. Rank 0 writes into DIRECTORY where the
@@ -10,6 +11,7 @@ others meet it: on the fabric, where nodes have one. Faults are files there, one
 import argparse
 import fcntl
 import importlib
+import itertools
 import json
 import os
 import socket
@@ -193,7 +195,8 @@ def heartbeat(wanted: bool) -> Callable[[], object]:
     return beat
 
 
-def main() -> None:
+def main(began: float = BEGAN) -> None:
+    """Since when it is a rank of this gang."""
     options = read_options()
     directory, every = options.directory, options.checkpoint_every
     rank = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
@@ -203,7 +206,7 @@ def main() -> None:
         importlib.import_module(module)
     beat = heartbeat(options.heartbeat)
     gang = Gang(directory, rank, world)
-    write(directory / "joined", gang=gang.name, rank=rank, node=os.environ.get("SLURMD_NODENAME"), began=BEGAN)
+    write(directory / "joined", gang=gang.name, rank=rank, node=os.environ.get("SLURMD_NODENAME"), began=began)
     checkpoints, hardware = Checkpoints(directory / "checkpoints", world), Hardware(directory)
     step = gang.exchange(checkpoints.newest() if rank == 0 else None, lambda values: values[0])
     weight = checkpoints.load(step, rank)
@@ -251,11 +254,18 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=10)
     parser.add_argument("--import", dest="imports", default="")
     parser.add_argument("--heartbeat", action="store_true")
+    parser.add_argument("--restartable", action="store_true")
     return parser.parse_args()
+
+
+def go_on_in_the_process() -> None:
+    """A rank that loses a peer is one of the next gang at once, with `understudy run --in-process`."""
+    times = itertools.count()
+    importlib.import_module("understudy.restart").restartable(lambda: main(time.time() if next(times) else BEGAN))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        (go_on_in_the_process if read_options().restartable else main)()
     except (OSError, ValueError) as error:
         sys.exit(f"{os.environ.get('SLURMD_NODENAME')}: {error}")

@@ -7,11 +7,11 @@ Must not: what happens to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.recovery.faults import DEAD_NODE_RESET, DEAD_NODE_SILENCE, FAULTS
+from tests.bench.recovery.faults import DEAD_NODE, FAULTS, KILLED_NODE
 from tests.testbed.configuration import NO_SCHEDULER_DELAY
 
 GANG = 6
@@ -58,6 +58,10 @@ class Side:
     warm: bool = False
     """... with their imports done."""
     faults: Sequence[str] = tuple(FAULTS)
+    runs: int = 1
+    """Unless another number is asked for."""
+    notices_within_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Fault → after what time it should know of it, by its own documents: then it is given up."""
 
 
 def understudy(*options: str, words: Sequence[str] = ()) -> Callable[[Job], str]:
@@ -159,13 +163,28 @@ def tuned(munge_socket: Path, health_check: Path) -> tuple[str, ...]:
     return (*TUNED, f"AuthInfo=socket={munge_socket},cred_expire=5", f"HealthCheckProgram={health_check}")
 
 
+SLURMD_TIMEOUT = {KILLED_NODE: 330.0, DEAD_NODE: 330.0}
+"""SlurmdTimeout is 300 s by default. The other sides' keep-alives and heartbeats take less than half a minute as they are
+set here, and where nothing looks (a hung rank without heartbeats, a straggler) there is no such time.
+"""
+
 MANAGED = ("--requeue", "--comment=understudy")
 
 WARM_WORDS = ("--import", "torch")
 
 SIDES: Sequence[Side] = (
-    Side("understudy", understudy(), GANG + SPARES, _NEVER, MANAGED, watched=True, standbys=8),
-    Side("plain_slurm", plain_slurm, GANG, _SRUN, ("--requeue",)),
+    Side("understudy", understudy(), GANG + SPARES, _NEVER, MANAGED, watched=True, standbys=8, runs=3),
+    Side(
+        "understudy_in_process",
+        understudy("--in-process", words=("--restartable",)),
+        GANG + SPARES,
+        _NEVER,
+        MANAGED,
+        watched=True,
+        faults=("xid", KILLED_NODE),
+        runs=3,
+    ),
+    Side("plain_slurm", plain_slurm, GANG, _SRUN, ("--requeue",), notices_within_seconds=SLURMD_TIMEOUT),
     Side("plain_slurm_tuned", plain_slurm_tuned, GANG, _SRUN, ("--requeue",), slurm=TUNED),
     Side("torchrun", torchrun, GANG, _ELASTIC),
     Side("nvrx", nvrx, GANG + SPARES, _ELASTIC),
@@ -181,7 +200,7 @@ POOL: Sequence[Side] = tuple(
         slurm=slurm,
         watched=True,
         pool=SPARES,
-        faults=("xid", DEAD_NODE_RESET, DEAD_NODE_SILENCE),
+        faults=("xid", KILLED_NODE, DEAD_NODE),
     )
     for name, slurm in (("understudy_pool", ()), ("understudy_pool_tuned", (NO_SCHEDULER_DELAY,)))
 )
