@@ -164,8 +164,8 @@ def tuned(munge_socket: Path, health_check: Path) -> tuple[str, ...]:
 
 
 SLURMD_TIMEOUT = {KILLED_NODE: 330.0, DEAD_NODE: 330.0}
-"""SlurmdTimeout is 300 s by default. The other sides' keep-alives and heartbeats take less than half a minute as they are
-set here, and where nothing looks (a hung rank without heartbeats, a straggler) there is no such time.
+"""SlurmdTimeout is 300 s by default. Keep-alives and heartbeats of the other sides take less than half a minute as they
+are set here, and where nothing looks (a hung rank without heartbeats, a straggler) there is no such time.
 """
 
 MANAGED = ("--requeue", "--comment=understudy")
