@@ -45,7 +45,8 @@ GROUPS: dict[str, dict[str, Command]] = {
         "status": Command("counts, and what needs a person", _cli("status", "status")),
         "top": Command("the same, and what goes on, read again and again", _cli("top", "top")),
         "node": Command(
-            "list | show | hold | quarantine | release | validate | burn-in | retire | requests", _cli("node", "node")
+            "list | show | hold | quarantine | release | validate | burn-in | retire | requests | parts | tests",
+            _cli("node", "node"),
         ),
         "job": Command("list | show | evidence | pause | resume | move | trust-checkpoints", _cli("job", "job")),
         "checkpoints": Command("scan | now | show", _cli("checkpoints", "checkpoints")),

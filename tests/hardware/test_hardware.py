@@ -89,7 +89,7 @@ def test_a_part_that_fails_or_is_not_possible_takes_no_other_with_it(tmp_path: P
     assert [part.outcome for part in done] == ["not possible", "failed", "done", "not possible"]
     write(tmp_path, done)
     assert [part["values"] for part in json.loads((tmp_path / "report.json").read_text())] == [{}, {}, {"x": 1}, {}]
-    assert "## two\nfailed, 0.0 s\n\nRuntimeError: it ended with 1\n" in (tmp_path / "report.md").read_text()
+    assert "## two\nfailed, 0.0 s\n\n- RuntimeError: it ended with 1\n" in (tmp_path / "report.md").read_text()
     assert markdown([Part("five", "done", 1.0)]).endswith("## five\ndone, 1.0 s\n\n")
 
 
