@@ -2,8 +2,9 @@
 
 Four ranks with a state of their own on this machine, over gloo; for the tier live each has the same. One run measures
 all sides, one after another, three times: the save, what the training waits for it, and, when the last rank has lost
-all it had, the restore until the next step has ended. Files are read from the disk, not from memory. Tiers that are not
-there yet are left out. `shared` is a folder of this machine: no network lies between.
+all it had, the restore until the next step has ended. Files are read from the disk, not from memory. `shared` is a
+folder of this machine: no network lies between. `object` is moto's server, a Python program on the same processors.
+NVRx's local checkpoints are no rival here: they send tensors by way of CUDA alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.agent.running_agent import agent_config, running_agent
 from tests.bench.checkpoint.sides import SIDES
 from tests.bench.result import Result, result, write
 from tests.keeper.site import Keepers
+from tests.object_store import serving
 from tests.testbed.configuration import free_ports
 
 RANKS = 4
@@ -70,10 +72,12 @@ def measure(folder: Path, megabytes: int, rounds: int, sides: str) -> dict[str, 
                 started.callback(keepers.close)
                 nodes = [f"n{rank + 1}" for rank in range(RANKS)]
                 keepers.start(*nodes)
+                store = started.enter_context(serving(folder)) if "object" in sides.split(",") else None
+                of_store = store.environment if store is not None else {}
                 ranks = [
                     subprocess.Popen(
                         command,
-                        env=_environment(rank, port, config.socket) | keepers.environment(node),
+                        env=_environment(rank, port, config.socket) | keepers.environment(node) | of_store,
                         cwd=REPOSITORY,
                     )
                     for rank, node in enumerate(nodes)
