@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, SupportsInt
+from typing import TYPE_CHECKING, SupportsInt, Union
 
 from .file_system import TIERS, absolute
 from .never_raise import log
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from .restore import RestorePoint
 
 NOTHING: Mapping[str, str] = {}
+
+CopyTo = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
+
+COPY_TO = "UNDERSTUDY_COPY_TO"
 
 LAYOUTS = ("", "fixed", "reshardable")
 
@@ -67,7 +71,7 @@ class Checkpoints:
         path: str | os.PathLike[str],
         layout: str = "",
         tier: str = "",
-        copy_to: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = "",
+        copy_to: CopyTo = "",
     ) -> Save:
         """This rank begins to write its part of a checkpoint. Training continues with `step` after a restore. `path` is
         a directory that all ranks share, or a checkpoint of one file. What is announced of it counts from commit() on,
@@ -77,7 +81,8 @@ class Checkpoints:
         `tier` is "local" where no other node sees the path, "shared" where all do; by default the type of the file
         system says which. `copy_to`, the same on all ranks, is where the agents copy it once it is complete: from
         disks of its nodes to a directory on a shared file system, or a file where `path` is one; and to a place in an
-        object store, as "s3://BUCKET/PLACE". Of two, the copy at the first is copied to the second.
+        object store, as "s3://BUCKET/PLACE". Of two, the copy at the first is copied to the second. By default what
+        UNDERSTUDY_COPY_TO names, with a comma between two and `{step}` for the step.
         """
         if layout not in LAYOUTS:
             log.warning('understudy: layout is "fixed" or "reshardable", and not %.50r: it counts as not known', layout)
@@ -86,6 +91,8 @@ class Checkpoints:
             log.warning('understudy: tier is "local" or "shared", and not %.50r: the file system says which', tier)
             tier = ""
         copies = [copy_to] if isinstance(copy_to, (str, os.PathLike)) else list(copy_to)
+        if not any(copies):
+            copies = [one.replace("{step}", str(int(step))) for one in os.environ.get(COPY_TO, "").split(",")]
         first, second = ([absolute(one) if one else "" for one in copies] + ["", ""])[:2]
         named = {"layout": layout, "tier": tier, "copy_to": first, "then_copy_to": second}
         save = Save(self._monitor, self._note, step, path, named)

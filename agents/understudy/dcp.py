@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .checkpoints import Save
+from .checkpoints import CopyTo, Save
 from .monitor import Monitor
 
 
@@ -26,11 +26,18 @@ class UnderstudyWriter(FileSystemWriter):
     """
 
     def __init__(
-        self, monitor: Monitor, step: SupportsInt, path: str | os.PathLike[str], tier: str = "", **options: Any
+        self,
+        monitor: Monitor,
+        step: SupportsInt,
+        path: str | os.PathLike[str],
+        tier: str = "",
+        *,
+        copy_to: CopyTo = "",
+        **options: Any,
     ) -> None:
-        """`tier` is that of Checkpoints.begin, `options` are those of FileSystemWriter."""
+        """`tier` and `copy_to` are those of Checkpoints.begin, `options` are those of FileSystemWriter."""
         super().__init__(path, **options)
-        self._tier = tier
+        self._tier, self._copy_to = tier, copy_to
         self._checkpoints, self._step, self._place = monitor.checkpoints, step, path
         self._part = self._begin()  # in the training's thread: async_save goes on in another one
         self._coordinates = False
@@ -55,4 +62,4 @@ class UnderstudyWriter(FileSystemWriter):
         self._part.commit()
 
     def _begin(self) -> Save:
-        return self._checkpoints.begin(self._step, self._place, "reshardable", self._tier)
+        return self._checkpoints.begin(self._step, self._place, "reshardable", self._tier, self._copy_to)

@@ -11,6 +11,7 @@ from typing import SupportsInt
 import torch
 from safetensors.torch import save as serialized
 
+from .checkpoints import CopyTo
 from .monitor import Monitor
 from .whole_file import whole_file
 
@@ -24,10 +25,11 @@ def save(  # noqa: PLR0913 - those of begin() and of safetensors
     layout: str = "",
     *,
     tier: str = "",
+    copy_to: CopyTo = "",
     metadata: dict[str, str] | None = None,
 ) -> None:
     """As whole_file(); `metadata` is text for the header. It needs memory for a copy of the tensors: the library
     writes no file that is summed meanwhile.
     """
-    with whole_file(monitor, step, path, file, layout, tier) as written:
+    with whole_file(monitor, step, path, file, layout, tier, copy_to=copy_to) as written:
         written.write(serialized(tensors, metadata))

@@ -10,6 +10,7 @@ from typing import IO, Any, SupportsInt, cast
 
 import torch
 
+from .checkpoints import CopyTo
 from .monitor import Monitor
 from .whole_file import whole_file
 
@@ -23,8 +24,9 @@ def save(  # noqa: PLR0913 - those of begin() and of torch.save
     layout: str = "",
     *,
     tier: str = "",
+    copy_to: CopyTo = "",
     **options: Any,
 ) -> None:
     """As whole_file(); `options` are those of torch.save."""
-    with whole_file(monitor, step, path, file, layout, tier) as written:
+    with whole_file(monitor, step, path, file, layout, tier, copy_to=copy_to) as written:
         torch.save(state, cast("IO[bytes]", written), **options)

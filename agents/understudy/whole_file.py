@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import SupportsInt
 
+from .checkpoints import CopyTo
 from .checksum import SummedFile
 from .monitor import Monitor
 
@@ -15,17 +16,24 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def whole_file(
-    monitor: Monitor, step: SupportsInt, path: str | os.PathLike[str], file: str, layout: str, tier: str
+def whole_file(  # noqa: PLR0913 - those of begin()
+    monitor: Monitor,
+    step: SupportsInt,
+    path: str | os.PathLike[str],
+    file: str,
+    layout: str,
+    tier: str,
+    *,
+    copy_to: CopyTo,
 ) -> Iterator[SummedFile]:
     """For writing. It is written beside its place, and moved there when it is on disk: a rank that is killed meanwhile
-    leaves the file of before. With `file` other than ".", `path` is a directory that all ranks share. `layout` and
-    `tier` are those of Checkpoints.begin.
+    leaves the file of before. With `file` other than ".", `path` is a directory that all ranks share. `layout`,
+    `tier` and `copy_to` are those of Checkpoints.begin.
 
     Where the file system is full, or the user's quota, the checkpoint is given up with a warning, what was written of
     it is removed, and the training goes on.
     """
-    part = monitor.checkpoints.begin(step, path, layout, tier)
+    part = monitor.checkpoints.begin(step, path, layout, tier, copy_to)
     place = os.fspath(path) if file == "." else os.path.join(path, file)
     partial = f"{place}.partial"
     written = None

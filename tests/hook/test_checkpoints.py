@@ -10,6 +10,7 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import TrainingSite, shards
+from understudy import Monitor
 from understudy.file_system import tier_of
 from understudy_agent.config import Config
 from understudy_agent.wire import CheckpointDeleted, CheckpointShard, ShardFile
@@ -59,6 +60,24 @@ for step in (10, 20, 30, 40):
         monitor.checkpoints.deleted(10, folder / "step-10")
 monitor.close()
 """
+
+
+@pytest.mark.parametrize(
+    ("named", "by_environment", "expected"),
+    [
+        ("", "", ("", "")),
+        ("/shared/7", "", ("/shared/7", "")),
+        ("", "/shared/{step},s3://runs/{step}", ("/shared/7", "s3://runs/7")),
+        ("", "s3://runs/{step}", ("s3://runs/7", "")),
+        (("/shared/7", "s3://runs/7"), "/other/{step}", ("/shared/7", "s3://runs/7")),
+    ],
+)
+def test_where_it_is_copied_the_code_says_or_else_the_environment(
+    named: str | tuple[str, str], by_environment: str, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_COPY_TO", by_environment)
+    save = Monitor().checkpoints.begin(7, "/local/7", copy_to=named)
+    assert tuple(save._named.get(name, "") for name in ("copy_to", "then_copy_to")) == expected
 
 
 def test_a_rank_announces_all_its_files_together_and_nothing_of_a_save_that_failed(

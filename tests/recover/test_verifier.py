@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
-from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult
+from tests.agent.test_readback import DAMAGES, Saved
+from understudy_agent.readback import read_back
+from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult, ShardFile
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer
@@ -199,3 +204,30 @@ def test_it_ends_at_once_where_it_is_switched_off() -> None:
     site.policy = Checkpoints()
     site.verifier.look()
     assert site.verifier.task("n1") is None
+
+
+@pytest.mark.parametrize("damage", ["none", *DAMAGES])
+def test_no_damaged_checkpoint_is_restored(damage: str, tmp_path: Path) -> None:
+    """As agents find it: what they read back is decided upon, and the one before it is named."""
+    site, saved = Site(), Saved(tmp_path)
+    site.save(19)
+    first, *more = [(one["file"], one["size_bytes"], one["checksum"]) for one in saved.announced]
+    for rank in range(2):
+        files = tuple(ShardFile(*one) for one in more) if rank == 0 else ()
+        name, size, checksum = first if rank == 0 else ("", 0, "")
+        of_rank = (7, 0, rank, 2, 20, str(saved.path), name, size, checksum, saved.announced[0]["at"])
+        shard = CheckpointShard(*of_rank, user_id=OWNER, more_files=files)
+        assert FactStore(site.engine).record(f"n{rank + 1}", [shard], b.NOW, lambda _: site.known) == []
+    site.clock.at = saved.announced[0]["at"] + MINUTE
+    PackingStore(site.engine).pack(site.clock.now())
+    if damage != "none":
+        DAMAGES[damage][0](saved.path)
+    for _ in range(8):
+        site.verifier.look()
+        for node in ("n1", "n2"):
+            task = site.verifier.task(node)
+            if task is not None:
+                found = read_back(msgspec.to_builtins(task))
+                site.verifier.take(node, ReadBackResult(task.number, ReadBackOutcome(found["outcome"]), found["why"]))
+    point = site.points.give(site.known, Attempt(1))
+    assert (point.step, point.path) == ((20, str(saved.path)) if damage == "none" else (19, "/c/19")), point.why
