@@ -108,7 +108,7 @@ class Nvme(TorchSave):
 
 class Object(Nvme):
     """Tier object: written to a disk of the node, copied to an object store as an agent copies it, without its limit of
-    bytes a second. The new node fetches what the lost rank wrote; the others have theirs on their disks.
+    bytes a second. The new node fetches what the lost rank wrote; the others have their parts on their disks.
     """
 
     tier = "object"
