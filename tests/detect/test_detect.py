@@ -280,6 +280,12 @@ class TestAdministration:
         )
         assert signals(crashed) == {("n3", Signal.RETURN_REFUSED)}
 
+    def test_a_drain_from_before_both_clocks_were_set_back_is_older_than_its_return(self) -> None:
+        """Its time lies in the future, by the clock that slurmctld and the control plane share."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
+        node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW + 3500)))
+        assert signals(b.snapshot(node, returns_failed={"n3": b.NOW - 60})) == {("n3", Signal.RETURN_REFUSED)}
+
     def test_a_drain_that_was_not_lifted_when_its_return_was_cancelled_is_no_administrators(self) -> None:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: operator.hold: fan", user="root"))
         before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100))))

@@ -52,8 +52,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         if node.name in returning or snapshot.slurm_read_at <= changed_at:
             continue  # this reading is older than the last change of the record, or than the return itself
         reason = node.slurm.reason if node.slurm else ""
-        ahead = snapshot.slurm_ahead_seconds
-        if _is_still_drained(node, snapshot.returns_failed.get(node.name), ahead):
+        if _is_still_drained(node, snapshot.returns_failed.get(node.name), snapshot):
             words = f"Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_refused", node.name, snapshot.now, words)
             continue
@@ -61,7 +60,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             words = f"slurmctld lost in a crash that it was resumed: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_lost", node.name, snapshot.now, words)
             continue
-        if _is_still_drained(node, snapshot.returns_cancelled.get(node.name), ahead):
+        if _is_still_drained(node, snapshot.returns_cancelled.get(node.name), snapshot):
             words = f"an operator cancelled its return, and Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_CANCELLED, "administration.return_cancelled", node.name, snapshot.now, words)
             continue
@@ -73,13 +72,14 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, reservation_deleted)
 
 
-def _is_still_drained(node: NodeView, returned_at: float | None, slurm_ahead_seconds: float) -> bool:
+def _is_still_drained(node: NodeView, returned_at: float | None, snapshot: Snapshot) -> bool:
     """By the control plane, as before its return to service, which failed or was cancelled."""
     slurm = node.slurm
     if slurm is None or returned_at is None or node.state in OUT_OF_SERVICE or node.state is NodeState.FOREIGN_DRAIN:
         return False
-    reason_at = min(slurm.reason_at, slurm.reason_at - slurm_ahead_seconds)  # a clock may have been set since
-    return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and reason_at <= returned_at
+    reason_at = min(slurm.reason_at, slurm.reason_at - snapshot.slurm_ahead_seconds)  # a clock may have been set since
+    before = reason_at <= returned_at or reason_at - snapshot.now > CLOCKS_APART_SECONDS  # both clocks were set back
+    return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and before
 
 
 def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:
@@ -94,7 +94,7 @@ def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:
         return False
     last_open_at = min(started_at, node.out_since or started_at)  # slurmctld may have crashed twice since
     lost = started_at - lifted_at > -CLOCKS_APART_SECONDS and last_open_at - lifted_at < SLURM_SAVES_SECONDS
-    return lost and _is_still_drained(node, lifted_at, ahead)
+    return lost and _is_still_drained(node, lifted_at, snapshot)
 
 
 def _judge(
