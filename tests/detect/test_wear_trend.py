@@ -24,7 +24,7 @@ from understudy_controlplane.detect.wear_trend import (
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.gpu import WearSample
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations
@@ -191,6 +191,18 @@ def test_what_the_setting_costs_and_saves_on_synthetic_series(true_share: float)
     if true_share == 1.0:
         assert left < 0.85 * stayed, "right about the chance: it saves"
     assert left <= stayed + starts[moves].sum() / count, "wrong about it: it costs no more than the starts of the moves"
+
+
+def test_what_a_person_or_a_validation_has_answered_for_takes_the_node_out_no_second_time() -> None:
+    """Its counters stay. What they grow by after its return counts."""
+    seen, config = snapshot(ROWS, saved=5), b.config(hardware={"leave_worn": True})
+    assert [one.signal for one in wear_trends(seen, config.hardware)] == [Signal.WORN]
+    record = NodeRecord("n2", cleared_at=b.NOW - 2 * DAY_SECONDS)
+    back = replace(seen, nodes={**seen.nodes, "n2": replace(seen.nodes["n2"], record=record)})
+    assert not list(wear_trends(back, config.hardware))
+    grown = [*ROWS, WearSample(b.NOW, 0, 5)]
+    (found,) = wear_trends(replace(back, gpu_wear={("n2", "GPU-3"): grown}), config.hardware)
+    assert "2 memory rows remapped" in found.summary
 
 
 def test_counters_are_kept_for_a_week_of_gpus_that_have_errors() -> None:

@@ -114,9 +114,10 @@ def wear_trends(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     for (name, uuid), samples in snapshot.gpu_wear.items():
         node = snapshot.nodes.get(name)
         gpu = next((one for one in node.gpus if one.uuid == uuid), None) if node is not None else None
-        if node is None or gpu is None or not samples:
+        since = [one for one in samples if node is not None and one.at > node.record.cleared_at]
+        if node is None or gpu is None or not since:
             continue
-        wear = wear_of(samples, snapshot.now)
+        wear = wear_of(since, snapshot.now)
         if wear.chance:
             yield _finding(snapshot, node, gpu, wear, leave=policy.leave_worn)
 

@@ -88,6 +88,7 @@ class Machine:
     slow_until: float = 0.0
     slow_shows: bool = False  # in its clocks
     nvlink_down_until: float = 0.0
+    rows_remapped: int = 0  # of a GPU's memory, and all that its banks had
     port_down_since: float = math.inf
     port_up_at: float = math.inf
     broken: bool = False
@@ -126,6 +127,9 @@ class Machine:
             shown = msgspec.structs.replace(shown, clock_event_reasons=HARDWARE_SLOWDOWN)
         if now < self.nvlink_down_until:
             shown = msgspec.structs.replace(shown, nvlinks=NVLINKS - 1, nvlinks_max=NVLINKS)
+        if self.rows_remapped:
+            rows = self.rows_remapped
+            shown = msgspec.structs.replace(shown, remapped_rows_uncorrectable=rows, memory_banks_spent=rows)
         return self.gpus if shown is self.gpus[0] else [shown, *self.gpus[1:]]
 
     def port_at(self, now: float) -> Port:

@@ -78,6 +78,11 @@ def _nvlink_down(world: World, event: Event, machine: Machine) -> None:
         machine.nvlink_down_until, machine.accused_at = _until(world, event), world.now
 
 
+def _memory_wears(world: World, event: Event, machine: Machine) -> None:
+    machine.rows_remapped += event.number
+    machine.accused_at = world.now
+
+
 def _prolog_refuses(world: World, event: Event, machine: Machine) -> None:
     world.slurm.bad_prologs.add(machine.name)
     world.later(_until(world, event), lambda: world.slurm.bad_prologs.discard(machine.name))
@@ -172,6 +177,11 @@ def _power_lost(world: World, event: Event, machine: Machine) -> None:
         world.report_signal(SignalKind.POWER, f"switch {rack.name}", event.seconds)
 
 
+def _burn_ins(world: World, event: Event, machine: Machine) -> None:
+    for one in _neighbours(world, event, machine):
+        world.ask(Verb.BURN_IN, one.name)
+
+
 def _asks(verb: Verb) -> Callable[[World, Event, Machine], None]:
     return lambda world, _event, machine: world.ask(verb, machine.name)
 
@@ -180,6 +190,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.NODE_DIES: _dies,
     Kind.RACK_DIES: _rack_dies,
     Kind.NVLINK_DOWN: _nvlink_down,
+    Kind.MEMORY_WEARS: _memory_wears,
     Kind.PROLOG_REFUSES: _prolog_refuses,
     Kind.XID: _xid,
     Kind.FAILS: _fails,
@@ -198,6 +209,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.QUARANTINES: _asks(Verb.QUARANTINE),
     Kind.RELEASES: _asks(Verb.RELEASE),
     Kind.TESTS: _asks(Verb.VALIDATE),
+    Kind.BURN_INS: _burn_ins,
     Kind.CANCELS_TEST: _cancels_test,
     Kind.RETIRES: _asks(Verb.RETIRE),
     Kind.LEAKS: _leaks,

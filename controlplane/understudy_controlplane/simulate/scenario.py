@@ -66,6 +66,7 @@ class Kind(StrEnum):
     SLOW = "GPU is slow"  # `number`: 1 where its clocks show why
     PORT_DOWN = "fabric port is down"
     NVLINK_DOWN = "NVLink is down"
+    MEMORY_WEARS = "GPU of the node remaps rows of its memory"  # `number`: how many
     PROLOG_REFUSES = "Understudy's Prolog refuses jobs on the node"
     ALL_AGENTS_SILENT = "all agents are silent"
     MESSAGES_DISTURBED = "messages of the node are lost, late, twice and out of order"
@@ -94,6 +95,7 @@ class Kind(StrEnum):
     QUARANTINES = "operator reports a fault of the node"
     RELEASES = "operator releases the node"
     TESTS = "operator asks for a test of the node"
+    BURN_INS = "operator asks for the burn-in of neighbouring nodes"  # `number`: of how many
     CANCELS_TEST = "administrator cancels the control plane's job on the node"
     RETIRES = "operator retires the node"
     REMOVES_SPARE = "operator takes a node out of the spare pool"
@@ -146,6 +148,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     exempt_seconds: int = 0  # after its start, in which Slurm preempts no job
     asks: bool = False  # the training of all gangs but the third asks when to save
     default_guards: bool = False  # those that the control plane has by default
+    checks_spares: bool = False  # idle ones are validated again, in turn
+    leaves_worn: bool = False  # nodes whose GPU memory wears out leave service
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -301,12 +305,16 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     blocks = Random(f"blocks {seed}")
     if blocks.random() < BLOCKS_SHARE:
         drawn = _with_blocks(drawn, blocks)
+    validations = Random(f"validations {seed}")
+    if validations.random() < VALIDATIONS_SHARE:
+        drawn = _with_validations(drawn, validations)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
 PREEMPTION_SHARE = 0.12
 ASKING_SHARE = 0.15
 BLOCKS_SHARE = 0.12
+VALIDATIONS_SHARE = 0.12
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -360,6 +368,17 @@ def _with_blocks(scenario: Scenario, random: Random) -> Scenario:
         events += [Event(at, Kind.NVLINK_DOWN, name, seconds) for name in failed]
     both = (*scenario.events, *events)
     return msgspec.structs.replace(scenario, settings=settings, block_nodes=block_nodes, events=both)
+
+
+def _with_validations(scenario: Scenario, random: Random) -> Scenario:
+    """Idle spares are validated in turn, and neighbouring nodes, the last of which no gang has, are burnt in."""
+    settings = msgspec.structs.replace(scenario.settings, validates=True, checks_spares=random.random() < 0.7)
+    names, burn_ins = node_names(scenario.nodes), _moments(scenario, random, 2) if random.random() < 0.7 else ()
+    events = []
+    for at in burn_ins:
+        number = random.randint(1, RACK)
+        events.append(Event(at, Kind.BURN_INS, names[-number - random.choice((0, 0, 1))], number=number))
+    return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
 
 
 DISTURBS_ORDERS = (

@@ -98,10 +98,15 @@ def configuration(scenario: Scenario) -> Config:
                 "reboot_timeout_seconds": 120,
                 "dead_node_wait_seconds": 60,
             },
+            "hardware": {"leave_worn": settings.leaves_worn},
             "validation": {
                 "enabled": settings.validates,
                 "probation_hours": 0.02,
                 "probation_weight": 100 if settings.weighs else 0,
+                "spare_check_hours": 0.05 if settings.checks_spares else 0,
+                "burn_in_hours": 0.01,
+                "stages": {"network": {"enabled": True}},
+                "network_wait_minutes": 1,
             },
         }
     )
