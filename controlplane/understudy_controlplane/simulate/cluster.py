@@ -313,6 +313,19 @@ class Cluster:
             )
             self._put(gang.seats[0], started)
 
+    def break_off(self, gang: Gang, now: float) -> None:
+        """The last rank ends with an error, and the launcher begins another launch on the same nodes."""
+        if not gang.launcher or gang.attempt is None or not gang.computes:
+            return
+        (restarts, launch), rank = gang.attempt, len(gang.seats) - 1
+        reason = f"rank {rank} on {gang.seats[-1]} ended with 1"
+        node, user = gang.seats[-1], self._user_id(gang)
+        ended = LaunchEnded(
+            gang.job_id, restarts, launch, "L130", reason, now, failed_node=node, rank=rank, status=1, user_id=user
+        )
+        self._put(gang.seats[0], ended)
+        self._launch(gang, Attempt(restarts, launch + 1), now)
+
     def _obey(self, gang: Gang, core: Core | None, now: float) -> None:
         """The launcher follows its orders: another launch, without the bad nodes."""
         if not gang.launcher or core is None or gang.attempt is None:

@@ -14,7 +14,7 @@ from understudy_controlplane.store.queries import Queries
 
 DECISIONS_MAX = 10_000
 HOW = ("done", "failed", "killed")
-"""Killed: it was under way when the control plane was killed."""
+"""Killed: it was begun, or waited, when the control plane was killed."""
 
 SEEN = {StepStatus.DONE: "done", StepStatus.FAILED: "failed"}
 

@@ -255,6 +255,10 @@ def _gang_quick(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
         gang.quick_since, gang.quick_until = world.now, _until(world, event)
 
 
+def _rank_crashes(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.cluster.break_off(gang, world.now)
+
+
 def _ranks_stay(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     gang.stays_until = _until(world, event)
 
@@ -302,6 +306,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.RANK_HANGS: _rank_hangs,
     Kind.SEAT_SLOW: _seat_slow,
     Kind.GANG_QUICK: _gang_quick,
+    Kind.RANK_CRASHES: _rank_crashes,
     Kind.RANKS_STAY: _ranks_stay,
     Kind.LOSS_NAN: _loss_nan,
     Kind.COMPUTES_WRONG: _computes_wrong,

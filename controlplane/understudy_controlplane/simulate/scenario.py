@@ -74,6 +74,7 @@ class Kind(StrEnum):
     SEAT_SLOW = "GPU of the gang's last node is slow"
     GANG_QUICK = "steps of the gang are short"  # and later as long as before: the gang is slow then, as a whole
     FABRIC_STOPS = "fabric stops all gangs"  # they go on after `seconds`
+    RANK_CRASHES = "a rank crashes, and its launcher starts the gang again"
     RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
     LOSS_NAN = "loss is NaN"
     COMPUTES_WRONG = "GPU of the gang's last node computes wrong"  # until it is repaired
@@ -308,6 +309,10 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     validations = Random(f"validations {seed}")
     if validations.random() < VALIDATIONS_SHARE:
         drawn = _with_validations(drawn, validations)
+    crashes = Random(f"crashes {seed}")
+    if crashes.random() < CRASHES_SHARE:
+        events = [Event(at, Kind.RANK_CRASHES, str(LAUNCHER_GANG)) for at in _moments(drawn, crashes, 2)]
+        drawn = msgspec.structs.replace(drawn, events=(*drawn.events, *events))
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
@@ -315,6 +320,7 @@ PREEMPTION_SHARE = 0.12
 ASKING_SHARE = 0.15
 BLOCKS_SHARE = 0.12
 VALIDATIONS_SHARE = 0.12
+CRASHES_SHARE = 0.12
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:

@@ -18,11 +18,20 @@ from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX, RecoveryStatus, StepStatus
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    SEATS_PREFIX,
+    Recovery,
+    RecoveryStatus,
+    StepName,
+    StepStatus,
+)
 from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
+from understudy_controlplane.recover.step import nothing_to_do
+from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.simulate.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
 from understudy_controlplane.simulate.happen import happen
 from understudy_controlplane.simulate.invariants import Effect, Invariants, is_proposed
@@ -254,6 +263,11 @@ class World:
     def jobs(self) -> dict[int, SlurmJob]:
         return {job.job_id: job for job in self.line.jobs_now()}
 
+    def hear_agents(self) -> None:
+        """Also while the control plane waits for Slurm. Its first round comes before any report."""
+        if self.core is not None and self.core.loop.pulse.ticks_total:
+            self.cluster.deliver(self.core, self.now)
+
     def _wake(self) -> None:
         self._due, self._pause = self.now, SOON_SECONDS
 
@@ -265,8 +279,7 @@ class World:
         if self.scenario.settings.approves:
             self._approve(core)
         try:
-            if core.loop.pulse.ticks_total:  # the first round comes before any report
-                self.cluster.deliver(core, self.now)
+            self.hear_agents()
             self._recovering = core.loop.tick(self._recovering)
         except Killed as killed:
             self.die(killed.seconds)
@@ -332,7 +345,7 @@ class World:
         if self.core is not None:
             with self.from_outside():
                 for recovery in self.core.stores.recoveries.running():
-                    self.crashed_in.update(s.name.value for s in recovery.steps if s.status is StepStatus.INTENDED)
+                    self.crashed_in.update(name.value for name in _under_way(recovery))
         self.core, self._restart_at = None, self.now + seconds
 
     # -- its database --------------------------------------------------------------------------------------------
@@ -580,6 +593,17 @@ class World:
                     stores.repairs.ask(Verb.CANCEL, subject, "a person asks for it", "alice", now)
 
 
+def _under_way(recovery: Recovery) -> Iterator[StepName]:
+    """Steps that were begun, and one that has nothing to do but wait."""
+    for step in recovery.steps:
+        if step.status is StepStatus.INTENDED:
+            yield step.name
+        elif step.status is StepStatus.PLANNED:
+            if STEPS[step.name].act is nothing_to_do:
+                yield step.name
+            return
+
+
 class SlurmLine:
     """Between the control plane and Slurm: calls fail, take long, lose their answers, and are the last that a process
     makes. Implements `Slurm`.
@@ -609,6 +633,7 @@ class SlurmLine:
         world = self._world
         if world.now < self.slow_until:
             self._slurm.advance(SLOW_CALL_SECONDS)
+            world.hear_agents()
         if world.now < self.away_until:
             raise SlurmUnavailable("slurmctld does not answer")
         if name in READS:
