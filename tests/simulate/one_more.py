@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tests.simulate.test_simulate import read, scenarios
+from tests.simulate.cover import read, scenarios
 from understudy_controlplane.simulate.run import simulate
 from understudy_controlplane.simulate.scenario import TO_ALL, Event, Kind, Scenario
 

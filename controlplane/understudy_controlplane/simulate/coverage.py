@@ -19,6 +19,12 @@ HOW = ("done", "failed", "killed")
 SEEN = {StepStatus.DONE: "done", StepStatus.FAILED: "failed"}
 
 
+EVERYTHING = frozenset(
+    [f"row {row.number}" for row in TABLE] + [f"step {name.value} {how}" for name in STEPS for how in HOW]
+)
+"""What can be seen, of rows and steps."""
+
+
 @dataclass
 class Coverage:
     kinds: Counter[Kind] = field(default_factory=Counter)
@@ -34,6 +40,11 @@ class Coverage:
                     (step.name.value, SEEN[step.status]) for step in recovery.steps if step.status in SEEN
                 )
         self.steps.update((name, "killed") for name in world.crashed_in.elements())
+
+    def seen(self) -> set[str]:
+        """Names of rows that were entered, and of steps with what became of them."""
+        rows = {f"row {number}" for number, times in self.rows.items() if times}
+        return rows | {f"step {name} {how}" for (name, how), times in self.steps.items() if times}
 
     def report(self) -> list[str]:
         """One line for each row and step that was seen, with how often; then what was not seen."""

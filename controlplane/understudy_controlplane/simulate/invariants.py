@@ -652,12 +652,13 @@ class Invariants:
         """A person has returned it to service, broken as it is."""
         return machine.broken and machine.broken_at < self._vouched_at.get(machine.name, -math.inf)
 
-    def _await_timeout(self, nodes: Iterable[str]) -> bool:
-        """A dead node that an administrator has drained is left to Slurm's own timeout: an hour where its clock was set
-        back by that.
+    def _await_timeout(self, nodes: Iterable[str], *, completing: bool = False) -> bool:
+        """A dead node that an administrator has drained, or on which a job is `completing`, is left to Slurm's own
+        timeout: an hour where its clock was set back by that.
         """
         machines, behind = self._world.cluster.machines, self._world.clock.by_slurm(0.0) < 0
-        return behind and any(name in self._drained_by_person and not machines[name].alive for name in nodes)
+        left = [name for name in nodes if completing or name in self._drained_by_person]
+        return behind and any(not machines[name].alive for name in left)
 
     def _is_left_at_fault(self, name: str) -> bool:
         """A budget has kept it in service, its gang has left it, and a person was notified."""
@@ -688,7 +689,7 @@ class Invariants:
                 continue
             if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):
                 continue  # its processes cannot work there, and a person answers for that
-            if self._await_timeout(job.nodes):
+            if self._await_timeout(job.nodes, completing=job.completing):
                 continue
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:

@@ -594,14 +594,10 @@ class World:
 
 
 def _under_way(recovery: Recovery) -> Iterator[StepName]:
-    """Steps that were begun, and one that has nothing to do but wait."""
-    for step in recovery.steps:
-        if step.status is StepStatus.INTENDED:
-            yield step.name
-        elif step.status is StepStatus.PLANNED:
-            if STEPS[step.name].act is nothing_to_do:
-                yield step.name
-            return
+    """Steps that were begun, and the next one where it has nothing to do but wait."""
+    yield from (step.name for step in recovery.steps if step.status is StepStatus.INTENDED)
+    after = [step.name for step in recovery.steps if step.status is StepStatus.PLANNED][:1]
+    yield from (name for name in after if STEPS[name].act is nothing_to_do)
 
 
 class SlurmLine:
