@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.recovery.faults import DEAD_NODE, FAULTS, KILLED_NODE
-from tests.testbed.configuration import NO_SCHEDULER_DELAY
+from tests.testbed.configuration import IMPATIENT_SCHEDULER, NO_SCHEDULER_DELAY
 
 GANG = 6
 SPARES = 2
@@ -153,7 +153,7 @@ TUNED = (
     "UnkillableStepTimeout=5",
     "MessageTimeout=2",
     "HealthCheckInterval=1",
-    "SchedulerParameters=sched_interval=1,bf_interval=1",
+    IMPATIENT_SCHEDULER,
 )
 """And a HealthCheckProgram that drains a node whose GPU is lost, and credentials that live for 5 s: see `tuned`."""
 
