@@ -255,6 +255,15 @@ class SlurmCluster:
             self._cables.set_rack(rack, up=True)
 
     @contextlib.contextmanager
+    def host_cut_off(self) -> Iterator[None]:
+        """No node reaches slurmctld, the control plane or its database meanwhile; nodes reach each other."""
+        self._cables.set_uplink(up=False)
+        try:
+            yield
+        finally:
+            self._cables.set_uplink(up=True)
+
+    @contextlib.contextmanager
     def lost_from(self, node: str) -> Iterator[None]:
         """What the node sends on the management network is lost meanwhile; it hears all."""
         self._cables.lose_from(node, lost=True)

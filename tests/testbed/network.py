@@ -175,6 +175,10 @@ class Switch:
         """The rack's cable to the spine: its nodes reach each other all the same."""
         _ip([f"link set {rack}.up {'up' if up else 'down'}"], self._holder)
 
+    def set_uplink(self, up: bool) -> None:
+        """This host's cable: slurmctld, the control plane and its database are here."""
+        _ip([f"link set uplink {'up' if up else 'down'}"], self._holder)
+
     def lose_from(self, node: str, lost: bool) -> None:
         """What the node sends on the management network is lost; it hears all."""
         port = _port(node, "management")

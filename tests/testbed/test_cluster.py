@@ -140,6 +140,15 @@ def connect(cluster: SlurmCluster, node: str) -> str:
     return "open"
 
 
+def connect_from(cluster: SlurmCluster, node: str, other: str) -> str:
+    address, port = cluster.layout.address_of(other), cluster.layout.node_ports[cluster.node_names.index(other)]
+    log = cluster.layout.log_directory / f"connect.{node}.{other}"
+    program = f"import socket; socket.create_connection(({address!r}, {port}), 10).close(); print('open')"
+    process = cluster.spawn_on(node, [sys.executable, "-S", "-c", program], log)
+    cluster.wait_until(lambda: not is_running(process), 30, f"{node} has connected to {other}", 0.05)
+    return log.read_text().strip()
+
+
 @pytest.mark.machines
 def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) -> None:
     job = cluster.sbatch("--nodes=3", "--wrap", "srun sh -c 'hostname; hostname --ip-address; sleep 1000'")
@@ -156,6 +165,10 @@ def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) ->
             assert all_connect() == whole | {"n2": "silent"}
     with cluster.rack_cut_off("rack1"):
         assert all_connect() == whole | {"n1": "silent", "n2": "silent"}
+    with cluster.host_cut_off():
+        assert all_connect() == dict.fromkeys(whole, "silent")
+        assert connect_from(cluster, "n1", "n2") == "open", "nodes reach each other"
+    cluster.wait_until(lambda: all_connect() == whole, 10, "this host has its cable again")
     cluster.unplug("n1", "n3", networks=["management"])
     assert all_connect() == whole | {"n1": "silent", "n3": "silent"}
     cluster.plug_in("n1", "n3")
