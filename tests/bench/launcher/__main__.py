@@ -166,12 +166,12 @@ def main(sizes: list[int], with_rivals: bool) -> int:
             listed = ", ".join(f"{one:.3f}" for one in values)
             print(f"{nodes:6} nodes  {name:30} {statistics.median(values):10.3f}  of {listed}", flush=True)
             unit = next((one for one in ("milliseconds", "seconds", "mebibytes") if one in name), "share")
-            theirs = {
+            of_rivals = {
                 rival: [found[nodes][name]] if nodes in found else []
                 for rival, found in rivals.items()
                 if name in RIVAL_FIGURES
             }
-            results.append(result(f"{name}_{nodes}", unit, values, theirs, more_is_better=False))
+            results.append(result(f"{name}_{nodes}", unit, values, of_rivals, more_is_better=False))
     write("launcher", results)
     return 0
 
