@@ -18,6 +18,7 @@ from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
 from tests.testbed.processes import all_processes, environment_of, read_process
+from tests.testbed.site import Site
 from tests.tokens import bearer
 from understudy_controlplane.fleet.identity import Role
 
@@ -38,6 +39,13 @@ def launcher_of(job: LauncherJob) -> int:
 
 def started_after(job: LauncherJob, launch: int, at: float) -> float:
     return max(float(one["at"]) for one in job.starts(0, launch)) - at
+
+
+def spares_with_program(site: Site, job: LauncherJob) -> set[str]:
+    """Nodes of the pool whose agents have read, as the job's user, what its ranks have started with."""
+    log = (site.cluster.layout.log_directory / "controlplane.log").read_text()
+    lines = [line for line in log.splitlines() if "event=spare_has_program" in line and f"/{job.job}@" in line]
+    return {name for name in site.nodes for line in lines if f" node={name} " in line}
 
 
 @pytest.mark.timed
@@ -154,6 +162,7 @@ def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     assert job.wait_for_launch(0, 1) == ["n1", "n3"]
     wait_succeeded(site, 1)
     job.wait_for_checkpoint(0, 1)
+    site.wait_for(lambda: spares_with_program(site, job) >= {"n6", "n7"}, 60, "spares have read the program's files")
     site.nodes["n3"].fail_gpu()
     job.wait_for_launch(1, 0, 60)
     (moved,) = site.recoveries()
