@@ -65,6 +65,7 @@ STACK_CHARACTERS_MAX = 512
 EVIDENCE_CHARACTERS_MAX = 32_768
 PROGRAM_CHARACTERS_MAX = 32_768
 PROGRAMS_PER_NODE_MAX = 2
+PACKED_NODES_CHARACTERS_MAX = 57_344
 WORK_MAX = 1e30
 PEERS_MAX = 6
 """With which a rank's transfers are reported: in a pipeline it has two or four."""
@@ -81,6 +82,10 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Duration = Annotated[float, Meta(ge=0, le=1e7)]
+PackedNodes = Annotated[str, Meta(max_length=PACKED_NODES_CHARACTERS_MAX)]
+"""Seats, spares and lost nodes of a gang whose names are too long for a line: three host lists of Slurm in as many
+lines, compressed with zlib, base85. The fields of their own are empty then.
+"""
 RowLabel = Annotated[str, Meta(max_length=32)]
 
 
@@ -607,6 +612,7 @@ class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     at: float
     user_id: UserId = 0  # of the launcher's process, as the kernel reports
     lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
+    nodes_packed: PackedNodes = ""
 
 
 class LaunchCause(StrEnum):
@@ -862,13 +868,14 @@ class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     restart_count: Count
     launch: Count
     phase: LauncherPhase
-    seats: Annotated[tuple[Name, ...], Meta(min_length=1)]  # by node rank
+    seats: tuple[Name, ...]  # by node rank; before 0.3.0 never empty
     spares: tuple[Name, ...] = ()
     lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
     nodes_min: Count = 1  # it continues with no fewer
     group_sizes: Text = ""  # of the ranks' groups, as the command's own options name them: "tp=8 pp=4", also cp and ep
     ranks_per_node: Count = 0  # 0: not known yet
     unwell: dict[Name, Text] = {}  # nodes whose self-check failed before the first launch, and why
+    nodes_packed: PackedNodes = ""
     ended_well: bool = False  # every rank of the last launch has, and nothing more is started: the job is done
 
 

@@ -47,6 +47,7 @@ STATE: LauncherState = {
     "group_sizes": "tp=8",
     "ranks_per_node": 8,
     "unwell": {"n3": "GPU 3: 12 wrong elements"},
+    "nodes_packed": "",
     "ended_well": True,
 }
 NEXT: LauncherState = {**STATE, "launch": 1, "seats": ("n1", "n3"), "spares": (), "lost": ("n2",)}
@@ -59,6 +60,7 @@ STARTED: messages.LaunchStarted = {
     "spares": ("n3",),
     "at": 1.0,
     "lost": (),
+    "nodes_packed": "",
 }
 ENDED: messages.LaunchEnded = {
     "type": "launch_ended",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import socket
 from typing import get_type_hints
 
@@ -16,6 +18,7 @@ from understudy_agent.launch import agent_line, channel, decide, launcher, messa
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
+from understudy_controlplane.ingest.packed_nodes import with_nodes
 
 SHOWN: messages.LaunchEvidence = {
     "type": "launch_evidence",
@@ -152,3 +155,30 @@ def test_messages_that_differ_in_one_field_are_those_that_would_be_encoded_one_b
     assert [protocol.Lines().feed(line) for line in lines] == [
         protocol.Lines().feed(protocol.encode("go", **common, node_rank=rank)) for rank in range(3)
     ]
+
+
+@pytest.mark.parametrize("kind", ["in order", "shuffled", "long names"])
+def test_messages_of_a_gang_of_12_500_nodes_fit_into_a_line_and_name_each_in_its_place(kind: str) -> None:
+    """The agent takes 64 KiB in a line."""
+    names = [f"n{number}" for number in range(1, 12_501)]
+    if kind == "shuffled":
+        random.Random(1).shuffle(names)  # noqa: S311 - any order will do
+    if kind == "long names":
+        names = [f"gpu-hall-{number // 1000}-rack-{number // 16:04}-node-{number:05}" for number in range(12_500)]
+    seats, spares, lost = tuple(names[:12_400]), tuple(names[12_400:12_450]), tuple(names[12_450:])
+    state: messages.LauncherState = {**STATE, "seats": seats, "spares": spares, "lost": lost}
+    started: messages.LaunchStarted = {**STARTED, "seats": seats, "spares": spares, "lost": lost}
+    sent = json.dumps(messages.within_a_line(state)).encode()
+    assert len(sent) < rank_messages.LINE_BYTES_MAX
+    arrived = with_nodes(msgspec.json.decode(sent, type=wire.LauncherState))
+    assert (arrived.seats, arrived.spares, arrived.lost, arrived.nodes_packed) == (seats, spares, lost, "")
+    sent = json.dumps(messages.within_a_line({"type": "launch", "id": 1, "fact": started})).encode()
+    assert len(sent) < rank_messages.LINE_BYTES_MAX
+    fact = msgspec.json.decode(sent, type=rank_messages.LaunchNotice).fact
+    assert isinstance(fact, wire.LaunchStarted)
+    assert with_nodes(fact).seats == seats
+
+
+def test_messages_of_other_gangs_are_as_before() -> None:
+    sent = messages.within_a_line({**STATE, "nodes_packed": ""})
+    assert sent == {name: value for name, value in STATE.items() if name != "nodes_packed"}

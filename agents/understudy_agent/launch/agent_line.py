@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message
+from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message, within_a_line
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 from understudy_agent.launch.watch import Stepped
 
@@ -236,7 +236,7 @@ class AgentLine:
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
 
     def _queue(self, message: Message) -> None:
-        self._outgoing += json.dumps(message).encode() + b"\n"
+        self._outgoing += json.dumps(within_a_line(message)).encode() + b"\n"
 
     def _receive(self, connection: socket.socket) -> None:
         """Raises OSError."""

@@ -6,7 +6,14 @@ nothing but Python. tests/launch/test_messages.py compares them field by field.
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+import base64
+import zlib
+from typing import Literal, TypedDict, cast
+
+from understudy_agent.launch.node_list import fold
+
+NAMES_BYTES_MAX = 32_768
+"""Of the nodes of a message, which has 64 KiB."""
 
 
 class LauncherState(TypedDict):
@@ -24,6 +31,7 @@ class LauncherState(TypedDict):
     group_sizes: str
     ranks_per_node: int
     unwell: dict[str, str]
+    nodes_packed: str
     ended_well: bool
 
 
@@ -36,6 +44,7 @@ class LaunchStarted(TypedDict):
     spares: tuple[str, ...]
     at: float
     lost: tuple[str, ...]
+    nodes_packed: str
 
 
 class LaunchEnded(TypedDict):
@@ -78,3 +87,22 @@ class LaunchNotice(TypedDict):
 
 
 Message = LauncherState | LaunchNotice
+
+
+def within_a_line(message: Message) -> Message:
+    """With the nodes of a large gang packed."""
+    if message["type"] == "launcher":
+        return cast("Message", _packed(cast("dict[str, object]", message)))
+    if message["fact"]["type"] == "launch_started":
+        return {**message, "fact": cast("LaunchStarted", _packed(cast("dict[str, object]", message["fact"])))}
+    return message
+
+
+def _packed(content: dict[str, object]) -> dict[str, object]:
+    lists = [cast("tuple[str, ...]", content[name]) for name in ("seats", "spares", "lost")]
+    own = {name: value for name, value in content.items() if name != "nodes_packed"}
+    if sum(len(name) + 4 for names in lists for name in names) <= NAMES_BYTES_MAX:
+        return own
+    text = "\n".join(fold(names) for names in lists)
+    packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+    return {**own, "seats": (), "spares": (), "lost": (), "nodes_packed": packed}

@@ -26,6 +26,8 @@ from understudy_agent.launch.watch import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS
 REASON_CHARACTERS_MAX = 2000
 LINE_CHARACTERS_MAX = 300
 UNWELL_MAX = 64
+BLAMED_MAX = 512
+"""Nodes of a launch, in its message to the control plane."""
 
 
 class Reports:
@@ -58,6 +60,7 @@ class Reports:
                 "group_sizes": group_sizes(self._options.command),
                 "unwell": self._unwell,
                 "ranks_per_node": launch.ranks_per_node(self._options),
+                "nodes_packed": "",
                 "ended_well": ended_well,
             }
         )
@@ -179,6 +182,7 @@ class Reports:
                 "spares": tuple(spares),
                 "at": time.time(),
                 "lost": self._lost(launch, spares),
+                "nodes_packed": "",
             }
         )
 
@@ -292,6 +296,6 @@ class Reports:
                 "failed_node": first.node if first else "",
                 "rank": first.rank if first else None,
                 "status": first.status if first else None,
-                "blamed": tuple(decision.blamed),
+                "blamed": tuple(decision.blamed)[:BLAMED_MAX],
             }
         )

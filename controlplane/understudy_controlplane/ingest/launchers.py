@@ -21,8 +21,10 @@ from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.ingest.packed_nodes import with_nodes
 from understudy_controlplane.ingest.reports import ReportDependencies, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers
+from understudy_controlplane.slurm.hostlist import HostListError
 from understudy_controlplane.store.database import StoreError
 
 _decoder = msgspec.json.Decoder(LauncherReport)
@@ -77,10 +79,13 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
 def _decode(deps: ReportDependencies, body: bytes) -> LauncherReport | Response:
     try:
         report = _decoder.decode(body)
-    except NOT_UNDERSTOOD as error:
+        report = msgspec.structs.replace(report, state=with_nodes(report.state))
+    except (*NOT_UNDERSTOOD, HostListError) as error:
         return refuse(400, f"the report cannot be decoded: {error}", "compare it with agents/understudy_agent/wire.py")
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)
+    if not report.state.seats:
+        return refuse(400, "the report names no node of the gang", "compare it with agents/understudy_agent/wire.py")
     if report.cluster != deps.cluster:
         return refuse(
             400,

@@ -158,6 +158,8 @@ class Step:
             self.selector.unregister(seat.socket)
             seat.socket.close()
             self.connecting -= not seat.proven
+            if not seat.proven:  # it took too long on a busy machine: Slurm's tasks would have a processor each
+                self.waiting.append((seat.number, seat.node))
 
 
 def note(**fields: Any) -> None:
