@@ -147,7 +147,7 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     assert HOOK_PROJECT["dependencies"] == []
     hook_extras = {_name(line) for lines in HOOK_PROJECT["optional-dependencies"].values() for line in lines}
     assert _imported("agents/understudy") - hook_extras - frameworks - {"pytorch-lightning"} == set()
-    assert (_imported("tests") | _imported("docs")) - base - extras - dev - frameworks - brought - {
+    assert (_imported("tests") | _imported("docs")) - base - extras - of_agent - dev - frameworks - brought - {
         "tests",
         "docs",
     } == set()

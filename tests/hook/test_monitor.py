@@ -51,6 +51,7 @@ FRAMEWORKS = {
     "ddp": {"torch"},
     "live": {"torch"},
     "peer": {"torch"},
+    "training_state": {"torch"},
     "pinned": {"torch"},
     "state_pickle": {"torch"},
     "huggingface": {"torch", "transformers"},
