@@ -104,9 +104,7 @@ def test_its_nodes_are_no_spares_and_a_person_is_notified_once() -> None:
     assert "No spare is taken from there" in page.reason
     found = outlook(seen, next(iter(seen.jobs.values())), "n19", b.config(spares={"no_spare": "wait"}))
     assert found.taken == ("n72",)
-    assert [one.words for one in found.candidates if one.node == "n18"] == [
-        "the NVLink fabric of its block, or the switch of its ports, has failed"
-    ]
+    assert [one.words for one in found.candidates if one.node == "n18"] == ["the NVLink fabric of its block has failed"]
 
 
 def test_nodes_that_gangs_leave_count_as_one_until_they_are_back() -> None:

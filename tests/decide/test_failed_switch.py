@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import builders as b
@@ -15,10 +16,11 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     PagePlan,
@@ -35,6 +37,14 @@ CONFIG = b.config(spares={"no_spare": "wait"})
 NAMES = [f"n{i}" for i in range(1, 13)]
 LEAF = tuple(NAMES[:4])
 SWITCH = Subject.of_domain("switch leaf0")
+DOWN = Port("mlx5_0", 1, "InfiniBand", "DOWN", was_active=True, down_seconds=100.0)
+WAITS: dict[str, Any] = {
+    "heard_since": b.NOW - 900,
+    "longest_pause_seconds": 2.0,
+    "sequences": np.array([119, 120, 120]),
+    "inside": np.array([False, True, True]),
+    "furthest_collective": "all_reduce",
+}
 WAIT = CONFIG.silence.domain_wait_seconds
 
 
@@ -43,12 +53,11 @@ def fleet(job: Job, spares: str, failed: str = "", down: tuple[str, ...] = LEAF,
     leaves = [Domain(DomainKind.SWITCH, f"leaf{i}", tuple(NAMES[i * 4 : i * 4 + 4])) for i in range(3)]
     topology, held = merged(leaves), spares.split()
     seen = b.snapshot(jobs=[job], spares=held, topology=topology, domains=topology.failing_together, **values)
-    port = Port("mlx5_0", 1, "InfiniBand", "DOWN", was_active=True, down_seconds=100.0)
     nodes = {
         name: b.node(
             name,
             is_spare=name in held,
-            ports=(port,) if name in down else (),
+            ports=(DOWN,) if name in down else (),
             events=(b.xid_event(name, 79),) if name == failed else (),
         )
         for name in NAMES
@@ -81,7 +90,7 @@ def test_its_nodes_are_no_spares_and_stay_in_service() -> None:
     (words,) = [
         one.words for one in outlook(seen, next(iter(seen.jobs.values())), "n6", CONFIG).candidates if one.node == "n3"
     ]
-    assert "the switch of its ports" in words
+    assert words == "a fabric port of it is down"
     back = fleet(gang("n5 n6"), "n3", failed="n6", down=(), incidents=opened(10))
     assert [
         set(one.plan.seats) for one in decide(back, detect(back, CONFIG), CONFIG) if isinstance(one.plan, PoolSwapPlan)
@@ -135,3 +144,37 @@ def test_a_person_is_notified_once_of_the_switch() -> None:
     sent = RepairAttempt(1, "switch leaf0", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)
     seen = replace(seen, attempts=(sent,))
     assert not [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
+
+
+def test_a_node_whose_port_is_down_is_no_spare_though_it_is_the_only_one() -> None:
+    """It may be at fault itself, which is found after minutes where no gang stands still there."""
+    seen = fleet(gang("n5 n6"), "n3 n12", failed="n6", down=("n3",))
+    (plan,) = [one.plan for one in decide(seen, detect(seen, CONFIG), CONFIG) if isinstance(one.plan, PoolSwapPlan)]
+    assert set(plan.seats) == {"n5", "n12"}
+    job = gang("n5 n6 n3 n12")
+    state = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n5", "n6"), ("n3", "n12"), nodes_min=2, ranks_per_node=8)
+    seen = fleet(job, "", failed="n6", down=("n3",), gangs={job.key: Gang(state, "n5", b.NOW - 1)})
+    (inside,) = [
+        one.plan for one in decide(seen, detect(seen, CONFIG), CONFIG) if isinstance(one.plan, AllocationSwapPlan)
+    ]
+    assert dict(inside.places) == {"n6": "n12"}
+
+
+def test_three_of_the_four_nodes_of_a_switch_are_the_switch() -> None:
+    """And an operator's node there is no evidence."""
+    held = b.node("n4", NodeState.OPERATOR_HOLD, ports=(DOWN,))
+    seen = fleet(gang("n5 n6"), "", down=LEAF[:3])
+    seen = replace(seen, nodes={**seen.nodes, "n4": held})
+    faults = [one for one in detect(seen, CONFIG) if one.signal is Signal.DOMAIN_FAULT]
+    assert [(one.domain, set(one.nodes)) for one in faults] == [("switch leaf0", set(LEAF[:3]))]
+    apart = fleet(gang("n5 n6"), "", down=("n1", "n2", "n5"))
+    assert not [one for one in detect(apart, CONFIG) if one.signal is Signal.DOMAIN_FAULT]
+
+
+def test_a_gang_is_not_restarted_in_the_round_that_finds_its_switch() -> None:
+    table = replace(b.step_table([[0.1] * 20] * 3, ["n1", "n2", "n5"], advanced_at=b.NOW - 990), **WAITS)
+    job = gang("n1 n2 n5")
+    new = fleet(job, "n9 n10", tables={job.key: table})
+    assert not [one for one in detect(new, CONFIG) if one.signal in HANGS]
+    known = fleet(job, "n9 n10", tables={job.key: table}, incidents=opened(5))
+    assert [one.signal for one in detect(known, CONFIG) if one.signal in HANGS] == [Signal.GANG_HUNG_UNNAMED]

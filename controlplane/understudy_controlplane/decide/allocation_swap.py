@@ -81,6 +81,7 @@ def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list
         and node.slurm is not None
         and not node.slurm.draining
         and not node.slurm.down
+        and not node.has_port_down
     ]
 
 

@@ -24,7 +24,7 @@ def launcher_orders(snapshot: Snapshot, config: Config) -> dict[int, LauncherOrd
 def _orders(snapshot: Snapshot, job: JobKey, gang: Gang, config: Config) -> LauncherOrders:
     """A node is bad from the time its drain was read back until it is returned to service: while it stays in the
     allocation no launcher may use it again. A node on which the gang runs now is named only where a plan names it:
-    without a spare, a gang that is slow is better than none.
+    without a spare, a gang that is slow is better than none. A spare with a port that is down is bad for that time.
     """
     recovery = snapshot.recovery_of(job)
     plan = recovery.swap if recovery is not None and _launcher_acts(recovery) else None
@@ -36,6 +36,8 @@ def _orders(snapshot: Snapshot, job: JobKey, gang: Gang, config: Config) -> Laun
         and node.record.drained_at is not None
         and (name not in gang.seats or (plan is not None and name in plan.nodes))
     }
+    unconnected = [name for name in gang.spares if (node := snapshot.nodes.get(name)) and node.has_port_down]
+    bad |= dict.fromkeys(unconnected, "a fabric port is down")
     layout = _layout(snapshot, job, gang, config)
     if not isinstance(plan, AllocationSwapPlan):
         return LauncherOrders(bad, layout=layout)

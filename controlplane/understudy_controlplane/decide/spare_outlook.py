@@ -114,8 +114,8 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
         yield "NVML can read fewer GPUs than it has"
     if is_blocked(snapshot, node.name, config.signals):
         yield f"{snapshot.threats_to[node.name][0].words}: no spare is taken from there"
-    if node.name in snapshot.without_fabric:
-        yield "the NVLink fabric of its block, or the switch of its ports, has failed"
+    if node.has_port_down or node.name in snapshot.without_fabric:
+        yield "a fabric port of it is down" if node.has_port_down else "the NVLink fabric of its block has failed"
     if node.name in snapshot.under_maintenance:
         yield "it is under maintenance"
     if snapshot.spare_choices.get(node.name) is False:

@@ -236,4 +236,5 @@ def is_fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
         and not is_blocked(snapshot, node.name, config.signals)
         and node.name not in snapshot.without_fabric
         and node.name not in snapshot.under_maintenance
+        and not node.has_port_down
     )

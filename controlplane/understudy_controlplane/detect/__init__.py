@@ -14,7 +14,7 @@ from understudy_controlplane.detect.drift import drift
 from understudy_controlplane.detect.driver import silent_drivers
 from understudy_controlplane.detect.fabric import ports
 from understudy_controlplane.detect.gpu_state import gpu_state
-from understudy_controlplane.detect.hang import hang
+from understudy_controlplane.detect.hang import hang, not_before_its_switch
 from understudy_controlplane.detect.hardware import hardware
 from understudy_controlplane.detect.inventory import inventory
 from understudy_controlplane.detect.kernel_log import kernel_log
@@ -66,7 +66,7 @@ def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
         *slow_gangs(snapshot, config.straggler),
         *site_signals(snapshot, config.signals),
     ]
-    found = block_faults_joined(snapshot, found)
+    found = not_before_its_switch(snapshot, block_faults_joined(snapshot, found))
     accused = {one.node for one in found if one.signal in ACCUSING and one.signal is not Signal.DRAIN_AT_JOB_END}
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}

@@ -9,12 +9,14 @@ these nodes is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from understudy_agent.wire import Gpu, HardwareEvent, HardwareKind, Port
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.common_cause import domain_faults, nodes_alike
+from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, bears_witness, domain_faults, nodes_alike
+from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import stands_still
 from understudy_controlplane.fleet.counted import times
@@ -44,6 +46,11 @@ FABRIC_CONFIGURATION_WELL = (0, 1)
 """... and from here on four bits say what is wrong with its configuration: nothing, or not supported."""
 
 
+class Alike(NamedTuple):
+    nodes: int  # whose ports went down at about the same time, the node's own included
+    of_switch: bool  # so many that their switch, or what manages it, is the cause
+
+
 def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     down = [
         (node, port, port.down_seconds)
@@ -51,14 +58,17 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         for port in node.ports
         if port.was_active and port.down_seconds is not None
     ]
-    alike = nodes_alike([(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down])
+    failures = [(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down]
+    alike = nodes_alike(failures)
+    of_domains = _most_of_a_domain(snapshot, failures) if len(down) >= NODES_MIN else frozenset()
     soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
     together: list[tuple[str, float]] = []
-    for (node, port, seconds), nodes in zip(down, alike, strict=True):
+    for (node, port, seconds), (_, at), nodes in zip(down, failures, alike, strict=True):
+        of_switch = nodes >= policy.together_nodes or node.name in of_domains
         if seconds >= soonest:
-            yield from _down(snapshot, node, port, policy, nodes)
-        if nodes >= policy.together_nodes:
-            together.append((node.name, (node.heard_at or snapshot.now) - seconds))
+            yield from _down(snapshot, node, port, policy, Alike(nodes, of_switch))
+        if of_switch and bears_witness(node):
+            together.append((node.name, at))
     if any(snapshot.now - at >= soonest for _, at in together):
         what = "their ports went down together: a switch, or what manages it"
         yield from domain_faults(snapshot, PORT_DOWN, together, what)
@@ -67,10 +77,29 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             yield from _flaps(snapshot, node, policy)
 
 
-def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, nodes: int) -> Iterator[Finding]:
+def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]]) -> frozenset[str]:
+    """Nodes that are most of those in service of a small domain, such as a switch of four, and failed together."""
+    since: dict[str, float] = {}
+    for node, at in failures:
+        if bears_witness(node):
+            since[node.name] = min(at, since.get(node.name, at))
+    found: set[str] = set()
+    for members in snapshot.topology.failing_together.values():
+        own = [name for name in members if name in since]
+        if len(own) < NODES_MIN:
+            continue
+        watched = sum(bears_witness(snapshot.nodes[name]) for name in members if name in snapshot.nodes)
+        for first in own:
+            inside = [name for name in own if 0 <= since[name] - since[first] <= TOGETHER_SECONDS]
+            if len(inside) >= max(NODES_MIN, SHARE_MIN * watched):
+                found.update(inside)
+    return frozenset(found)
+
+
+def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alike: Alike) -> Iterator[Finding]:
     seconds = port.down_seconds or 0.0
     job = stands_still(snapshot, node.name, policy.port_down_stalled_seconds, seconds)
-    together = nodes >= policy.together_nodes
+    nodes, together = alike
     if job is None and seconds < policy.port_down_seconds and not together:
         return
     words = (

@@ -25,7 +25,8 @@ from understudy_controlplane.config import Hang, Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
-from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
+from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal
+from understudy_controlplane.fleet.incident import PORT_DOWN
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -70,6 +71,18 @@ def _not_for_a_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]
     label = snapshot.behind_failed_switch[behind[0].node].subject.name
     words = f"{behind[0].summary}; the ports of {label} went down together"
     return others or [replace(behind[0], signal=Signal.GANG_HUNG_UNNAMED, node="", rule="hang.switch", summary=words)]
+
+
+def not_before_its_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]:
+    """A gang that hangs behind a switch is looked at when the switch has an incident: in the round that finds both, it
+    would be restarted where it can only hang again.
+    """
+    new = {name for one in found if one.rule == PORT_DOWN and one.domain for name in one.nodes}
+    new -= snapshot.behind_failed_switch.keys()
+    if not new:
+        return found
+    behind = {key for key, job in snapshot.jobs.items() if not new.isdisjoint(job.slurm.nodes)}
+    return [one for one in found if one.signal not in HANGS or one.job not in behind]
 
 
 def _runs(table: StepTable, snapshot: Snapshot) -> bool:

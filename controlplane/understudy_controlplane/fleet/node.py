@@ -253,6 +253,11 @@ class NodeView:
         """It has reported once, to this control plane or another one."""
         return self.heard_at is not None or self.record.agent_seen_at is not None
 
+    @property
+    def has_port_down(self) -> bool:
+        """A fabric port that was in use since the node booted is down."""
+        return any(port.was_active and port.down_seconds is not None for port in self.ports)
+
     def is_mute(self, now: float) -> bool:
         """Its slurmd does not answer. One failed probe alone proves nothing."""
         return self.slurmd_silent_since is not None and now - self.slurmd_silent_since > 1.0

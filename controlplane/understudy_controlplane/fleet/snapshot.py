@@ -295,7 +295,7 @@ class Snapshot:
             for subject, incident in self.incidents.items()
             if incident.rule == PORT_DOWN and subject.kind is SubjectKind.DOMAIN
             for name in (*incident.nodes, *self.domains.get(subject.name, ()))
-            if name in self.nodes and any(port.was_active and port.down_seconds for port in self.nodes[name].ports)
+            if name in self.nodes and self.nodes[name].has_port_down
         }
 
     @cached_property

@@ -313,6 +313,9 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     if crashes.random() < CRASHES_SHARE:
         events = [Event(at, Kind.RANK_CRASHES, str(LAUNCHER_GANG)) for at in _moments(drawn, crashes, 2)]
         drawn = msgspec.structs.replace(drawn, events=(*drawn.events, *events))
+    switch = Random(f"switch {seed}")
+    if switch.random() < SWITCH_SHARE:
+        drawn = _with_failed_switch(drawn, switch)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
@@ -321,6 +324,7 @@ ASKING_SHARE = 0.15
 BLOCKS_SHARE = 0.12
 VALIDATIONS_SHARE = 0.12
 CRASHES_SHARE = 0.12
+SWITCH_SHARE = 0.12
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -385,6 +389,18 @@ def _with_validations(scenario: Scenario, random: Random) -> Scenario:
         number = random.randint(1, RACK)
         events.append(Event(at, Kind.BURN_INS, names[-number - random.choice((0, 0, 1))], number=number))
     return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
+
+
+def _with_failed_switch(scenario: Scenario, random: Random) -> Scenario:
+    """The ports of a rack, or of two, go down together, and come back."""
+    names, racks = node_names(scenario.nodes), scenario.nodes // RACK
+    events = []
+    for at in _moments(scenario, random, 2):
+        first = RACK * random.randrange(racks)
+        failed = names[first : first + RACK * random.choice((1, 1, 2))]
+        seconds = round(random.uniform(20, 250), 1)
+        events += [Event(at, Kind.PORT_DOWN, name, seconds) for name in failed]
+    return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
 
 
 DISTURBS_ORDERS = (
