@@ -12,8 +12,9 @@ from sqlalchemy import Engine, event
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
-from understudy_agent.wire import Part, PartKind
-from understudy_controlplane.fleet.job import Attempt
+from understudy_agent.wire import LauncherPhase, LauncherState, Part, PartKind
+from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
 
@@ -141,3 +142,21 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
     with statements() as again:
         observer.look(None)
     assert not [one for one in again if "last_step" in one], "what was before a restart is looked up once"
+
+
+def test_a_gang_that_its_launcher_started_again_is_seen_like_one_that_slurm_did(tmp_path: Path) -> None:
+    """Such as one whose new launch began on a node whose port was down, and whose control plane was started since."""
+    rehearsal = Rehearsal(tmp_path)
+    plane = rehearsal.control_plane
+    observer = plane.loop.observer
+    rehearsal.run(2)
+    known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
+    plane.stores.fleet.note_progress({(known.row, Attempt(0)): (10, rehearsal.fake.now)})
+
+    def unheard(launch: int) -> list[JobKey]:
+        state = LauncherState(rehearsal.gang, 0, launch, LauncherPhase.RUNNING, tuple(rehearsal.gang_nodes()))
+        plane.launchers.note(Gang(state, rehearsal.gang_nodes()[0]))
+        return list(observer.look(None).snapshot.unheard_gangs)
+
+    assert unheard(0) == [], "its first launch has not been restarted"
+    assert unheard(1) == [known.key]

@@ -127,7 +127,7 @@ def unheard(current: Round) -> Iterator[Finding]:
     if due:
         about = tuple(f"job {key.job_id}" for key in due)
         words = (
-            f"no rank of {_shown(about)} has reported since Slurm restarted it, for more than "
+            f"no rank of {_shown(about)} has reported since it was restarted, for more than "
             f"{current.config.hang.first_step_seconds:.0f} s, though its ranks did before: look at its output, and "
             "restart it with `scontrol requeue JOBID`"
         )

@@ -236,16 +236,21 @@ class Observer:
             replaced=stores.launches.replacements(config.cluster),
             tables=tables,
             ordered_to_save=self._ordered_to_save(running),
-            unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables]),
+            unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables], gangs),
         )
 
     def _ordered_to_save(self, running: Sequence[Job]) -> frozenset[JobKey]:
         ordered = self._sources.telemetry.ordered_to_save()
         return frozenset(job.key for job in running if job.key.job_id in ordered) if ordered else frozenset()
 
-    def _unheard_gangs(self, silent: Sequence[Job]) -> dict[JobKey, float]:
-        """Each restart is looked up once: what was before it does not change."""
-        restarted = {(job.key, job.slurm.restart_count): job for job in silent if job.slurm.restart_count}
+    def _unheard_gangs(self, silent: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> dict[JobKey, float]:
+        """Restarted by Slurm, or by a launcher. Each restart is looked up once: what was before it does not change."""
+        launched_again = {key for key, gang in gangs.items() if gang.state.launch > 0}
+        restarted = {
+            (job.key, job.slurm.restart_count): job
+            for job in silent
+            if job.slurm.restart_count or job.key in launched_again
+        }
         rows = {
             this: known.row
             for this in restarted.keys() - self._progressed.keys()
