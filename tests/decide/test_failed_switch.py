@@ -171,6 +171,16 @@ def test_three_of_the_four_nodes_of_a_switch_are_the_switch() -> None:
     assert not [one for one in detect(apart, CONFIG) if one.signal is Signal.DOMAIN_FAULT]
 
 
+def test_nodes_that_share_no_domain_are_those_of_the_whole_fleet() -> None:
+    down = ("n1", "n2", "n5", "n9")
+    seen = fleet(gang("n5 n6"), "", down=down)
+    (fault,) = [one for one in detect(seen, CONFIG) if one.signal is Signal.DOMAIN_FAULT]
+    assert (fault.domain, set(fault.nodes)) == ("fleet", set(down))
+    incident = OpenIncident(1, fault.subject, PORT_DOWN, "domain_fault", "3 nodes …", b.NOW - 5, nodes=down[:3])
+    seen = replace(seen, incidents={fault.subject: incident})
+    assert seen.behind_failed_switch.keys() == set(down), "also one that joined later"
+
+
 def test_a_gang_is_not_restarted_in_the_round_that_finds_its_switch() -> None:
     table = replace(b.step_table([[0.1] * 20] * 3, ["n1", "n2", "n5"], advanced_at=b.NOW - 990), **WAITS)
     job = gang("n1 n2 n5")

@@ -77,8 +77,8 @@ def not_before_its_switch(snapshot: Snapshot, found: list[Finding]) -> list[Find
     """A gang that hangs behind a switch is looked at when the switch has an incident: in the round that finds both, it
     would be restarted where it can only hang again.
     """
-    new = {name for one in found if one.rule == PORT_DOWN and one.domain for name in one.nodes}
-    new -= snapshot.behind_failed_switch.keys()
+    faults = [one for one in found if one.signal is Signal.DOMAIN_FAULT and one.rule == PORT_DOWN]
+    new = {name for one in faults if one.subject not in snapshot.incidents for name in one.nodes}
     if not new:
         return found
     behind = {key for key, job in snapshot.jobs.items() if not new.isdisjoint(job.slurm.nodes)}

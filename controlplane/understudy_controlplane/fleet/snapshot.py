@@ -294,7 +294,7 @@ class Snapshot:
             name: incident
             for subject, incident in self.incidents.items()
             if incident.rule == PORT_DOWN and subject.kind is SubjectKind.DOMAIN
-            for name in (*incident.nodes, *self.domains.get(subject.name, ()))
+            for name in self.domains.get(subject.name, self.nodes)  # the whole fleet is no domain
             if name in self.nodes and self.nodes[name].has_port_down
         }
 
