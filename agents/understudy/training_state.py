@@ -42,8 +42,8 @@ class TrainingState:
         return hasattr(self._loader, "state_dict") and hasattr(self._loader, "load_state_dict")
 
     def batches(self) -> Iterator[Any]:
-        """Of this epoch, those that are left; then the next epoch begins. A sampler that has set_epoch() is told which
-        one this is.
+        """Of this epoch, those that are left; then the next epoch begins. A sampler that has set_epoch() gets its
+        number.
         """
         sampler: Any = getattr(self._loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
@@ -94,8 +95,9 @@ def test_it_is_looked_at_on_all_nodes_then_restored_no_more_then_deleted() -> No
     assert site.points.give(site.known, Attempt(1)).step == 80
 
 
-def test_on_a_shared_file_system_a_node_of_the_job_deletes_it_though_its_writers_are_gone() -> None:
-    site = Site(Tier.SHARED)
+@pytest.mark.parametrize("tier", [Tier.SHARED, Tier.OBJECT])
+def test_where_all_nodes_see_it_one_of_the_job_deletes_it_though_its_writers_are_gone(tier: Tier) -> None:
+    site = Site(tier)
     task = site.deleter.task("n1")
     assert task is not None
     assert [one.file for one in task.files] == ["r0", "r1"]
