@@ -21,7 +21,8 @@ from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent import wire
-from understudy_agent.wire import CheckpointShard, Collective, FirstStep, RankStarted, RankWindow
+from understudy_agent.stages import StageName, StageResult, StageStatus
+from understudy_agent.wire import CheckpointShard, Collective, FirstStep, Part, PartKind, RankStarted, RankWindow
 from understudy_controlplane.api import openapi
 from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
@@ -246,6 +247,9 @@ def test_each_answer_is_what_its_model_says_and_no_more(rehearsal: Rehearsal, pa
         rehearsal.control_plane.stores.fleet.add_intent("resume", "fire is out", "alice", b.NOW)
     if not rehearsal.control_plane.stores.notices.messages(1, 100):
         keep_messages(rehearsal.control_plane.stores.notices, b.NOW)
+    passed = StageResult(StageName.CPU, StageStatus.PASSED, 900.0, 800.0, 3.0)
+    rehearsal.control_plane.stores.stages.record(1, "n3", [passed], b.NOW)
+    rehearsal.control_plane.stores.parts.see({"n3": [Part(PartKind.BOARD, "board", serial="4711")]}, b.NOW)
     inside = {"node": "n3", "job_id": 1, "incident": 1, "decision": 1, "recovery": 2, "ticket": 1, "request": 1}
     as_operator = TestClient(
         rehearsal.control_plane.app, headers=bearer(Role.OPERATOR)
