@@ -82,6 +82,24 @@ def test_mails_about_an_incident_have_one_subject_and_text_that_is_not_markup(si
         assert site.pulse.notify_problems == []
 
 
+def test_a_chat_that_apprise_posts_to_gets_each_version_once(site: Site) -> None:
+    """Its plugin `json`: an HTTP server, as chats and pagers are."""
+    with http_receiver() as receiver:
+        url = secret_file(site.folder / "chat", f"{receiver.url.replace('http', 'json')}/room?format=text")
+        site.settings = {"receivers": {"chat": {"kind": "apprise", "url_file": url}}}
+        site.start()
+        receiver.status = 503
+        incident = site.fail("n3")
+        site.run(60)
+        assert receiver.refused > 0
+        receiver.status = 200
+        site.run(300)
+        site.end(incident)
+        site.run(400)
+        assert [one["title"] for one in receiver.got] == ["Understudy testbed: node n3: hardware fault"] * 2
+        assert ["Over: " in one["message"] for one in receiver.got] == [False, True]
+
+
 def test_a_mail_server_that_is_away_for_an_hour_gets_one_mail(site: Site) -> None:
     (port,) = free_ports(1)
     url = mail_url(site.folder, port, "oncall@example.org")
