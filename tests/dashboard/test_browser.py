@@ -286,6 +286,46 @@ def test_an_operator_sees_what_comes_of_a_request_gives_a_reason_and_sends_it(ta
     tab.wait_for("document.getElementById('happened').textContent.includes('cables are swapped')")
 
 
+ANSWERED = "!/^(Asking|$)/.test(document.getElementById('ask-prospect').textContent)"
+
+
+def test_every_button_shows_what_would_come_of_it_and_asks_for_a_reason(tab: Tab) -> None:
+    """An action that cannot be done now is answered with why, and cannot be sent."""
+    found = {}
+    for path in ("", "/nodes/n1", "/nodes/n3", "/nodes/n5", "/jobs/1", "/tickets", "/guards"):
+        tab.open(f"/dashboard{path}")
+        tab.wait_for(STEADY)
+        for button in tab.run("[...document.querySelectorAll('.act')].map(one => one.id)"):
+            tab.run(f"document.getElementById('{button}').click()")
+            tab.wait_for(ANSWERED)
+            title, prospect, may_send = tab.run(
+                "[...['ask-title', 'ask-prospect'].map(one => document.getElementById(one).textContent), "
+                "!document.getElementById('ask-yes').disabled]"
+            )
+            done = prospect.startswith(("It will be done", "A guard holds it back", "It is only recorded"))
+            assert done is may_send, (title, prospect)
+            found[button] = title
+            assert tab.run("document.activeElement.id") == "ask-reason"
+            tab.run("document.getElementById('ask-no').click()")
+    # What cannot be done now, the browser reports as an answer with an error.
+    tab.problems = [one for one in tab.problems if "409" not in one]
+    verbs = (
+        "pause",
+        "hold",
+        "quarantine",
+        "release",
+        "validate",
+        "burn-in",
+        "retire",
+        "add",
+        "move",
+        "save",
+        "ack",
+        "close",
+    )
+    assert [verb for verb in verbs if not any(f"-{verb}" in button for button in found)] == []
+
+
 def test_a_gang_is_moved_from_the_page_of_the_node_that_it_is_to_leave(
     tab: Tab, plane: ControlPlane, rehearsal: Rehearsal
 ) -> None:
