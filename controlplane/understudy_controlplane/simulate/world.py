@@ -17,6 +17,7 @@ from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.node import ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -64,6 +65,8 @@ DOES_NOT_ASK = 2
 """The gang whose training never asks when to save."""
 TIME_LIMIT_MINUTES = 600
 MUNGE_SECONDS = 300.0
+SPARE_CHECK_SECONDS_MAX = 60.0
+"""How long the validations of spares that have begun take after the end."""
 SIGNALS_MAX = 200
 BLAMES_SECONDS, LEAVES_SECONDS = 4.0, 6.0
 """After which a launcher replaces a node, and its job ends."""
@@ -220,8 +223,19 @@ class World:
             happen(self, event)
             self.slurm.changes += 1
             self._wake()
-        self.pass_until(BEGIN + end_of(self.scenario))
+        end = BEGIN + end_of(self.scenario)
+        self.pass_until(end)
+        while self._validates_a_spare() and self.now < end + SPARE_CHECK_SECONDS_MAX:
+            self.pass_until(self.now + 1.0)
         self.invariants.at_the_end()
+
+    def _validates_a_spare(self) -> bool:
+        """Spares are validated in turn, without end."""
+        if self.core is None or not self.scenario.settings.checks_spares:
+            return False
+        records = self.core.stores.fleet.nodes().values()
+        checked = any(record.validation_origin is ValidationOrigin.SPARE_CHECK for record in records)
+        return checked or bool(self.core.stores.recoveries.running())
 
     def submit_gang(self, number: int, size: int) -> Gang:
         launcher = number == LAUNCHER_GANG
