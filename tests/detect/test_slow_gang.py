@@ -21,12 +21,17 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, BLOCKS_KEPT, Durations
 from understudy_controlplane.live.step_buffer import StepBuffer
 
+FLOPS = 1.978e11  # a thousand tokens a second are 20 % of an H100
+H100 = "NVIDIA H100 80GB HBM3"
 
-def trained(buffer: StepBuffer, first: int, seconds: float, blocks: int) -> int:
-    """Steps of both ranks, in reports of ten; returns the number of the next one."""
+
+def trained(buffer: StepBuffer, first: int, seconds: float, blocks: int, tokens: float | None = None) -> int:
+    """Steps of both ranks, in reports of ten, with these tokens per second; returns the number of the next one."""
+    training = None if tokens is None else Training(tokens_per_second=tokens, flops_per_token=FLOPS)
     for step in range(first, first + blocks * BLOCK_STEPS, 10):
         for rank in range(2):
-            window = RankWindow(7, 0, rank, 2, 0, 1000, "", step, [seconds / 2] * 10, [seconds] * 10)
+            times = [seconds / 2] * 10, [seconds] * 10
+            window = RankWindow(7, 0, rank, 2, 0, 1000, "", step, *times, training=training)
             buffer.add(window, f"n{rank + 1}", b.NOW + step)
     return first + blocks * BLOCK_STEPS
 
@@ -68,6 +73,42 @@ def test_a_restarted_gang_is_compared_with_what_it_did_before() -> None:
     assert one.evidence.shown()["restart_count"] == 1
 
 
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        ([(1.0, 4, 1000.0), (2.0, 4, 1000.0)], ""),  # twice as many tokens in a step, as where the batch grows
+        ([(2.0, 4, 1000.0), (1.0, 1, 1000.0), (2.0, 4, 1000.0)], ""),
+        (
+            [(1.0, 4, 1000.0), (2.0, 4, 1500.0), (3.0, 4, 1000.0)],
+            "a step takes 3 s, and 2 s in its best 100 steps for as many tokens; it costs 0.667 rank hours in each "
+            "hour; MFU is 20.0%, and was 30.0%",
+        ),
+        ([(1.0, 4, 1500.0), (1.0, 4, 1000.0)], "a step takes 1 s, and 0.667 s in its best 100 steps for as many"),
+    ],
+)
+def test_where_tokens_are_reported_it_is_compared_for_each_of_them(
+    phases: list[tuple[float, int, float]], words: str
+) -> None:
+    buffer, at = StepBuffer(Attempt(0), 2), 0
+    for seconds, blocks, tokens in phases:
+        at = trained(buffer, at, seconds, blocks, tokens)
+    nodes = [b.node(name, gpus=(b.gpu(0, name=H100),)) for name in ("n1", "n2")]
+    one = slow_gang(buffer.table(b.job().key), b.snapshot(*nodes))
+    assert words in one.summary if one is not None and words else one is None and not words
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-6])
+def test_steps_that_a_program_skips_are_nothing_to_compare_with(seconds: float) -> None:
+    """As where it counts on to the step that it had reached, before it trains. The agent reports whole microseconds."""
+    buffer = StepBuffer(Attempt(0), 2)
+    for step in range(0, 5 * BLOCK_STEPS, 10):
+        window = RankWindow(7, 0, 0, 2, 0, 1000, "", step, [0.0] * 10, [seconds] * 9 + [1e-3])
+        buffer.add(window, "n1", b.NOW + step)
+    assert slow_gang(buffer.table(b.job().key), b.snapshot()) is None
+    trained(buffer, 5 * BLOCK_STEPS, 1.0, 4)
+    assert slow_gang(buffer.table(b.job().key), b.snapshot()) is None
+
+
 def test_it_is_recorded_and_nothing_is_done() -> None:
     buffer = StepBuffer(Attempt(0), 2)
     trained(buffer, trained(buffer, 0, 1.0, 3), 2.0, 3)
@@ -91,9 +132,6 @@ def test_real_steps_whose_work_varies_are_no_slow_gang() -> None:
 
 
 # -- against what the model should reach on these GPUs -----------------------------------------------------------------
-
-FLOPS = 1.978e11  # a thousand tokens a second are 20 % of an H100
-H100 = "NVIDIA H100 80GB HBM3"
 
 
 def reporting(*, tokens: Sequence[float | None], spikes: int = 0, name: str = H100, ranks: int = 2) -> Snapshot:

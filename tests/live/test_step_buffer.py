@@ -58,6 +58,16 @@ def test_windows_with_impossible_data_or_work_are_dropped(odd: dict[str, list[fl
     assert "data_seconds or work" in words
 
 
+@pytest.mark.parametrize("wall", [[1.0], [1.0, -1.0], [1.0, 1e7]])
+def test_windows_with_impossible_durations_of_steps_are_dropped(wall: list[float]) -> None:
+    telemetry = Telemetry()
+    telemetry.know(["n1"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset(["n1"]))})
+    odd = replace(window(0, 0, [1.0, 1.0]), wall_seconds=wall)
+    (words,) = telemetry.receive(b.report(ranks=[odd]), b.NOW)
+    assert "wall_seconds" in words
+
+
 def test_transfers_stand_beside_their_steps_for_each_rank_and_peer() -> None:
     buffer = StepBuffer(Attempt(0), 3)
     buffer.add(window(0, 0, [1.0] * 2), "n1", b.NOW)

@@ -1,6 +1,6 @@
 """A gang that is slow as a whole: against its own best steps, because its ranks have no faster peer, and against the
-MFU that its model should reach on its GPUs, where that is known. A warning only: the program may have another phase,
-such as longer sequences.
+MFU that its model should reach on its GPUs, where that is known. Where it reports its tokens, the time for each of them
+counts: later steps may have more. A warning only: the program may have another phase, such as longer sequences.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ def slow_gang(table: StepTable, snapshot: Snapshot) -> Finding | None:
     blocks, best = table.durations.blocks, table.durations.best
     if len(blocks) < BLOCKS_KEPT or best is None:
         return None
-    now = min(blocks, key=lambda one: one.seconds)
-    if now.seconds < SLOWER_RATIO * best.seconds:
+    ratios = [one.slower_than(best) for one in blocks]
+    ratio, ranks = min(ratios), len(table.nodes)
+    if ratio < SLOWER_RATIO:
         return None
-    ratio, ranks = now.seconds / best.seconds, len(table.nodes)
+    now = blocks[ratios.index(ratio)]
     lost = ranks * (1 - 1 / ratio)
+    best = best.with_tokens_of(now)
     changed = what_changed(snapshot, table, best, now)
+    of_tokens = " for as many tokens" if now.tokens_per_second and best.tokens_per_second else ""
     used = mfu(table, _gpus_of(snapshot))
     expected = f"; MFU is {used:.1%}, and was {used * ratio:.1%}" if used is not None else ""
     return Finding(
@@ -53,7 +56,7 @@ def slow_gang(table: StepTable, snapshot: Snapshot) -> Finding | None:
         "",
         blocks[0].begun_at,
         f"the whole gang is slow: a step takes {now.seconds:.3g} s, and {best.seconds:.3g} s in its best {BLOCK_STEPS} "
-        f"steps; it costs {lost:.3g} rank hours in each hour{expected}; "
+        f"steps{of_tokens}; it costs {lost:.3g} rank hours in each hour{expected}; "
         + (f"what is different: {'; '.join(changed)}" if changed else "nothing that is known is different"),
         Evidence(
             {

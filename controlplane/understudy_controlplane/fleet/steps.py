@@ -15,6 +15,9 @@ BLOCK_STEPS = 100
 BLOCKS_KEPT = 3
 """A gang counts as slow when each of so many blocks was."""
 
+STEP_SECONDS_MIN = 1e-3
+"""Of a step that trains something."""
+
 SECTIONS_MAX = 32
 """Names of sections that are remembered for a job: users choose them."""
 
@@ -31,6 +34,24 @@ class Block:
     attempt: Attempt = FIRST_ATTEMPT
     tokens_per_second: float = 0.0  # the median of what this rank reported of its replica; 0: nothing
 
+    def slower_than(self, other: Block) -> float:
+        """How many times as long it takes: for a token, where both report their tokens, because a step may have more of
+        them than before; else for a step.
+        """
+        if self.tokens_per_second and other.tokens_per_second:
+            return other.tokens_per_second / self.tokens_per_second
+        return self.seconds / other.seconds
+
+    def with_tokens_of(self, other: Block) -> Block:
+        """What its steps would have taken with as many tokens as those of `other`."""
+        scale = other.seconds / (self.seconds * other.slower_than(self))
+        return replace(
+            self,
+            seconds=self.seconds * scale,
+            self_seconds=self.self_seconds * scale,
+            data_seconds=self.data_seconds * scale,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Durations:
@@ -43,7 +64,10 @@ class Durations:
     best: Block | None = None  # the fastest that was seen
 
     def with_block(self, block: Block) -> Durations:
-        best = self.best if self.best is not None and self.best.seconds <= block.seconds else block
+        """Steps that take no time train nothing, as those that a program skips until it is where it was."""
+        if block.seconds < STEP_SECONDS_MIN:
+            return self
+        best = self.best if self.best is not None and block.slower_than(self.best) >= 1 else block
         return replace(self, blocks=(*self.blocks, block)[-BLOCKS_KEPT:], best=best)
 
     def with_startup(self, seconds: float) -> Durations:

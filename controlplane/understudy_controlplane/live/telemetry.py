@@ -205,7 +205,9 @@ def _impossible(window: RankWindow) -> str:
     times = window.self_seconds
     if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
         return "they are impossible"
-    data, work = window.data_seconds, window.work
+    data, work, wall = window.data_seconds, window.work, window.wall_seconds
+    if wall and _differ(wall, times, STEP_SECONDS_MAX):
+        return "their wall_seconds are impossible"
     if (data and _differ(data, times, STEP_SECONDS_MAX)) or (work and _differ(work, times, WORK_MAX)):
         return "their data_seconds or work are impossible"
     for one in window.transfers:
