@@ -4,7 +4,7 @@ leaves service before it fails. The series are synthetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -217,6 +217,32 @@ def test_counters_are_kept_for_a_week_of_gpus_that_have_errors() -> None:
     assert kept[-1].at - kept[0].at >= 7 * DAY_SECONDS - HOURS * 3600
     wear.note({"n1": [b.gpu(1, ecc_corrected=3)]}, b.NOW + 241 * 3600.0)
     assert not wear.grown, "the driver was loaded again"
+
+
+def warns_after_hours(counts: Sequence[int | None], every: float = 3600.0) -> list[int]:
+    """The hours in which a GPU warns that shows these counts of corrected errors. None: its node does not report."""
+    wear, warned = GpuWear(), []
+    for hour, count in enumerate(counts):
+        wear.note({} if count is None else {"n1": [b.gpu(0, ecc_corrected=count)]}, b.NOW + hour * every)
+        samples = wear.grown.get(("n1", "GPU-0"))
+        warned += [hour] if samples and wear_of(samples, b.NOW + hour * every).faster else []
+    return warned
+
+
+def test_a_gpu_that_always_has_many_errors_warns_neither_after_a_start_of_the_control_plane_nor_of_its_driver() -> None:
+    steady = [200 * hour for hour in range(72)]
+    assert warns_after_hours([100_000 + count for count in steady]) == [], "the control plane has started"
+    wear = GpuWear()
+    wear.note({"n1": [b.gpu(0, ecc_corrected=100_000)]}, b.NOW)
+    wear.note({"n1": [b.gpu(0, ecc_corrected=100_050)]}, b.NOW + 20_000)
+    assert not wear.grown, "what it had before is no growth"
+    assert warns_after_hours([*steady, *steady]) == [], "the driver was loaded again"
+    assert warns_after_hours([0] * 24 + [None] * 72 + [50_000 + count for count in steady]) == [], "it came back"
+
+
+def test_a_gpu_that_never_had_errors_warns_on_the_day_on_which_they_begin() -> None:
+    (first, *_) = warns_after_hours([0] * 48 + [200 * hour for hour in range(72)])
+    assert 48 < first <= 60
 
 
 def test_retired_pages_count_where_a_gpu_has_no_rows_to_remap() -> None:

@@ -46,12 +46,14 @@ has nodes again. Judgement."""
 @dataclass(frozen=True, slots=True)
 class Wear:
     corrected_per_day: float
-    corrected_per_day_before: float
+    corrected_per_day_before: float | None  # None: not known
     remapped_in_week: int
     banks_spent: int = 0
 
     @property
     def faster(self) -> bool:
+        if self.corrected_per_day_before is None:
+            return False
         few = max(self.corrected_per_day_before, CORRECTED_PER_DAY_MIN / GROWTH_MIN)
         return self.corrected_per_day >= GROWTH_MIN * few
 
@@ -87,8 +89,8 @@ def wear_of(samples: Sequence[WearSample], now: float) -> Wear:
     week = next((one for one in samples if one.at >= now - WEEK_SECONDS), samples[-1])
     last = samples[-1]
     return Wear(
-        _per_day(day, last),
-        _per_day(before, day) if before.at < day.at else 0.0,
+        _per_day(day, last) or 0.0,
+        _per_day(before, day),
         last.remapped - week.remapped,
         last.banks_spent,
     )
@@ -99,10 +101,10 @@ def _at(samples: Sequence[WearSample], moment: float) -> WearSample:
     return next((one for one in reversed(samples) if one.at <= moment), samples[0])
 
 
-def _per_day(first: WearSample, last: WearSample) -> float:
-    """Less than a quarter of a day says nothing."""
+def _per_day(first: WearSample, last: WearSample) -> float | None:
+    """None: less than a quarter of a day, which says nothing."""
     seconds = last.at - first.at
-    return (last.corrected - first.corrected) * DAY_SECONDS / seconds if seconds >= DAY_SECONDS / 4 else 0.0
+    return (last.corrected - first.corrected) * DAY_SECONDS / seconds if seconds >= DAY_SECONDS / 4 else None
 
 
 def worn_nodes(samples_of: Mapping[tuple[str, str], Sequence[WearSample]], now: float) -> set[str]:
@@ -152,7 +154,9 @@ def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear, *, leave:
         what,
         Repair.MANUAL_REPAIR if leaves else Repair.NONE,
         corrected_per_day=round(wear.corrected_per_day),
-        corrected_per_day_before=round(wear.corrected_per_day_before),
+        corrected_per_day_before=None
+        if wear.corrected_per_day_before is None
+        else round(wear.corrected_per_day_before),
         remapped_in_week=wear.remapped_in_week,
         memory_banks_spent=wear.banks_spent,
         chance_within_a_day=round(wear.chance, 3),
