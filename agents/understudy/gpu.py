@@ -28,13 +28,15 @@ def gpu_index(environment: Mapping[str, str]) -> int | None:
     """Index on this node; None: not known, or the rank has no GPU.
 
     In a job whose devices Slurm constrains, CUDA_VISIBLE_DEVICES counts within the job, and SLURM_STEP_GPUS or
-    SLURM_JOB_GPUS on the node.
+    SLURM_JOB_GPUS on the node. Where Slurm has bound each task to one of several, it is 0 in all of them.
     """
     entry = _entry(environment, _local_device(environment))
     if not entry.isdecimal():
         return None
     visible = _list(environment.get("CUDA_VISIBLE_DEVICES"))
     allocated = _list(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS"))
+    if visible == ["0"] and len(allocated) > 1 and _local_rank(environment):
+        return None
     if not allocated or set(visible) <= set(allocated):
         return int(entry)
     own = allocated[int(entry)] if int(entry) < len(allocated) else ""
@@ -51,6 +53,10 @@ def _local_device(environment: Mapping[str, str]) -> int:
     cuda = _cuda()
     if cuda is not None:
         return int(cuda.current_device())
+    return _local_rank(environment)
+
+
+def _local_rank(environment: Mapping[str, str]) -> int:
     text = environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or "0"
     return int(text) if text.isdecimal() else 0
 

@@ -58,6 +58,10 @@ def test_an_older_torch_names_the_device_and_the_environment_what_it_is(monkeypa
         ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "6", "LOCAL_RANK": "1"}, 6),
         ({"CUDA_VISIBLE_DEVICES": "6,7", "SLURM_JOB_GPUS": "6,7", "LOCAL_RANK": "1"}, 7),
         ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "7", "LOCAL_RANK": "1"}, None),
+        # Slurm has bound each task to one of the step's GPUs: which one the environment does not show.
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "0,1,2,3", "SLURM_LOCALID": "2"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "4,5,6,7", "SLURM_LOCALID": "2"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "2", "SLURM_STEP_GPUS": "0,1,2,3", "SLURM_LOCALID": "2"}, 2),
         ({"CUDA_VISIBLE_DEVICES": "MIG-aa", "LOCAL_RANK": "0"}, None),
         ({"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-bb", "LOCAL_RANK": "1"}, None),  # known by its UUID
     ],
