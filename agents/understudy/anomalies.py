@@ -1,7 +1,8 @@
 """Loss and gradient norm that are NaN or jump.
 
 They are reported with the step at which they began and, once values are as before, the first such step. A value that
-settles at a new level is no anomaly any more: the new level becomes what is usual. The control plane judges what they
+settles at a new level is no anomaly any more: the new level becomes what is usual. So do jumps that come again and
+again. The control plane judges what they
 mean: the data, the program or a GPU that computes wrong results can be the cause.
 """
 
@@ -23,6 +24,9 @@ NORMAL_STEPS = 20
 LEVEL_STEPS = 64
 """This many consecutive values within JUMP_RATIO of their median, that do not grow, are a new level."""
 
+SPIKY_STEPS = 256
+"""In so many values jumps that come again and again are usual, where most values are as before and nothing grows."""
+
 GROWTH_MAX = 1.5
 """A series grows when the median of the later half of them is that of the earlier one times this, or larger."""
 
@@ -37,8 +41,10 @@ class Series:
         self._name = name
         self._seen: deque[float] = deque(maxlen=SEEN)
         self._open: dict[str, Any] | None = None
-        self._level: deque[tuple[int, float]] = deque(maxlen=LEVEL_STEPS)
-        """The numbers since the open anomaly began, with their steps."""
+        self._level: deque[tuple[int, float]] = deque(maxlen=SPIKY_STEPS)
+        """The newest numbers since the open anomaly began, with their steps."""
+        self._finite_since = 0
+        """Of the open anomaly: the first step after the last NaN."""
         self._normal_since = 0
         self._normal = 0
         self._reported = 0
@@ -72,29 +78,47 @@ class Series:
         if what == "nan":
             self._level.clear()
         else:
+            self._finite_since = self._finite_since if self._level else step
             self._level.append((step, value))
         if what:
             self._normal = 0
             return self._settled() if self._is_level() else None
         self._normal_since = self._normal_since if self._normal else step
         self._normal += 1
+        if self._normal == 1 and self._is_spiky():
+            return self._settled()
         if self._normal < NORMAL_STEPS:
             return None
         over, self._open = self._open, None
         return {**over, "until": self._normal_since, "at": time.time()}
 
     def _is_level(self) -> bool:
-        values = [abs(value) for _, value in self._level]
-        half = len(values) // 2
-        if len(values) < LEVEL_STEPS or max(values) > JUMP_RATIO * _median(values):
+        earlier, later = self._halves(LEVEL_STEPS)
+        if not later or max(earlier + later) > JUMP_RATIO * _median(earlier + later):
             return False
-        return _median(values[half:]) < GROWTH_MAX * _median(values[:half])
+        return _median(later) < GROWTH_MAX * _median(earlier)
+
+    def _is_spiky(self) -> bool:
+        earlier, later = self._halves(SPIKY_STEPS)
+        usual = self._usual()
+        if not later or usual is None or _median(later) > JUMP_RATIO * abs(usual):
+            return False
+        return _median(later) < GROWTH_MAX * _median(earlier) and max(later) < GROWTH_MAX * max(earlier)
+
+    def _halves(self, count: int) -> tuple[list[float], list[float]]:
+        """The sizes of the newest `count` numbers since the anomaly began; empty: there are fewer."""
+        if len(self._level) < count:
+            return [], []
+        values = [abs(value) for _, value in self._level][-count:]
+        return values[: count // 2], values[count // 2 :]
 
     def _settled(self) -> dict[str, Any] | None:
-        """The anomaly is over: what settled at a new level was only another level. NaN was more, until it ended."""
+        """The anomaly is over: what settled at a new level was only another level, and jumps that come again and again
+        are usual. NaN was more, until it ended.
+        """
         over, self._open = self._open, None
         assert over is not None
-        first = self._level[0][0] if over["kind"].endswith("_nan") else over["step"]
+        first = self._finite_since if over["kind"].endswith("_nan") else over["step"]
         self._seen = deque((value for _, value in self._level), maxlen=SEEN)
         return {**over, "until": first, "at": time.time()}
 

@@ -98,6 +98,20 @@ def test_a_value_that_grows_or_jumps_about_is_no_level() -> None:
         assert reported(series) == [("loss_jump", 20, None)]
 
 
+def test_jumps_that_come_again_and_again_among_usual_values_are_over_and_usual_from_then_on() -> None:
+    spiky = [0.2] * 100 + [3.0 if step % 15 == 0 else 0.2 for step in range(2000)]
+    assert reported(spiky, "grad_norm") == [("grad_norm_jump", 100, None), ("grad_norm_jump", 100, 100)]
+    higher = reported([*spiky, *[30.0] * 5], "grad_norm")
+    assert higher[2:] == [("grad_norm_jump", len(spiky), None)], "what is higher than these is reported"
+
+
+def test_jumps_that_grow_or_come_in_most_steps_go_on() -> None:
+    grow = [0.2] * 100 + [3.0 * 1.01**step if step % 15 == 0 else 0.2 for step in range(1000)]
+    most = [0.2] * 100 + [0.2 if step % 3 == 2 else 1.5 * 10 ** (step % 2) for step in range(1000)]
+    for series in (grow, most):
+        assert reported(series, "grad_norm") == [("grad_norm_jump", 100, None)]
+
+
 def test_after_nan_a_new_level_is_good_from_where_it_began() -> None:
     values = [2.0] * 20 + [math.nan] * 5 + [30.0] * LEVEL_STEPS
     assert reported(values) == [("loss_nan", 20, None), ("loss_nan", 20, 25)]
