@@ -28,6 +28,8 @@ REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
 HOME = "opt/understudy"
 PROJECT = "slurm-understudy"
+AWS_SERVICES = ("s3", "sso", "sso-oidc", "sts")
+"""What copies in an object store need of botocore, which describes four hundred."""
 SOURCES = (
     "agents",
     "controlplane",
@@ -143,6 +145,9 @@ def install(names: set[str], flavour: Flavour, cache: Path) -> Path:
     wanted = ["--only-binary=:all:", "--require-hashes", f"--python-version={flavour.python}", *platforms]
     run(*pip, *wanted, f"--target={unfinished / 'files'}", f"--requirement={unfinished / 'lock'}")
     shutil.rmtree(unfinished / "files" / "bin", ignore_errors=True)
+    for service in (unfinished / "files" / "botocore" / "data").glob("*/"):
+        if service.name not in AWS_SERVICES:
+            shutil.rmtree(service)
     for tests in [one for one in (unfinished / "files").rglob("tests") if one.is_dir()]:
         shutil.rmtree(tests)
     (unfinished / "files").rename(folder)
@@ -166,7 +171,7 @@ def wheels(cache: Path) -> Path:
 def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
     """Puts all files of the package below `tree`."""
     own, library = wheels(cache), tree / flavour.library
-    agent = closure([PROJECT])
+    agent = closure([f"{PROJECT}[s3]"])
     if package.name == "understudy-hook":
         copy(own / "understudy", tree / "usr/share/understudy/hook/understudy")
         if flavour.kind == "deb":
