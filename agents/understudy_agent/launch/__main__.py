@@ -106,8 +106,8 @@ def _warn(options: Options, allocation: Allocation, events: Events, files: OpenF
     if files.no_standbys:
         events.report(
             "no_standbys",
-            f"no standbys: {files.no_standbys}. Until then each launch after the first waits for srun, and its "
-            "interpreters are cold",
+            f"no standbys: {files.no_standbys}. Until then launches after the first use the seats of the first, and "
+            "their interpreters are cold",
         )
     if options.nodes == len(allocation.nodes):
         message = f"no spare: the allocation has {counted(options.nodes, 'node')}, and the gang needs all of them"
