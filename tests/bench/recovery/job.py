@@ -88,7 +88,7 @@ class Gang:
         self.rank, self.world = rank, world
         self._peers: dict[int, Peer] = {}
         if rank == 0:
-            self.name = f"g{os.getpid()}"
+            self.name = f"g{os.getpid()}-{os.environ.get('UNDERSTUDY_LAUNCH', '')}"  # a process may lead several
             self._gather(directory)
         else:
             self._hub = self._join(directory)
