@@ -124,6 +124,15 @@ def test_nodes_that_left_service_for_other_faults_count_by_themselves() -> None:
     assert guards.failures(seen, ["n1", "n2", "n3"]) == {"nvlink_block b0", "n3"}
 
 
+def test_nodes_that_fail_otherwise_in_the_same_round_count_by_themselves() -> None:
+    """A rule that is wrong about all of the block drains no more than the budget."""
+    config = b.config(guards={"quarantined_nodes_max": 3})
+    seen = fleet(*map(fatal, BLOCK), incidents=opened())
+    decisions = decide(seen, detect(seen, config), config)
+    drained = [one for one in decisions if one.to_state is NodeState.QUARANTINED and one.subject in BLOCK]
+    assert len(drained) <= 3
+
+
 def test_a_block_whose_fabric_is_back_has_spares_again_though_its_incident_is_kept_for_the_budgets() -> None:
     out = b.node("n1", NodeState.QUARANTINED)
     taken = fleet(out, incidents=opened(), quarantined_at={"n1": (b.NOW - 20,)})

@@ -18,6 +18,7 @@ from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, WAITS_FOR_JOBS, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal, SilenceDetail
+from understudy_controlplane.fleet.incident import FABRIC_SIGNS, NVLINK_XIDS
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -35,6 +36,9 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     ]
     condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
+    others = nodes.difference(one.node for one in condemned if one.rule in FABRIC_SIGNS | NVLINK_XIDS)
+    if others:
+        snapshot = replace(snapshot, condemned_for_others=others)
     if condemned:  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)

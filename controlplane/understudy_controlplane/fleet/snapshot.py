@@ -129,6 +129,8 @@ class Snapshot:
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     fabric_back: frozenset[str] = frozenset()
     """NVLink blocks that no longer show the loss of their fabric; their incident stays open for the budgets."""
+    condemned_for_others: frozenset[str] = frozenset()
+    """Nodes that this round condemns, and not for their NVLinks."""
     topology: Topology = NO_TOPOLOGY
     preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
@@ -266,7 +268,7 @@ class Snapshot:
     @cached_property
     def failed_domain_of(self) -> dict[str, str]:
         """Node → the domain that failed as a whole, and counts as one failure; nodes of a block without fabric that
-        were taken out of service for another fault count by themselves.
+        were taken out of service for another fault, or are in this round, count by themselves.
         """
         return {
             name: subject.name
@@ -278,6 +280,8 @@ class Snapshot:
 
     def _lost_only_nvlinks(self, node: str) -> bool:
         own = self.incident_of(node)
+        if node in self.condemned_for_others:
+            return False
         return own is None or own.rule in FABRIC_SIGNS | NVLINK_XIDS
 
     @cached_property
