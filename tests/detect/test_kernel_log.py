@@ -34,6 +34,13 @@ LINES = [
     ("pcieport 0000:16:01.0: DPC: containment event, status:0x1f01", "pcie_contained", SUSPECT, "16:01"),
     ("mlx5_core 0000:1a:00.0: poll_health:825:(pid 0): Fatal error 3 detected", "adapter_fatal", SUSPECT, "1a"),
     ("mlx5_core 0000:1a:00.0: poll_health:974:(pid 0): device's health compromised", "adapter_health", SUSPECT, "1a"),
+    (
+        "mlx5_core 0000:1a:00.0: print_health_info:430:(pid 0): Health issue observed, firmware internal error, "
+        "severity(3) ERROR:",
+        "adapter_firmware",
+        SUSPECT,
+        "1a",
+    ),
     ("mlx5_core 0000:1a:00.0: Detected insufficient power on the PCIe slot (27W).", "adapter_power", SUSPECT, "1a"),
     ("mlx5_core 0000:1a:00.0: Port module event[error]: module 0, Cable error", "adapter_module", SUSPECT, "1a"),
     ("mce: [Hardware Error]: Machine check events logged", "machine_check", RECORDED, ""),
@@ -56,6 +63,7 @@ LINES = [
     ("Memory cgroup out of memory: Killed process 42 (python) total-vm:1kB", "rank_out_of_memory", PROGRAM, ""),
     ("Out of memory: Killed process 42 (python) total-vm:1kB", "host_out_of_memory", PROGRAM, ""),
 ]
+TEXT = {name: text for text, name, *_ in LINES}
 
 
 def logged(text: str, ago: float = 1.0, sequence: int = 1) -> StoredKernelEvent:
@@ -91,27 +99,27 @@ def test_other_lines_mean_nothing(text: str) -> None:
 
 
 def test_a_line_makes_its_node_suspect_for_the_time_of_its_row() -> None:
-    lockup = LINES[19][0]
+    lockup = TEXT["soft_lockup"]
     assert findings(logged(lockup, ago=23 * 3600.0)) == [(SUSPECT, "kernel.soft_lockup")]
     assert findings(logged(lockup, ago=25 * 3600.0)) == []
 
 
 def test_a_site_changes_a_row_by_its_name() -> None:
     change = {"kernel_policy": {"soft_lockup": {"class": "record"}}}
-    assert findings(logged(LINES[19][0]), **change) == [(RECORDED, "kernel.soft_lockup")]
+    assert findings(logged(TEXT["soft_lockup"]), **change) == [(RECORDED, "kernel.soft_lockup")]
     with pytest.raises(ValueError, match=r"kernel.soft_lock: no such row"):
         b.config(xid={"kernel_policy": {"soft_lock": {"class": "record"}}})
 
 
 def test_lines_of_different_rows_are_kept_apart_and_those_of_one_are_joined() -> None:
     log = NodeLog(180.0)
-    for sequence, line in enumerate((LINES[19], LINES[19], LINES[30], LINES[28]), 1):
-        log.add(logged(line[0], sequence=sequence))
+    for sequence, name in enumerate(("soft_lockup", "soft_lockup", "rank_out_of_memory", "xfs_shutdown"), 1):
+        log.add(logged(TEXT[name], sequence=sequence))
     assert [one.count for one in log.events(0.0)] == [2, 1, 1]
 
 
 def test_a_line_that_a_third_of_the_fleet_writes_makes_no_node_suspect() -> None:
-    lockup = logged(LINES[19][0])
+    lockup = logged(TEXT["soft_lockup"])
     nodes = [b.node(f"n{i}", events=(lockup,)) for i in range(1, 5)]
     (finding,) = detect(b.snapshot(*nodes), b.config())
     assert (finding.signal, finding.rule, finding.node) == (Signal.DOMAIN_FAULT, "kernel.soft_lockup", "")
