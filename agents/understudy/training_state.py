@@ -85,8 +85,9 @@ def random_state() -> dict[str, Any]:
     """Of Python, PyTorch and its GPUs, and of NumPy where it was imported."""
     version, numbers, rest = random.getstate()
     found: dict[str, Any] = {"python": [version, list(numbers), rest], "torch": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        found["cuda"] = torch.cuda.get_rng_state_all()
+    cuda: Any = torch.cuda  # without types
+    if cuda.is_available() and cuda.is_initialized():
+        found["cuda"] = cuda.get_rng_state_all()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, *more = numpy.random.get_state()
