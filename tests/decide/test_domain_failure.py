@@ -102,6 +102,16 @@ def test_all_of_a_rack_in_use_is_one_failure_for_every_budget() -> None:
     assert alone == ("rack r0",)
 
 
+def test_nodes_of_a_rack_that_is_back_and_report_faults_of_their_own_count_by_themselves() -> None:
+    """A rule that is wrong about all of them drains no more than the budget, though the rack counts as one failure."""
+    config = b.config(guards={"quarantined_nodes_max": 3})
+    seen = fleet(0, silent=(), incidents=opened(b.NOW - 100))
+    accused = {name: replace(well(name), events=(b.xid_event(name, 79),)) for name in RACK}
+    seen = replace(seen, nodes={**seen.nodes, **accused})
+    decisions = decide(seen, detect(seen, config), config)
+    assert 1 <= sum(one.to_state is NodeState.QUARANTINED for one in decisions) <= 3
+
+
 def test_as_many_nodes_without_a_common_domain_open_the_breaker_as_before() -> None:
     scattered = tuple(f"n{i}" for i in range(5, 113, 9))
     seen = fleet(90, silent=scattered)

@@ -130,7 +130,7 @@ class Snapshot:
     fabric_back: frozenset[str] = frozenset()
     """NVLink blocks that no longer show the loss of their fabric; their incident stays open for the budgets."""
     condemned_for_others: frozenset[str] = frozenset()
-    """Nodes that this round condemns, and not for their NVLinks."""
+    """Nodes that this round condemns for what no failure of their domain explains."""
     topology: Topology = NO_TOPOLOGY
     preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
@@ -267,21 +267,20 @@ class Snapshot:
 
     @cached_property
     def failed_domain_of(self) -> dict[str, str]:
-        """Node → the domain that failed as a whole, and counts as one failure; nodes of a block without fabric that
-        were taken out of service for another fault, or are in this round, count by themselves.
+        """Node → the domain that failed as a whole, and counts as one failure. Nodes that are condemned for another
+        fault in this round count by themselves, and those of a block without fabric that were before.
         """
         return {
             name: subject.name
             for subject, incident in self.incidents.items()
             if incident.rule in FAILED_AS_ONE
             for name in self.domains.get(subject.name, ())
-            if incident.rule != BLOCK_FABRIC or self._lost_only_nvlinks(name)
+            if name not in self.condemned_for_others
+            and (incident.rule != BLOCK_FABRIC or self._lost_only_nvlinks(name))
         }
 
     def _lost_only_nvlinks(self, node: str) -> bool:
         own = self.incident_of(node)
-        if node in self.condemned_for_others:
-            return False
         return own is None or own.rule in FABRIC_SIGNS | NVLINK_XIDS
 
     @cached_property
