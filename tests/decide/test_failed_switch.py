@@ -188,3 +188,25 @@ def test_a_gang_is_not_restarted_in_the_round_that_finds_its_switch() -> None:
     assert not [one for one in detect(new, CONFIG) if one.signal in HANGS]
     known = fleet(job, "n9 n10", tables={job.key: table}, incidents=opened(5))
     assert [one.signal for one in detect(known, CONFIG) if one.signal in HANGS] == [Signal.GANG_HUNG_UNNAMED]
+
+
+@pytest.mark.parametrize("down", [LEAF, ()], ids=["while it is down", "when its ports are back"])
+def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
+    """Gangs that stop together are left to a person, as their cause is not known; here it is."""
+    jobs = [b.job(job_id=7 + number, nodes=[f"n{number + 1}", f"n{number + 5}"]) for number in range(3)]
+    tables = {
+        one.key: replace(
+            b.step_table([[0.1] * 20] * 3, [*one.slurm.nodes, one.slurm.nodes[1]], advanced_at=b.NOW - 990),
+            job=one.key,
+            **WAITS,
+        )
+        for one in jobs
+    }
+    seen = replace(fleet(jobs[0], "n12", down=down, tables=tables), jobs={one.key: one for one in jobs})
+
+    def signals(snapshot: Snapshot) -> list[Signal]:
+        return [one.signal for one in detect(snapshot, CONFIG) if one.signal in HANGS | {Signal.GANG_HUNG_TOGETHER}]
+
+    assert signals(replace(seen, incidents=opened(5))) == [Signal.GANG_HUNG_UNNAMED if down else Signal.GANG_HUNG] * 3
+    if not down:
+        assert signals(seen) == [Signal.GANG_HUNG_TOGETHER] * 3

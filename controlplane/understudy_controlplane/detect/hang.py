@@ -27,9 +27,11 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.subject import SubjectKind
 
 RANKS_SHOWN_MAX = 32
 
@@ -41,7 +43,12 @@ WORKING_POWER_SHARE = 0.35
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
-    standing = sorted(since for table in running.values() if (since := _standing_since(table, snapshot)) is not None)
+    explained = _explained_by_a_switch(snapshot)
+    standing = sorted(
+        since
+        for job, table in running.items()
+        if job not in explained and (since := _standing_since(table, snapshot)) is not None
+    )
     stopped: list[tuple[str, float]] = []
     for table in running.values():
         nodes = _nodes_of(table)
@@ -52,7 +59,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
             continue
         together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
-        if together < policy.together_gangs:
+        if together < policy.together_gangs or table.job in explained:
             yield from found
         else:
             mass = together >= policy.together_share * len(running)
@@ -60,6 +67,19 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
             yield one
             stopped += [(name, since) for name in nodes if one.signal is not Signal.GANG_STILL]
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
+
+
+def _explained_by_a_switch(snapshot: Snapshot) -> set[JobKey]:
+    """Gangs with a node whose port went down with those of its switch: why they stopped is known, and has a plan of its
+    own, however many they are.
+    """
+    switches = (
+        one for one in snapshot.incidents.values() if one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN
+    )
+    concerned = {*snapshot.behind_failed_switch, *(name for one in switches for name in one.nodes)}
+    return (
+        {key for key, job in snapshot.jobs.items() if not concerned.isdisjoint(job.slurm.nodes)} if concerned else set()
+    )
 
 
 def _not_for_a_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]:
