@@ -186,6 +186,7 @@ class Gang:
     stays_until: float = 0.0  # the ranks of the last node ignore a launch before that
     left_behind: Attempt | None = None  # that they still belong to
     first_step_sent: bool = False
+    reported: bool = False  # ranks of any attempt
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
     over: str = ""  # how it ended, as its user knows
@@ -358,7 +359,7 @@ class Cluster:
             Restore(gang, gang.attempt, step, path, self._is_suspect(gang.job_id, path)) for step, path in answers
         ]
         gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
-        gang.starts_at, gang.since = math.inf, now
+        gang.starts_at, gang.since, gang.reported = math.inf, now, True
         gang.asking = AskingRanks(len(gang.seats), gang.first_step) if gang.asks else None
         if gang.left_behind:
             gang.hung_on = gang.seats[-1]

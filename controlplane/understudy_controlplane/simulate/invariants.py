@@ -691,6 +691,8 @@ class Invariants:
                 continue  # its processes cannot work there, and a person answers for that
             if self._await_timeout(job.nodes, completing=job.completing):
                 continue
+            if job.state == "RUNNING" and not gang.reported:
+                continue  # its first start hangs: whether its program has the hook is not known
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:
                 continue  # it was set back after the requeue
