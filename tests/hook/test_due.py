@@ -210,7 +210,7 @@ def test_trainers_save_before_the_ordered_steps_and_no_longer_before_their_own(
         wait(lambda: orders.state() is OrderState.VALID)
         last = step + 3 * OTHER
         plane.wait_for(lambda plane: len(shards(plane, 0, last)) == 2, 200)
-        plane.wait_for(lambda plane: any(isinstance(fact, CheckpointDeleted) for fact in plane.facts), 40)
+        plane.wait_for(lambda plane: any(isinstance(fact, CheckpointDeleted) for fact in plane.facts), 100)
     announced = sorted({fact.step for fact in plane.facts if isinstance(fact, CheckpointShard)})
     assert [one for one in announced if step <= one <= last] == [step + n * OTHER for n in range(4)]
     assert all(one % OWN == 0 for one in announced if one < step)
