@@ -237,8 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in measure(options, say):
         with runs_file.open("a") as file:
             file.write(json.dumps(asdict(run)) + "\n")
+        never.keep([run], time.strftime("%Y-%m-%d"))  # at once: it took minutes to find out
     runs = [Run(**json.loads(line)) for line in runs_file.read_text().splitlines()]
-    never.keep(runs, time.strftime("%Y-%m-%d"))
     measured = {(one.side, one.fault) for one in runs}
     runs += [one.as_run() for one in _known(options) if (one.side, one.fault) not in measured]
     show(console, runs)
