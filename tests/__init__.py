@@ -19,6 +19,7 @@ NEED_TORCH = (
     "hook/test_pinned.py",
     "hook/test_recompute.py",
     "hook/test_state_pickle.py",
+    "hook/test_training_state.py",
     "launch/test_on_a_cluster.py",
 )
 """Files without unit tests: `make unit` and `make check` install no training framework, and import none."""

@@ -27,6 +27,7 @@ from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.network import why_impossible
 
 if TYPE_CHECKING:
+    from tests.object_store import ObjectStore
     from tests.testbed.postgres import Postgres
 
 # A busy machine is no fault.
@@ -104,6 +105,23 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def _object_store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    from tests.object_store import serving
+
+    with serving(tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(_object_store_server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """A server that speaks S3, with an empty bucket; the environment leads to it."""
+    _object_store_server.empty()
+    for name, value in _object_store_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return _object_store_server
 
 
 @pytest.fixture

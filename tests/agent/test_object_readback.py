@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.object_store import BUCKET, ObjectStore, serving
+from tests.object_store import BUCKET, ObjectStore
 from understudy_agent import object_readback
 from understudy_agent.readback import read_back
 from understudy_agent.readbacks import PROGRAM
@@ -31,19 +31,10 @@ OWNER = 65534
 BIG = 2 * PART + 1000
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with serving(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
 @pytest.fixture
-def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    server.empty()
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     monkeypatch.setattr(object_readback, "PART_BYTES", PART)
-    return server
+    return object_store
 
 
 class Saved:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
-from tests.agent.fake_control_plane import FakeControlPlane
-from tests.agent.running_agent import agent_config, running_agent
-from understudy import Monitor
+from tests.hardware.monitored import monitored
 from understudy.gpu import gpu_uuid
 
 STEPS, ROUNDS, SIZE = 200, 5, 1024
@@ -37,16 +33,10 @@ def microseconds(steps: Iterable[int], matrix: Any) -> float:
 def main() -> None:
     matrix = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
     microseconds(range(STEPS), matrix)  # warm
-    os.environ.update({"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1"})
-    with tempfile.TemporaryDirectory() as folder, FakeControlPlane() as plane:
-        config = agent_config(Path(folder), plane.url)
-        os.environ["UNDERSTUDY_SOCKET"] = str(config.socket)
-        with running_agent(config):
-            monitor = Monitor()
-            rounds = [range(number * STEPS, (number + 1) * STEPS) for number in range(ROUNDS)]
-            bare = median(microseconds(steps, matrix) for steps in rounds)
-            hooked = median(microseconds(monitor.steps(steps), matrix) for steps in rounds)
-            monitor.close()
+    with monitored() as (_, monitor):
+        rounds = [range(number * STEPS, (number + 1) * STEPS) for number in range(ROUNDS)]
+        bare = median(microseconds(steps, matrix) for steps in rounds)
+        hooked = median(microseconds(monitor.steps(steps), matrix) for steps in rounds)
     found = {"uuid": gpu_uuid(os.environ), "microseconds": round(hooked - bare, 2), "bare_microseconds": round(bare, 2)}
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -5,21 +5,16 @@ is computed again; and that a bit which the GPU computes otherwise is reported.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from tests.agent.fake_control_plane import FakeControlPlane
-from tests.agent.running_agent import agent_config, running_agent
-from understudy import Monitor
+from tests.hardware.monitored import monitored
 from understudy.compute import EVERY_MIN, watch_compute
 from understudy.recompute import CALIBRATION_RUNS, Recompute
 from understudy_agent.wire import Anomaly
@@ -60,18 +55,6 @@ def milliseconds(do: Callable[[], object], times: int = 10) -> float:
         torch.cuda.synchronize()
         taken.append(float(begun.elapsed_time(ended)))
     return median(taken)
-
-
-@contextmanager
-def monitored() -> Iterator[tuple[FakeControlPlane, Monitor]]:
-    os.environ.update({"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1"})
-    with tempfile.TemporaryDirectory() as folder, FakeControlPlane() as plane:
-        config = agent_config(Path(folder), plane.url)
-        os.environ["UNDERSTUDY_SOCKET"] = str(config.socket)
-        with running_agent(config):
-            monitor = Monitor()
-            yield plane, monitor
-            monitor.close()
 
 
 def tested_between_steps() -> dict[str, float]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.hook.training_site import JOB, TrainingSite
+from tests.hook.training_site import JOB, LIGHTNING_MODULE, TrainingSite
 from tests.testbed.fake_nvml import FakeGpus, build, h100_node
 from understudy_agent.config import NvmlConfig
 from understudy_agent.wire import RankWindow
@@ -49,22 +49,8 @@ Trainer(
 ).train()
 """
 
-LIGHTNING = """
-import torch
-from lightning.pytorch import LightningModule, Trainer
-from understudy.lightning import UnderstudyCallback
-
-
-class Sum(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.model = torch.nn.Linear(4, 1)
-
-    def training_step(self, batch, index):
-        return self.model(batch).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
+LIGHTNING = f"""
+{LIGHTNING_MODULE}
 
 
 Trainer(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.hook.training_site import JOB, TrainingSite, shards
+from tests.hook.training_site import JOB, LIGHTNING_MODULE, TrainingSite, shards
 from understudy_agent.config import Config
 from understudy_agent.wire import CheckpointDeleted, CheckpointShard, Layout, OrderState, Report, SaveOrder
 from understudy_controlplane.fleet.job import JobKey
@@ -165,24 +165,10 @@ Trainer(
 ).train()
 """
 
-LIGHTNING = """
+LIGHTNING = f"""
+{LIGHTNING_MODULE}
 import sys
-import torch
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins import AsyncCheckpointIO
-from understudy.lightning import UnderstudyCallback
-
-
-class Sum(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.model = torch.nn.Linear(4, 1)
-
-    def training_step(self, batch, index):
-        return self.model(batch).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
 
 
 Trainer(

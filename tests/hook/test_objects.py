@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from tests import REPOSITORY
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.object_store import BUCKET, ObjectStore, serving
+from tests.object_store import BUCKET, ObjectStore
 from understudy import Monitor, objects
 from understudy.restore import ObjectStoreError, RestorePoint, RestorePointUnknownError, fetched, is_there
 from understudy_agent.wire import RestoreReport
@@ -27,21 +26,13 @@ ADDRESS = f"s3://{BUCKET}/run/step-20"
 CONTENT = {"r0.pt": b"0" * 3_000_000, "sub/r1.pt": b"1" * 100}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with serving(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
 @pytest.fixture
-def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectStore:
-    server.empty()
-    for name, value in {**server.environment, objects.FOLDER: str(tmp_path / "fetched")}.items():
-        monkeypatch.setenv(name, value)
+def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectStore:
+    monkeypatch.setenv(objects.FOLDER, str(tmp_path / "fetched"))
     for name, data in CONTENT.items():
-        server.put(f"run/step-20/{name}", data, **{objects.CHECKSUM: f"crc32:{zlib.crc32(data):08x}"})
-    server.put("run/step-200/r0.pt", b"of another step")
-    return server
+        object_store.put(f"run/step-20/{name}", data, **{objects.CHECKSUM: f"crc32:{zlib.crc32(data):08x}"})
+    object_store.put("run/step-200/r0.pt", b"of another step")
+    return object_store
 
 
 def content(folder: str) -> dict[str, bytes]:

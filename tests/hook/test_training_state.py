@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torchdata import stateful_dataloader as stateful
+
+from understudy.training_state import TrainingState
 
 pytestmark = [
     pytest.mark.integration,
@@ -15,14 +19,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata calls it
 ]
 
-torch: Any = pytest.importorskip("torch")
-stateful: Any = pytest.importorskip("torchdata.stateful_dataloader")
-
 EPOCHS, SAMPLES, BATCH = 3, 10, 3
 PER_EPOCH = -(-SAMPLES // BATCH)
 
 
-class Noisy(torch.utils.data.Dataset):  # type: ignore[misc]
+class Noisy:
     """Each sample has chance of its own, as augmentations have."""
 
     def __len__(self) -> int:
@@ -32,23 +33,24 @@ class Noisy(torch.utils.data.Dataset):  # type: ignore[misc]
         return torch.full((4,), float(number)) + torch.rand(4) + random.random()  # noqa: S311
 
 
+SET: Any = Noisy()
+
+
 def plain(workers: int = 0) -> Any:
-    return torch.utils.data.DataLoader(Noisy(), BATCH, shuffle=True, num_workers=workers)
+    return torch.utils.data.DataLoader(SET, BATCH, shuffle=True, num_workers=workers)
 
 
 def distributed() -> Any:
-    sampler = torch.utils.data.DistributedSampler(Noisy(), num_replicas=1, rank=0, shuffle=True)
-    return torch.utils.data.DataLoader(Noisy(), BATCH, sampler=sampler)
+    sampler: Any = torch.utils.data.DistributedSampler(SET, num_replicas=1, rank=0, shuffle=True)
+    return torch.utils.data.DataLoader(SET, BATCH, sampler=sampler)
 
 
 def with_state() -> Any:
-    return stateful.StatefulDataLoader(Noisy(), BATCH, shuffle=True, num_workers=0)
+    return stateful.StatefulDataLoader(SET, BATCH, shuffle=True, num_workers=0)
 
 
 class Training:
     def __init__(self, loader: Any, seed: int) -> None:
-        from understudy.training_state import TrainingState
-
         random.seed(seed)
         torch.manual_seed(seed)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
@@ -69,7 +71,7 @@ class Training:
                 yield number
 
     def save(self, path: Path) -> None:
-        parts = {"model": self.model, "optimizer": self.optimizer, "training": self.training}
+        parts: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "training": self.training}
         torch.save({name: part.state_dict() for name, part in parts.items()}, path)
 
     def load(self, path: Path) -> None:

@@ -17,6 +17,23 @@ from understudy_agent.export import export
 from understudy_agent.wire import CheckpointShard, RankWindow
 
 JOB = 7
+LIGHTNING_MODULE = """
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from understudy.lightning import UnderstudyCallback
+
+
+class Sum(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.model(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+"""
 RUN_SECONDS_MAX = 120
 
 

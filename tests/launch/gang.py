@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import REPOSITORY
 from tests.testbed.cluster import PATIENCE
 from tests.testbed.processes import all_processes, environment_of
 from tests.testbed.site import RESEARCHER, Site
@@ -93,6 +96,23 @@ class Gang:
         with (self.home / "verdicts").open("a") as file:
             file.write(f"{node} {reason}\n")
         return time.time()
+
+
+@contextmanager
+def launcher_site(nodes: int, slurm_conf_lines: Sequence[str] = ()) -> Iterator[Site]:
+    """A cluster without spares, whose users run the launcher of this checkout, whichever one is installed."""
+    directory = Path(tempfile.mkdtemp(prefix="ud-"))
+    directory.chmod(0o755)
+    try:
+        with Site(directory, nodes=nodes, spares=0, slurm_conf_lines=slurm_conf_lines) as started:
+            shutil.copytree(
+                REPOSITORY / "agents" / "understudy_agent",
+                started.code / "understudy_agent",
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
+            yield started
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class GangJob(Gang):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
-from tests.launch.gang import GangJob
+from tests.launch.gang import GangJob, launcher_site
 from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = pytest.mark.cluster
@@ -22,18 +18,8 @@ SHOWS_CPUS = "import os, json; print(json.dumps([os.environ['SLURM_PROCID'], sor
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    directory = Path(tempfile.mkdtemp(prefix="ud-"))
-    directory.chmod(0o755)
-    try:
-        with Site(directory, nodes=4, spares=0, slurm_conf_lines=["TaskPlugin=task/affinity"]) as started:
-            shutil.copytree(
-                REPOSITORY / "agents" / "understudy_agent",
-                started.code / "understudy_agent",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
-            yield started
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with launcher_site(nodes=4, slurm_conf_lines=["TaskPlugin=task/affinity"]) as started:
+        yield started
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests import REPOSITORY
 from tests.docs.test_frameworks import script_of
-from tests.launch.gang import GangJob
+from tests.launch.gang import GangJob, launcher_site
 from tests.testbed.processes import is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
 from understudy_agent.launch.tree import parents
@@ -30,19 +27,8 @@ QUICK = ["--rearm-seconds", "0.5"]
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    directory = Path(tempfile.mkdtemp(prefix="ud-"))
-    directory.chmod(0o755)
-    try:
-        with Site(directory, nodes=8, spares=0) as started:
-            # This checkout's, whichever one is installed.
-            shutil.copytree(
-                REPOSITORY / "agents" / "understudy_agent",
-                started.code / "understudy_agent",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
-            yield started
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with launcher_site(nodes=8) as started:
+        yield started
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import builders as b
-from tests.object_store import BUCKET, ObjectStore, serving
+from tests.object_store import BUCKET, ObjectStore
 from tests.recover.test_verifier import StoodClock
 from understudy import objects
 from understudy.file_system import is_object
@@ -176,18 +175,10 @@ def address(step: int) -> str:
     return f"s3://{BUCKET}/run/{step}"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with serving(tmp_path_factory.mktemp("s3")) as store:
-        yield store
-
-
 @pytest.fixture
-def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectStore:
-    server.empty()
-    for name, value in {**server.environment, objects.FOLDER: str(tmp_path / "fetched")}.items():
-        monkeypatch.setenv(name, value)
-    return server
+def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectStore:
+    monkeypatch.setenv(objects.FOLDER, str(tmp_path / "fetched"))
+    return object_store
 
 
 def without_faults(folder: Path) -> list[str]:

@@ -5,10 +5,10 @@ link may run slower to save power.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+
+from understudy_agent.selfcheck.watch import Watch
 
 NVIDIA = "0x10de"
 DISPLAY = "0x03"
@@ -16,24 +16,13 @@ LOOK_SECONDS = 0.1
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-class LinkWatch:
-    """Looks at the links as long as it is entered, and remembers the best that it saw."""
+class LinkWatch(Watch):
+    """Remembers the best that it saw of each link."""
 
     def __init__(self, devices: Path = Path("/sys/bus/pci/devices")) -> None:
+        super().__init__(LOOK_SECONDS)
         self._gpus = list(_gpus(devices))
         self._best: dict[tuple[Path, str], float] = {}
-        self._over = threading.Event()
-        self._looking = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> LinkWatch:
-        self._looking.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._looking.join()
 
     def degraded(self) -> str:
         """The links that were never as wide or fast as both their ends can be; empty: none. What the kernel does not
@@ -47,13 +36,10 @@ class LinkWatch:
                     found.append(f"{gpu.name} {best:g} of {most:g} {unit}")
         return ", ".join(found)
 
-    def _look(self) -> None:
-        over = False
-        while not over:
-            over = self._over.wait(LOOK_SECONDS)
-            for gpu in self._gpus:
-                for what in ("width", "speed"):
-                    self._best[gpu, what] = max(self._best.get((gpu, what), 0.0), _number(gpu / f"current_link_{what}"))
+    def look(self) -> None:
+        for gpu in self._gpus:
+            for what in ("width", "speed"):
+                self._best[gpu, what] = max(self._best.get((gpu, what), 0.0), _number(gpu / f"current_link_{what}"))
 
 
 def _gpus(devices: Path) -> Iterator[Path]:
