@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import socket
+import zlib
 from typing import get_type_hints
 
 import msgspec
@@ -19,6 +21,7 @@ from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
 from understudy_controlplane.ingest.packed_nodes import with_nodes
+from understudy_controlplane.slurm.hostlist import HostListError
 
 SHOWN: messages.LaunchEvidence = {
     "type": "launch_evidence",
@@ -182,3 +185,11 @@ def test_messages_of_a_gang_of_12_500_nodes_fit_into_a_line_and_name_each_in_its
 def test_messages_of_other_gangs_are_as_before() -> None:
     sent = messages.within_a_line({**STATE, "nodes_packed": ""})
     assert sent == {name: value for name, value in STATE.items() if name != "nodes_packed"}
+
+
+def test_a_short_line_cannot_name_more_than_a_cluster_has() -> None:
+    long = "x" * 200
+    packed = base64.b85encode(zlib.compress(f"{long}[0-9999]\n\n".encode())).decode()
+    state = wire.LauncherState(7, 0, 0, wire.LauncherPhase.RUNNING, (), nodes_packed=packed)
+    with pytest.raises(HostListError, match="more than 1048576 characters"):
+        with_nodes(state)

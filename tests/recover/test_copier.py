@@ -247,3 +247,16 @@ def test_each_rank_is_named_what_it_has_to_fetch_from_an_object_store() -> None:
     site.store.set_condition(row, Condition.LOST, "the node is gone")
     assert site.points.give(site.known, Attempt(1), 2).path == "s3://runs/40"
     assert site.points.place(site.known, Attempt(1), 1, "n3") == RankPlace(files=("r1",))
+
+
+def test_another_user_s_checkpoint_at_the_place_stops_no_copy() -> None:
+    """Anyone may announce a checkpoint at any path."""
+    site = Site()
+    (stranger,) = FleetStore(site.engine).see_jobs([b.job(job_id=8, nodes=("n3",), user_id=OWNER + 1)], b.NOW)
+    started = RankStarted(8, 0, 0, 1, b.NOW, 10, user_id=OWNER + 1)
+    shard = CheckpointShard(
+        *(8, 0, 0, 1, 40, "/shared/40", "x", 5, "crc32:00000000", b.NOW + 30), user_id=OWNER + 1, layout=Layout.FIXED
+    )
+    assert FactStore(site.engine).record("n3", [started, shard], b.NOW, lambda _: stranger) == []
+    site.save(40)
+    assert site.task("n1") is not None

@@ -50,7 +50,9 @@ def test_many_ranges_cannot_fill_the_memory() -> None:
         expand("a[0-60000][0-60000]")
 
 
-@pytest.mark.parametrize("text", [f"n[{'9' * 5000}]", f"{'x' * 5000}[1-9]", f"n[{','.join(['0-65535'] * 1000)}]"])
+@pytest.mark.parametrize(
+    "text", [f"n[{'9' * 5000}]", f"{'x' * 5000}[1-9]", f"n[{','.join(['0-65535'] * 1000)}]", "a" + "[0-65535]" * 10_000]
+)
 def test_few_characters_cannot_fill_the_memory_either(text: str) -> None:
     with pytest.raises(HostListError):
         expand(text)

@@ -26,7 +26,7 @@ def waits_for(snapshot: Snapshot, behind: Sequence[str], config: Config) -> str:
     """What may come back within the time that a swap takes; empty: nothing, or its time is over."""
     seconds = config.silence.domain_wait_seconds
     failed = [snapshot.behind_failed_switch[name] for name in behind]
-    waits = [one for one in failed if snapshot.now - one.opened_at <= seconds]
+    waits = [one for one in failed if one.opened_at >= snapshot.ago(seconds)]
     return (
         f"the ports of {waits[0].subject.name} went down together: it has {seconds:g} s to come back" if waits else ""
     )

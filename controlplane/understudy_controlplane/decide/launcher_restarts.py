@@ -22,7 +22,11 @@ def _restarted(current: Round, row: Row, finding: Finding) -> Decision:
     snapshot = current.snapshot
     assert finding.job is not None
     plan = _credit(snapshot, finding, current.config)
-    objection = guards.object_to_any(snapshot) or guards.object_to_paused_job(snapshot, finding.job)
+    objection = (
+        guards.object_to_any(snapshot)
+        or guards.object_to_rule(finding, current.config)
+        or guards.object_to_paused_job(snapshot, finding.job)
+    )
     because, words = Because.RULE, row.why
     if plan is None:
         words = "its launcher has dealt with it, and no time is credited"

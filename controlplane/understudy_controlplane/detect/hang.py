@@ -27,7 +27,6 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN
-from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -43,7 +42,7 @@ WORKING_POWER_SHARE = 0.35
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
-    explained = _explained_by_a_switch(snapshot)
+    explained = {job for job, table in running.items() if _explained_by_a_switch(snapshot, table)}
     standing = sorted(
         since
         for job, table in running.items()
@@ -62,23 +61,24 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if together < policy.together_gangs or table.job in explained:
             yield from found
         else:
-            mass = together >= policy.together_share * len(running)
+            mass = together >= policy.together_share * (len(running) - len(explained))
             one = _with_others(found[0], nodes, HangDetail(together=together, mass=mass))
             yield one
             stopped += [(name, since) for name in nodes if one.signal is not Signal.GANG_STILL]
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
 
 
-def _explained_by_a_switch(snapshot: Snapshot) -> set[JobKey]:
-    """Gangs with a node whose port went down with those of its switch: why they stopped is known, and has a plan of its
-    own, however many they are.
+def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
+    """It stopped when ports of its nodes went down with those of their switch: why is known, and has a plan of its own,
+    however many gangs they are. One that stopped at another time has another cause.
     """
-    switches = (
-        one for one in snapshot.incidents.values() if one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN
-    )
-    concerned = {*snapshot.behind_failed_switch, *(name for one in switches for name in one.nodes)}
-    return (
-        {key for key, job in snapshot.jobs.items() if not concerned.isdisjoint(job.slurm.nodes)} if concerned else set()
+    job, since = snapshot.jobs[table.job], _still_since(table, snapshot)
+    return any(
+        one.rule == PORT_DOWN
+        and one.subject.kind is SubjectKind.DOMAIN
+        and abs(since - one.opened_at) <= TOGETHER_SECONDS
+        and not {*one.nodes}.isdisjoint(job.slurm.nodes)
+        for one in snapshot.incidents.values()
     )
 
 

@@ -54,10 +54,12 @@ class Copier(AgentWork):
         for one in self._store.to_copy(now - WITHIN_SECONDS, now, LOOKED_AT_MAX):
             if (one.job_row, one.copy_tier) in busy or one.row in self._works or one.row in self._given_up:
                 continue
+            if not self._is_due(one):
+                continue
             other = self._store.other_at(one)
             if other:
                 self._leave(one, f"{other} lies there: name a place of its own for each step")
-            elif self._is_due(one):
+            else:
                 self._begin(one)
         return True
 

@@ -69,7 +69,10 @@ class SpareWarmer:
 
     def run(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:
+                log.exception("spares_not_looked_at", error=type(error).__name__)  # a start there is slower, no more
 
     def stop(self) -> None:
         self._stopped.set()

@@ -7,7 +7,6 @@ numbers and ranges; a range keeps the width of its lower bound.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -32,11 +31,16 @@ def expand(text: str) -> tuple[str, ...]:
         return ()
     names: list[str] = []
     for part in _parts(text):
-        pieces = [_alternatives(piece, text) for piece in _PIECE.findall(part)]
-        if len(names) + math.prod(len(piece) for piece in pieces) > HOSTS_MAX:
-            raise HostListError(f"host list names more than {HOSTS_MAX} hosts: {text[:80]!r}")
-        if sum(max(map(len, piece)) for piece in pieces) > NAME_CHARACTERS_MAX:
-            raise HostListError(f"a name has more than {NAME_CHARACTERS_MAX} characters in host list {text[:80]!r}")
+        pieces: list[list[str]] = []
+        number, characters = 1, 0
+        for piece in _PIECE.finditer(part):  # a short text can name more than any memory holds: each piece is counted
+            pieces.append(_alternatives(piece[0], text))
+            number *= len(pieces[-1])
+            characters += max(map(len, pieces[-1]))
+            if len(names) + number > HOSTS_MAX:
+                raise HostListError(f"host list names more than {HOSTS_MAX} hosts: {text[:80]!r}")
+            if characters > NAME_CHARACTERS_MAX:
+                raise HostListError(f"a name has more than {NAME_CHARACTERS_MAX} characters in host list {text[:80]!r}")
         names.extend("".join(choice) for choice in itertools.product(*pieces))
     return tuple(names)
 

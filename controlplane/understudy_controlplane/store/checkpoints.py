@@ -219,7 +219,10 @@ class CheckpointStore:
         is_there = table.c.condition.in_([one.value for one in Condition if not one.is_gone])
         with reading(self._engine) as connection:
             own = connection.execute(select(*(table.c[name] for name in OF_WRITE)).where(table.c.id == one.row)).first()
-            for row in connection.execute(select(table).where(table.c.path == one.copy_to, is_complete(), is_there)):
+            own_jobs = select(tables.job.c.id).where(tables.job.c.user_id == one.user_id)
+            same_user = table.c.job.in_(own_jobs)  # anyone may announce a checkpoint at any path
+            query = select(table).where(same_user, table.c.path == one.copy_to, is_complete(), is_there)
+            for row in connection.execute(query):
                 if own is None or tuple(own) != tuple(getattr(row, name) for name in OF_WRITE):
                     return f"the checkpoint of step {row.step}"
         return ""
