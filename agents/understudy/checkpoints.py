@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, SupportsInt, Union
 
 from .file_system import TIERS, absolute
 from .never_raise import log
+from .outbox import step_number
 
 if TYPE_CHECKING:
     from .monitor import Monitor
@@ -92,7 +93,9 @@ class Checkpoints:
             tier = ""
         copies = [copy_to] if isinstance(copy_to, (str, os.PathLike)) else list(copy_to)
         if not any(copies):
-            copies = [one.replace("{step}", str(int(step))) for one in os.environ.get(COPY_TO, "").split(",")]
+            named_copies = [one.strip() for one in os.environ.get(COPY_TO, "").split(",")]
+            number = step_number(step)
+            copies = [one.replace("{step}", str(number)) for one in named_copies] if number is not None else []
         first, second = ([absolute(one) if one else "" for one in copies] + ["", ""])[:2]
         named = {"layout": layout, "tier": tier, "copy_to": first, "then_copy_to": second}
         save = Save(self._monitor, self._note, step, path, named)

@@ -26,7 +26,7 @@ def is_object(path: str | os.PathLike[str]) -> bool:
 
 def absolute(path: str | os.PathLike[str]) -> str:
     """A place in an object store is that already."""
-    return str(path) if is_object(path) else os.path.abspath(path)
+    return str(path).rstrip("/") if is_object(path) else os.path.abspath(path)
 
 
 def tier_of(path: str | os.PathLike[str]) -> str:

@@ -196,8 +196,11 @@ class Monitor:
                     self._restored = nearest(point, answer)
                     return self._fetch(link, self._restored, answer)
                 file = answer.get("look_file")
-                self._look(link, point, os.path.join(point.path, str(file)) if file else point.path, left_seconds)
-                continue
+                try:
+                    self._look(link, point, os.path.join(point.path, str(file)) if file else point.path, left_seconds)
+                    continue
+                except ObjectStoreError as error:
+                    answer = {"error": f"whether the checkpoint of step {point.step} is there is not known: {error}"}
             reason = str(answer.get("error"))
             if answer.get("final"):
                 raise RestorePointUnknownError(reason)
@@ -205,12 +208,9 @@ class Monitor:
         raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
 
     def _look(self, link: Link, point: RestorePoint, looked_for: str, timeout_seconds: float) -> None:
-        try:
-            outcome, why = ("seen" if is_there(looked_for) else "missing"), ""
-        except ObjectStoreError as error:
-            outcome, why = "missing", str(error)[:ERROR_CHARACTERS_MAX]
-            log.warning("understudy: the checkpoint of step %d is not seen: %s", point.step, error)
-        self._report_restore(link, point, outcome, timeout_seconds, why)
+        """Raises ObjectStoreError: a store that does not answer says nothing of the checkpoint."""
+        outcome = "seen" if is_there(looked_for) else "missing"
+        self._report_restore(link, point, outcome, timeout_seconds)
 
     def _fetch(self, link: Link, point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
         """Raises RestorePointUnknownError. What is damaged or not there is reported as what cannot be restored."""

@@ -82,7 +82,8 @@ def _fetch_file(client: Any, of_file: dict[str, str], target: str) -> None:
                 raise FileNotFoundError(f"{name} is not there") from None
             raise
         size, checksum = head["ContentLength"], head.get("Metadata", {}).get(CHECKSUM, "")
-        for begun in {min(os.fstat(partial.fileno()).st_size, size), 0}:
+        known = min(os.fstat(partial.fileno()).st_size, size) if checksum else 0  # it may be of another object
+        for begun in dict.fromkeys((known, 0)):
             partial.truncate(begun)
             found = new_sum(checksum.partition(":")[0]) if checksum else None
             summed = found[1] if found is not None else None

@@ -98,9 +98,9 @@ def random_state() -> dict[str, Any]:
 def set_random_state(state: dict[str, Any]) -> None:
     version, numbers, rest = state["python"]
     random.setstate((version, tuple(numbers), rest))
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    torch.set_rng_state(state["torch"].cpu())  # torch.load may have moved it
+    for device, one in enumerate(state.get("cuda", ())[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(one.cpu(), device)
     if "numpy" in state:
         numpy: Any = importlib.import_module("numpy")  # it was there
         kind, keys, *more = state["numpy"]

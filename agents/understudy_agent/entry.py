@@ -16,6 +16,8 @@ from understudy_agent.commands import COMMANDS, COMPLETION_VARIABLE, CONTROL_PLA
 DISTRIBUTION = "slurm-understudy"
 ROOT = Command("all commands of the control plane's package", f"{CONTROL_PLANE}.cli.main:main")
 USAGE_ERROR = 2
+CANNOT_RUN = 2
+"""Of a self-check: 1 would be a bad node."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +74,7 @@ def _run(command: Command) -> int:
             f"understudy: this command needs '{error.name}', which is not installed; install {needed}. "
             f"Commands that work without it: {', '.join(without)}\n"
         )
-        return 1
+        return CANNOT_RUN
     return status if isinstance(status, int) else 0
 
 

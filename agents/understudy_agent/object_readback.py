@@ -43,14 +43,14 @@ class Place:
     def __init__(self, address: str) -> None:
         """Raises Finding."""
         self.address = address
-        self.bucket, _, self._prefix = address.removeprefix(SCHEME).partition("/")
+        self.bucket, _, self._prefix = address.removeprefix(SCHEME).rstrip("/").partition("/")
         if not self.bucket or not self._prefix:
             raise Finding("unseen", f"{address} names no bucket and place in it")
         self.client = _client()
 
     def key(self, file: str) -> str:
         """ "." is the checkpoint itself, where it is one file."""
-        return self._prefix if file == "." else f"{self._prefix.rstrip('/')}/{file}"
+        return self._prefix if file == "." else f"{self._prefix}/{file}"
 
     def name(self, file: str) -> str:
         return f"{SCHEME}{self.bucket}/{self.key(file)}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.keeper.test_between_keepers import Munge, holding, identity
+from understudy_agent import wire
 from understudy_agent.keeper.agent_line import exchange
 from understudy_agent.keeper.server import Keeper, Settings
 from understudy_agent.keeper.store import Key, Save
@@ -45,6 +47,27 @@ def test_the_agent_learns_of_which_saves_which_parts_are_held(keeper: Keeper, tm
     seen = [(one.job_id, one.user_id, one.launch, one.step, one.ranks, one.restored) for one in found.saves]
     assert seen == [(7, 1000, 1, 9, [2], 0), (7, 1000, 1, 6, [0, 1], 1)]
     assert (found.saves[1].world_size, found.saves[1].size_bytes) == (2, 20)
+
+
+@pytest.mark.parametrize(
+    ("job", "save", "ranks"),
+    [
+        (7, Save(2**40, 0, 0), [0]),
+        (7, Save(0, 2**40, 0), [0]),
+        (2**32 - 1, Save(0, 0, 0), [0]),
+        (7, Save(0, 0, 9), range(1025)),
+    ],
+)
+def test_what_a_process_makes_up_costs_the_node_no_report(
+    keeper: Keeper, tmp_path: Path, job: int, save: Save, ranks: Sequence[int]
+) -> None:
+    """The control plane refuses a report with a number that is too large, and all of it."""
+    for rank in ranks:
+        holding(b"x", Key(1000, job, save, rank), keeper.store)
+    found = exchange(tmp_path / "keeper.sock", ())
+    assert found is not None
+    assert found.bytes_held == len(ranks)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=wire.Keeper) == found
 
 
 def test_without_a_keeper_there_is_nothing_to_report(tmp_path: Path) -> None:

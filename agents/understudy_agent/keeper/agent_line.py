@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from understudy_agent.keeper.frames import ClosedError, Frames, number
-from understudy_agent.wire import KEEPER_JOBS_MAX, KEEPER_SAVES_MAX, Keeper, KeptJob, KeptSave
+from understudy_agent.wire import KEEPER_JOBS_MAX, KEEPER_SAVES_MAX, KEPT_RANKS_MAX, Keeper, KeptJob, KeptSave
 
 SECONDS_MAX = 5.0
+JOB_ID_MAX = 2**31 - 1
 
 
 def exchange(path: Path, ended: Iterable[KeptJob]) -> Keeper | None:
@@ -34,25 +37,32 @@ def exchange(path: Path, ended: Iterable[KeptJob]) -> Keeper | None:
                 status = frames.receive()
             except ClosedError as error:
                 raise ConnectionResetError("the keeper closed the connection") from error
-    jobs = [KeptJob(int(job_id), int(user_id)) for user_id, job_id in status.get("jobs", ())]
+    jobs = [
+        KeptJob(int(job_id), int(user_id)) for user_id, job_id in status.get("jobs", ()) if int(job_id) <= JOB_ID_MAX
+    ]
     names = ("bytes_held", "bytes_max", "bytes_taken", "bytes_received", "bytes_sent", "refused")
-    saves = [_save_of(one) for one in status.get("saves", ())]
+    saves = [one for one in map(_save_of, status.get("saves", ())) if one is not None]
     counts = {name: number(status, name, 2**62) for name in names}
     return Keeper(**counts, jobs=jobs[:KEEPER_JOBS_MAX], saves=saves[:KEEPER_SAVES_MAX])
 
 
-def _save_of(found: dict[str, Any]) -> KeptSave:
+def _save_of(found: dict[str, Any]) -> KeptSave | None:
+    """None: a report cannot have it. Any process names numbers and ranks of its own."""
     restart_count, launch, step = found["save"]
-    return KeptSave(
+    save = KeptSave(
         found["job_id"],
         found["user_id"],
         restart_count,
         launch,
         step,
         found["world_size"],
-        found["ranks"],
+        found["ranks"][:KEPT_RANKS_MAX],
         found["bytes"],
         found["at"],
         found["restored"],
         found["blocked_seconds"],
     )
+    try:
+        return msgspec.convert(msgspec.to_builtins(save), KeptSave)
+    except msgspec.ValidationError:
+        return None

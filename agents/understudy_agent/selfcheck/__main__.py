@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,16 @@ EXIT = {"passed": 0, "failed": 1, "could_not_run": 2}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """A fault of this program says nothing of the node: Python's own exit code for it would be that of a bad one."""
     options = _parser().parse_args(arguments)
+    try:
+        return _check(options)
+    except Exception:  # noqa: BLE001 - the traceback is what there is to say
+        traceback.print_exc()
+        return EXIT["could_not_run"]
+
+
+def _check(options: argparse.Namespace) -> int:
     if options.join is not None:
         return _join(options)
     if options.stages is not None:
