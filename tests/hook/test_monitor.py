@@ -489,10 +489,15 @@ def test_what_a_rank_observes_reaches_the_control_plane(plane: FakeControlPlane,
 
 
 def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane, config: Config) -> None:
+    around: list[tuple[float, float]] = []
+    """From the data to the next request for some."""
+
     def slowly() -> Iterator[int]:
         for number in range(10, 14):
             time.sleep(0.05)
+            given = time.perf_counter()
             yield number
+            around.append((given, time.perf_counter()))
 
     with running_agent(config):
         monitor = Monitor(dp_rank=3)
@@ -511,13 +516,14 @@ def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane
     assert seen == [10, 11, 12, 13]
     assert reported_steps(plane) == [*seen, 14, 15]
     walls = [seconds for window in windows(plane) for seconds in window.wall_seconds]
-    assert walls[1] < 0.01
-    assert all(0.01 < seconds < 0.04 for seconds in (walls[0], walls[2], walls[3]))
+    for wall, (begun, ended) in zip(walls, around, strict=False):
+        assert wall <= ended - begun + 1e-6
+    assert all(seconds > 0.01 for seconds in (walls[0], walls[2], walls[3]))
     data = [seconds for window in windows(plane) for seconds in window.data_seconds]
     assert all(seconds > 0.04 for seconds in data[:4])
     assert data[4] > 0.015
     own = [seconds for window in windows(plane) for seconds in window.self_seconds]
-    assert own[4] < 0.01  # waiting for data is none of its own time
+    assert own[4] <= walls[4] - 0.015  # waiting for data is none of its own time
     assert [work for window in windows(plane) for work in window.work][-2:] == [4096.0, None]
     assert {window.dp_rank for window in windows(plane)} == {3}
     [first] = of_kind(plane, FirstStep)
