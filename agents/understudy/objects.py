@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .checksum import new_sum
@@ -120,8 +120,12 @@ def _make_place(folder: str, name: str) -> str:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise PermissionError(f"{made} is of another user: name a folder in {FOLDER}") from None
     for other in os.listdir(made):
-        if other != name:
-            shutil.rmtree(os.path.join(made, other), ignore_errors=True)
+        place = os.path.join(made, other)
+        if os.path.isdir(place) and other != name:
+            shutil.rmtree(place, ignore_errors=True)
+        elif not os.path.isdir(place) and other not in (name, f"{name}.fetch"):  # a checkpoint may be one file
+            with suppress(OSError):
+                os.unlink(place)
     return os.path.join(made, name)
 
 

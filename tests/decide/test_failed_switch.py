@@ -212,3 +212,12 @@ def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
         assert signals(seen) == [Signal.GANG_HUNG_TOGETHER] * 3
         later = replace(seen, incidents=opened(500))
         assert signals(later) == [Signal.GANG_HUNG_TOGETHER] * 3, "they had stopped before it failed"
+
+
+def test_a_gang_that_only_its_launcher_can_restart_is_not_restarted_behind_it() -> None:
+    """The pool has spares, and the job cannot be requeued onto them."""
+    job = b.job(nodes=("n1", "n2", "n5"), requeue=False)
+    state = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n5"), (), nodes_min=3, ranks_per_node=8)
+    launched = {job.key: Gang(state, "n5", b.NOW - 1)}
+    found = after_hang(fleet(job, "n9 n10", incidents=opened(WAIT + 5), gangs=launched))
+    assert (found.plan, found.because) == (None, Because.NO_SPARE)

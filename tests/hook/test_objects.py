@@ -70,7 +70,10 @@ def test_without_a_folder_only_the_last_one_fetched_stays(
     monkeypatch.delenv(objects.FOLDER)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    store.put("run/step-9.pt", b"one file")
+    of_one_file = objects.fetch(f"s3://{BUCKET}/run/step-9.pt")
     first = objects.fetch(ADDRESS)
+    assert not Path(of_one_file).exists()
     assert content(objects.fetch(f"s3://{BUCKET}/run/step-200")) == {"r0.pt": b"of another step"}
     assert not Path(first).exists()
     assert Path(first).parent.stat().st_mode & 0o077 == 0

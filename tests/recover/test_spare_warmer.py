@@ -11,7 +11,12 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.recover.agent_work import AgentTasks
-from understudy_controlplane.recover.spare_warmer import AGAIN_SECONDS, OFFERED_SECONDS_MAX, SpareWarmer
+from understudy_controlplane.recover.spare_warmer import (
+    AGAIN_SECONDS,
+    CHANGED_SECONDS,
+    OFFERED_SECONDS_MAX,
+    SpareWarmer,
+)
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id
@@ -71,6 +76,9 @@ def test_another_program_of_the_gang_is_read_too_and_a_spare_that_comes_later_re
     pool.report("n1", files())
     assert pool.read("n3") == "files"
     pool.report("n1", files("others"))
+    assert pool.read("n3") == "", "one that changes all the time would keep other gangs waiting"
+    pool.clock.at += CHANGED_SECONDS + 1
+    pool.warmer.look()
     assert pool.read("n3") == "others"
     pool.snapshot = b.snapshot(jobs=[JOB], spares=["n3", "n4"])
     pool.warmer.look()

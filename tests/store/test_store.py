@@ -24,6 +24,7 @@ from understudy_agent.wire import (
     FirstStep,
     HardwareEvent,
     HardwareKind,
+    LaunchStarted,
     RankStarted,
     ShardFile,
 )
@@ -261,6 +262,17 @@ class TestCheckpoints:
         assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 8
         assert len(CheckpointStore(engine).complete_checkpoints(JOB.key)) == 1
         assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 0
+
+    def test_a_launcher_names_no_nodes_but_those_of_its_job(self, engine: Engine) -> None:
+        """Its line may name thousands, and its user chooses how many lines there are."""
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        strangers = tuple(f"x{number}" for number in range(1000))
+        seats, spares = ("n2", "n1", "n1", *strangers), ("n3", *strangers)
+        launched = LaunchStarted(7, 0, 0, seats, spares, b.NOW, user_id=known.user_id)
+        assert FactStore(engine).record("n1", [launched], b.NOW, lambda _: known) == []
+        with engine.connect() as connection:
+            (row,) = connection.execute(select(tables.launch_start.c.seats, tables.launch_start.c.spares))
+        assert tuple(map(list, row)) == (["n2", "n1"], ["n3"])
 
     def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
         record(engine, None, shard(0))

@@ -152,6 +152,8 @@ def _restarted(
     if len(found.placement.taken) < len(hangs.at_fault(snapshot, job)) and not inside:
         words = f"no spare for job {job.key.job_id} with which Slurm would start it in the blocks that it needs"
         return Move(None, Because.NO_SPARE, words)
+    if inside and not {*behind} <= {*old}:
+        return Move(None, Because.NO_SPARE, failed_switch.no_room(job, behind))
     if inside:
         inside_plan, words = hangs.restart_inside(snapshot, job, findings, current.condemned, current.config)
         return Move(inside_plan, Because.RULE, words)

@@ -85,14 +85,18 @@ def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[tuple[NodeView, flo
             since[node.name] = min(at, since.get(node.name, at))
     found: set[str] = set()
     for members in snapshot.topology.failing_together.values():
-        own = [name for name in members if name in since]
+        own = sorted((name for name in members if name in since), key=since.__getitem__)
         if len(own) < NODES_MIN:
             continue
         watched = sum(bears_witness(snapshot.nodes[name]) for name in members if name in snapshot.nodes)
-        for first in own:
-            inside = [name for name in own if 0 <= since[name] - since[first] <= TOGETHER_SECONDS]
-            if len(inside) >= max(NODES_MIN, SHARE_MIN * watched):
-                found.update(inside)
+        enough = max(NODES_MIN, SHARE_MIN * watched)
+        first = named = 0
+        for end, name in enumerate(own, 1):
+            while since[name] - since[own[first]] > TOGETHER_SECONDS:
+                first += 1
+            if end - first >= enough:
+                found.update(own[max(first, named) : end])
+                named = end
     return frozenset(found)
 
 

@@ -31,6 +31,8 @@ GANGS_MAX = 8
 BYTES_PER_SECOND = 500e6
 AGAIN_SECONDS = 6 * 3600.0
 """Meanwhile other files may have displaced them."""
+CHANGED_SECONDS = 600.0
+"""Before a spare reads another list of the same gang: one that changes all the time keeps no others waiting."""
 ANSWER_SECONDS_MAX = 3600.0
 OFFERED_SECONDS_MAX = 300.0
 
@@ -64,6 +66,7 @@ class SpareWarmer:
         self._lock = threading.Lock()
         self._offers: dict[str, Offer] = {}  # by spare
         self._done: dict[tuple[str, int, str], float] = {}  # spare, user and files → when, by the monotonic clock
+        self._served: dict[tuple[str, JobKey], float] = {}  # spare and gang → when its last list was offered
         self._last_number = secrets.randbits(48)  # an agent may still have a result from before a restart
         self._stopped = threading.Event()
 
@@ -104,16 +107,18 @@ class SpareWarmer:
     def look(self) -> None:
         """Offers what a spare has not read yet."""
         snapshot, config = self._snapshot(), self._config()
+        wishes = list(_wishes(snapshot, self._heard(), config)) if snapshot is not None else []
         with self._lock:
             now = self._clock.monotonic()
-            wishes = list(_wishes(snapshot, self._heard(), config)) if snapshot is not None else []
             wanted = {_key(one) for one in wishes}
             self._done = {key: at for key, at in self._done.items() if key in wanted and now - at < AGAIN_SECONDS}
+            self._served = {key: at for key, at in self._served.items() if now - at < CHANGED_SECONDS}
             self._drop(wanted, now)
             for wish in wishes:
-                free = wish.spare not in self._offers and _key(wish) not in self._done
-                if free and len(self._offers) < SPARES_AT_ONCE:
+                known = _key(wish) in self._done or (wish.spare, wish.job) in self._served
+                if wish.spare not in self._offers and not known and len(self._offers) < SPARES_AT_ONCE:
                     self._last_number += 1
+                    self._served[wish.spare, wish.job] = now
                     self._offers[wish.spare] = Offer(wish, _task(self._last_number, wish.files, config), now)
 
     def _drop(self, wanted: set[tuple[str, int, str]], now: float) -> None:

@@ -512,7 +512,13 @@ def _of_node(
 def _of_job(
     node: str, fact: JobFact, received_at: float, job_row: int, nodes: Collection[str]
 ) -> tuple[Table, dict[str, Any]]:
-    """A launcher blames no nodes but those of its attempt."""
+    """A launcher names and blames no nodes but those of its attempt."""
+    if isinstance(fact, LaunchStarted):
+        seats, spares, lost = (
+            tuple(name for name in dict.fromkeys(names) if name in nodes)
+            for names in (fact.seats, fact.spares, fact.lost)
+        )
+        fact = msgspec.structs.replace(fact, seats=seats, spares=spares, lost=lost)
     if isinstance(fact, LaunchEnded):
         failed, blamed = fact.failed_node, tuple(name for name in fact.blamed if name in nodes)
         fact = msgspec.structs.replace(fact, failed_node=failed if failed in nodes else "", blamed=blamed)
