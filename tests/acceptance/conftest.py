@@ -34,6 +34,7 @@ def make_site() -> Iterator[MakeSite]:
             leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
             blocks: Mapping[str, tuple[str, ...]] | None = None,
             slurm_conf_lines: Sequence[str] = (),
+            database_machine: bool = False,
         ) -> Site:
             directory = Path(tempfile.mkdtemp(prefix="ud-"))  # short: sockets lie below it
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -49,6 +50,7 @@ def make_site() -> Iterator[MakeSite]:
                 munge=munge,
                 leaf_switches=leaf_switches,
                 blocks=blocks,
+                database_machine=database_machine,
             )
             return stack.enter_context(site)
 

@@ -11,16 +11,19 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.testbed.installation import DEBIAN_14
 from tests.testbed.processes import all_processes, descendants, is_running, signal_process
 from tests.testbed.site import Site
+from understudy_controlplane.store.database import Engine, StoreError, open_database
 
 pytestmark = pytest.mark.cluster
 
@@ -87,19 +90,22 @@ def assert_recovered(site: Site, job: int, nodes: list[str], spare: str = "n6") 
     assert len(site.items("/v1/incidents")) == 1
 
 
-def test_slurmctld_down_for_longer_than_a_step_may_take_delays_the_recovery_and_no_more(make_site: MakeSite) -> None:
-    site = make_site(settings={"recovery": {"step_timeout_seconds": 30}})
+@pytest.mark.machines
+def test_slurmctlds_cable_pulled_for_longer_than_a_step_may_take_delays_the_recovery_and_no_more(
+    make_site: MakeSite,
+) -> None:
+    """No call is refused: each waits for an answer that does not come. The nodes' messages are lost, too."""
+    site = make_site(settings={"recovery": {"step_timeout_seconds": 20}})
     job, nodes = start_gang(site, DIES_SLOWLY)
     site.nodes["n2"].fail_gpu()
     site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
     with api_watched(site):
-        site.cluster.stop_controller()
-        site.wait_for(
-            lambda: site.get("/v1/status")["slurm"]["error"], 60, "the status reports that Slurm does not answer"
-        )
-        time.sleep(40)
-        assert [one["status"] for one in site.recoveries()] == ["running"]
-        site.cluster.start_controller()
+        with site.cluster.unplugged("controller"):
+            site.wait_for(
+                lambda: site.get("/v1/status")["slurm"]["error"], 60, "the status reports that Slurm does not answer"
+            )
+            time.sleep(20)
+            assert [one["status"] for one in site.recoveries()] == ["running"]
         wait_ended(site)
     assert_recovered(site, job, nodes)
 
@@ -133,23 +139,83 @@ def is_settled(site: Site, job: int) -> bool:
     return bool(moved and latest["status"] == "succeeded")
 
 
-@pytest.mark.parametrize("moment", ["before the drain", "after the requeue"])
-def test_a_slurmctld_that_stands_still_carries_calls_out_later_and_none_twice(make_site: MakeSite, moment: str) -> None:
+def test_a_slurmctld_that_stands_still_carries_calls_out_later_and_none_twice(make_site: MakeSite) -> None:
     """What was asked of it meanwhile is in its queue: the callers have long given up when it is carried out."""
     site = make_site(slurm_settings={"timeout_seconds": 2})
     job, nodes = start_gang(site, DIES_SLOWLY)
-    if moment == "after the requeue":
-        site.nodes["n2"].fail_gpu()
-        site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
     with api_watched(site):
-        with site.cluster.controller_paused():
-            if moment == "before the drain":
-                site.nodes["n2"].fail_gpu()
+        with site.cluster.frozen("controller"):
+            site.nodes["n2"].fail_gpu()
             time.sleep(15)
         wait_ended(site)
     assert_recovered(site, job, nodes)
     assert all(step["attempts"] <= 2 for one in site.recoveries() for step in one["steps"])
     assert len(site.recoveries()) == 1
+
+
+@pytest.mark.machines
+def test_while_the_control_plane_alone_cannot_reach_slurmctld_the_requeued_job_waits_and_nothing_is_done_twice(
+    make_site: MakeSite,
+) -> None:
+    """Slurm and its nodes go on meanwhile: the job ends on its old nodes and is pending when it is seen again."""
+    site = make_site(slurm_settings={"timeout_seconds": 2})
+    job, nodes = start_gang(site, DIES_SLOWLY)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
+    with api_watched(site):
+        with site.cluster.cut_off("controller"):
+            site.wait_for(lambda: gang.state(site, job) == "PENDING", 60, "users see that the job has ended")
+            time.sleep(10)
+            assert [one["status"] for one in site.recoveries()] == ["running"]
+        wait_ended(site)
+    assert_recovered(site, job, nodes)
+    assert len(site.recoveries()) == 1
+
+
+@pytest.mark.machines
+def test_the_databases_cable_pulled_loses_no_report_and_causes_no_action_until_it_is_back(make_site: MakeSite) -> None:
+    site = make_site(database_machine=True)
+    job, nodes = start_gang(site)
+    engine = open_database(site.database_url)
+    with ThreadPoolExecutor(1) as pool:
+        query = pool.submit(run_long_query, engine)
+        site.wait_for(lambda: query.running() and queries(engine) == 1, 60, "the server works on the query")
+        with site.cluster.unplugged("database"):
+            site.nodes["n2"].fail_gpu()
+            site.nodes["n5"].log_kernel_message(CONTAINED)
+            site.wait_for(lambda: "the database does not answer" in health(site), 60, "the control plane says so")
+            drained = site.cluster.run("sinfo", "--noheader", "--states=drain", "--format=%n").stdout
+            assert (drained, gang.job_fields(site, job)["Restarts"]) == ("", "0")
+            with pytest.raises(StoreError):  # and who waits for the end of a query waits no longer
+                query.result(timeout=30)
+    engine.dispose()
+    wait_ended(site)
+    assert_recovered(site, job, nodes)
+    site.wait_for(lambda: ("n5", 60) in decided(site), 60, "what n5 had to report has arrived")
+
+
+CONTAINED = "NVRM: Xid (PCI:0000:02:00): 94, pid=7, name=python, Contained: SM (0x1). RST: No, D-RST: No"
+
+
+def run_long_query(engine: Engine) -> None:
+    with engine.connect() as connection:
+        connection.execute(text("SELECT pg_sleep(600)"))
+
+
+def queries(engine: Engine) -> int:
+    """Long ones on which the server works."""
+    with engine.connect() as connection:
+        counted = text("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND wait_event = :w")
+        return int(connection.execute(counted, {"w": "PgSleep"}).scalar_one())
+
+
+def health(site: Site) -> str:
+    """As a prober sees it that waits for 30 seconds."""
+    return site.http.get("/healthz", timeout=30).text
+
+
+def decided(site: Site) -> set[tuple[str, int]]:
+    return {(one["subject"], one["table_row"]) for one in site.items("/v1/decisions")}
 
 
 def test_munge_down_is_slurm_away(make_site: MakeSite) -> None:
@@ -222,7 +288,7 @@ def test_reservations_deleted_by_hand_in_the_middle_are_made_again_or_not_needed
 def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_site: MakeSite) -> None:
     site = make_site()
     job, _ = start_gang(site)
-    with site.cluster.controller_paused():
+    with site.cluster.frozen("controller"):
         site.nodes["n2"].fail_gpu()
         canceller = threading.Thread(target=lambda: site.cluster.run("scancel", str(job)))
         canceller.start()

@@ -62,6 +62,15 @@ def test_an_event_that_is_committed_after_a_later_one_is_not_missed(engine: Engi
     assert [len(cache.kernel_events(node, b.NOW)) for node in ("n1", "n2")] == [1, 1]
 
 
+def test_the_options_of_the_sites_url_count_for_writers_too(url: str) -> None:
+    """Such as the schema in which the tables are."""
+    engine = open_database(f"{url}&options=-csearch_path%3Dunderstudy,public")
+    with reading(engine) as connection:
+        shown = [connection.execute(text(f"SHOW {name}")).scalar() for name in ("search_path", "lock_timeout")]
+    engine.dispose()
+    assert shown == ["understudy,public", "10s"]
+
+
 def test_one_view_shows_one_moment(engine: Engine) -> None:
     fleet = FleetStore(engine)
     fleet.add_nodes(["n1"], b.NOW)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.testbed.cluster import ClusterError, SlurmCluster
@@ -17,7 +18,6 @@ PROGRAMS = ("mariadbd", "slurmdbd", "sacctmgr")
 DATABASE_OPTIONS = (
     "--no-defaults",
     "--user=root",
-    "--bind-address=127.0.0.1",
     "--skip-grant-tables",
     "--innodb-buffer-pool-size=16M",
     "--innodb-flush-log-at-trx-commit=0",
@@ -30,19 +30,15 @@ class AccountedCluster(SlurmCluster):
         """`levels`: None, Operator or Admin for users of this machine."""
         self._levels = dict(levels)
         self._database_port, self._accounting_port = free_ports(2)
-        munge = directory.resolve() / "munge" / "socket"
-        super().__init__(
-            directory,
-            nodes,
-            gpus_per_node=0,
-            extra_lines=[
-                *extra_lines,
-                "AccountingStorageType=accounting_storage/slurmdbd",
-                "AccountingStorageHost=127.0.0.1",
-                f"AccountingStoragePort={self._accounting_port}",
-                f"AccountingStoragePass={munge}",
-            ],
+        super().__init__(directory, nodes, gpus_per_node=0, extra_lines=extra_lines)
+        self._address = self.layout.address_of("controller")
+        lines = (
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            f"AccountingStorageHost={self._address}",
+            f"AccountingStoragePort={self._accounting_port}",
+            f"AccountingStoragePass={self.layout.munge_socket}",
         )
+        self.layout = replace(self.layout, extra_lines=(*self.layout.extra_lines, *lines))
 
     def start_controller(self) -> None:
         """slurmctld does not start for the first time without slurmdbd, and 22.05.8 crashes where the first users are
@@ -54,13 +50,14 @@ class AccountedCluster(SlurmCluster):
         data, logs = self.directory / "mariadb", self.layout.log_directory
         data.mkdir()
         where = [f"--datadir={data}", f"--socket={data}/socket", f"--port={self._database_port}"]
-        self.spawn(["mariadbd", *DATABASE_OPTIONS, *where], logs / "mariadb.out")
-        self.wait_until(lambda: _answers(self._database_port), 30, "MariaDB answers", 0.05)
+        where.append(f"--bind-address={self._address}")
+        self.spawn_on("controller", ["mariadbd", *DATABASE_OPTIONS, *where], logs / "mariadb.out")
+        self.wait_until(lambda: self._answers(self._database_port), 30, "MariaDB answers", 0.05)
         settings = self.directory / "slurmdbd.conf"
         settings.touch(mode=0o600)
         settings.write_text("\n".join([*self._slurmdbd_conf(), ""]))
-        self.spawn(["slurmdbd", "-D"], logs / "slurmdbd.out")
-        self.wait_until(lambda: _answers(self._accounting_port), 30, "slurmdbd answers", 0.05)
+        self.spawn_on("controller", ["slurmdbd", "-D"], logs / "slurmdbd.out")
+        self.wait_until(lambda: self._answers(self._accounting_port), 30, "slurmdbd answers", 0.05)
         self._account("add", "cluster", self.layout.name)
         for user, level in self._levels.items():
             self._account("add", "user", user, "account=root", f"adminlevel={level}")
@@ -79,14 +76,13 @@ class AccountedCluster(SlurmCluster):
             "AuthType=auth/munge",
             f"AuthInfo=socket={self.layout.munge_socket}",
             "StorageType=accounting_storage/mysql",
-            "StorageHost=127.0.0.1",
+            f"StorageHost={self._address}",
             f"StoragePort={self._database_port}",
             "StorageUser=root",
             f"LogFile={self.layout.log_directory}/slurmdbd.log",
             f"PidFile={self.directory}/slurmdbd.pid",
         )
 
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    def _answers(self, port: int) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((self._address, port)) == 0

@@ -25,7 +25,7 @@ from typing import Self
 from tests.testbed import configuration, installation, network
 from tests.testbed.configuration import Layout
 from tests.testbed.installation import NATIVE, Installation
-from tests.testbed.network import Addresses, NetworkName, Switch
+from tests.testbed.network import HOST, Addresses, NetworkName, Switch
 from tests.testbed.processes import (
     MARK,
     Process,
@@ -73,7 +73,8 @@ class SlurmCluster:
         blocks: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Each node is a machine: it has a network namespace with an address and a host name of its own, so that its
-        cable can be pulled. Where this machine allows no namespaces, all nodes share this host's network.
+        cable can be pulled. So are the "controller" (of slurmctld), the "login" node (of users' commands) and the
+        "database" (`tests.testbed.postgres`). Where this host allows no namespaces, all share its network.
         """
         ports = configuration.free_ports(nodes + 1)
         addresses, self._reserved = (None, -1) if network.why_impossible() else network.reserve()
@@ -93,12 +94,11 @@ class SlurmCluster:
             addresses=addresses,
         )
         self._supervisor: Supervisor | None = None
-        self._controller: Process | None = None
         self._munged: Process | None = None
         self._namespace: Process | None = None  # where another version's programs run
-        self._node_daemons: dict[str, Process] = {}
+        self._daemons: dict[str, Process] = {}  # slurmctld of the controller, slurmd of each node
         self._switch: Switch | None = None
-        self._machines: dict[str, Process] = {}  # each holds the namespaces of its node
+        self._machines: dict[str, Process] = {}  # each holds the namespaces of its machine
 
     @property
     def directory(self) -> Path:
@@ -153,10 +153,10 @@ class SlurmCluster:
     def stop(self) -> None:
         """End every process of the cluster, jobs included, and see that none is left. May be called again."""
         supervisor, self._supervisor = self._supervisor, None
-        self._node_daemons.clear()
+        self._daemons.clear()
         self._machines.clear()
         self._switch = None
-        self._controller = self._munged = self._namespace = None
+        self._munged = self._namespace = None
         if supervisor is not None:
             supervisor.stop()
         sweep(self.directory)
@@ -166,22 +166,23 @@ class SlurmCluster:
 
     def start_node(self, node: str, rebooted: bool = False) -> None:
         """Start the slurmd of a node that has none; it may claim that the node was rebooted."""
-        if node in self._node_daemons and is_running(self._node_daemons[node]):
-            raise ClusterError(f"the slurmd of {node} runs already (process {self._node_daemons[node].pid})")
+        if node in self._daemons and is_running(self._daemons[node]):
+            raise ClusterError(f"the slurmd of {node} runs already (process {self._daemons[node].pid})")
         log = self.layout.log_directory / f"slurmd.{node}.out"
         arguments = ["slurmd", "-D", "-N", node, *(["-b"] if rebooted else [])]
-        self._node_daemons[node] = self._spawn_slurm(arguments, log, node)
+        self._daemons[node] = self._spawn_slurm(arguments, log, node)
 
     def start_controller(self) -> None:
         """Start slurmctld, also again after `stop_controller`: it finds its state as it left it."""
-        self._controller = self._spawn_slurm(["slurmctld", "-D"], self.layout.log_directory / "slurmctld.out")
+        log = self.layout.log_directory / "slurmctld.out"
+        self._daemons["controller"] = self._spawn_slurm(["slurmctld", "-D"], log, "controller")
 
     def stop_controller(self, crash: bool = False) -> None:
         """End slurmctld as its service manager would, or as a crash would. Jobs go on.
 
         It writes its state every few seconds and when it gets SIGTERM: a crash loses what came after the last time.
         """
-        controller, self._controller = self._controller, None
+        controller = self._daemons.pop("controller", None)
         if controller is None:
             raise ClusterError("slurmctld does not run")
         if not crash:
@@ -190,16 +191,6 @@ class SlurmCluster:
             while is_running(controller) and time.monotonic() < deadline:
                 time.sleep(0.05)
         kill_all(lambda: [controller] if is_running(controller) else [])
-
-    @contextlib.contextmanager
-    def controller_paused(self) -> Iterator[None]:
-        """slurmctld stands still meanwhile: it accepts connections and answers none, until it goes on."""
-        assert self._controller is not None
-        signal_process(self._controller, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            signal_process(self._controller, signal.SIGCONT)
 
     def stop_munge(self) -> None:
         munged, self._munged = self._munged, None
@@ -238,12 +229,21 @@ class SlurmCluster:
         self.plug_in(node)
         self.start_node(node)
 
-    def unplug(self, *nodes: str, networks: Sequence[NetworkName] = ("management", "fabric")) -> None:
-        """Pull the nodes' cables. All goes on running; nothing is sent, nothing arrives, no connection is reset."""
-        self._cables.set_cables(nodes, networks, up=False)
+    def unplug(self, *machines: str, networks: Sequence[NetworkName] = ("management", "fabric")) -> None:
+        """Pull the machines' cables. All goes on running; nothing is sent, nothing arrives, no connection is reset."""
+        self._cables.set_cables(machines, networks, up=False)
 
-    def plug_in(self, *nodes: str, networks: Sequence[NetworkName] = ("management", "fabric")) -> None:
-        self._cables.set_cables(nodes, networks, up=True)
+    def plug_in(self, *machines: str, networks: Sequence[NetworkName] = ("management", "fabric")) -> None:
+        self._cables.set_cables(machines, networks, up=True)
+
+    @contextlib.contextmanager
+    def unplugged(self, machine: str) -> Iterator[None]:
+        """The machine's cables are pulled meanwhile."""
+        self.unplug(machine)
+        try:
+            yield
+        finally:
+            self.plug_in(machine)
 
     @contextlib.contextmanager
     def rack_cut_off(self, rack: str) -> Iterator[None]:
@@ -256,7 +256,7 @@ class SlurmCluster:
 
     @contextlib.contextmanager
     def host_cut_off(self) -> Iterator[None]:
-        """No node reaches slurmctld, the control plane or its database meanwhile; nodes reach each other."""
+        """No machine reaches the control plane meanwhile, nor it them; machines reach each other."""
         self._cables.set_uplink(up=False)
         try:
             yield
@@ -264,30 +264,48 @@ class SlurmCluster:
             self._cables.set_uplink(up=True)
 
     @contextlib.contextmanager
-    def lost_from(self, node: str) -> Iterator[None]:
-        """What the node sends on the management network is lost meanwhile; it hears all."""
-        self._cables.lose_from(node, lost=True)
+    def lost_from(self, machine: str) -> Iterator[None]:
+        """What the machine sends on the management network is lost meanwhile; it hears all."""
+        self._cables.lose_from(machine, lost=True)
         try:
             yield
         finally:
-            self._cables.lose_from(node, lost=False)
+            self._cables.lose_from(machine, lost=False)
 
     @contextlib.contextmanager
-    def lost_to(self, node: str) -> Iterator[None]:
-        """What is sent to the node on the management network is lost meanwhile; what it sends arrives."""
-        self._cables.lose_to(node, lost=True)
+    def lost_to(self, machine: str) -> Iterator[None]:
+        """What is sent to the machine on the management network is lost meanwhile; what it sends arrives."""
+        self._cables.lose_to(machine, lost=True)
         try:
             yield
         finally:
-            self._cables.lose_to(node, lost=False)
+            self._cables.lose_to(machine, lost=False)
 
     @contextlib.contextmanager
-    def frozen(self, node: str) -> Iterator[list[Process]]:
-        """All processes of the node stand still meanwhile. Its kernel accepts and acknowledges what is sent to it."""
+    def lost_between(self, sender: str, receiver: str) -> Iterator[None]:
+        """What one machine sends to the other on the management network is lost meanwhile, and nothing else.
+
+        Either may be this host (`network.HOST`), where the control plane runs.
+        """
+        self._cables.lose_between(sender, receiver, lost=True)
+        try:
+            yield
+        finally:
+            self._cables.lose_between(sender, receiver, lost=False)
+
+    @contextlib.contextmanager
+    def cut_off(self, machine: str, other: str = HOST) -> Iterator[None]:
+        """The two reach each other no more meanwhile, and everybody else as before."""
+        with self.lost_between(machine, other), self.lost_between(other, machine):
+            yield
+
+    @contextlib.contextmanager
+    def frozen(self, machine: str) -> Iterator[list[Process]]:
+        """All processes of the machine stand still meanwhile. Its kernel accepts and acknowledges what is sent."""
         stopped: dict[int, Process] = {}
         try:
             # A process can fork between the search and the signal.
-            while new := [one for one in self._node_processes(node) if one.pid not in stopped]:
+            while new := [one for one in self._node_processes(machine) if one.pid not in stopped]:
                 for process in new:
                     signal_process(process, signal.SIGSTOP)
                     stopped[process.pid] = process
@@ -300,7 +318,7 @@ class SlurmCluster:
     def _cables(self) -> Switch:
         if self._switch is None:
             why = network.why_impossible() or "it is not running"
-            raise ClusterError(f"the nodes of this cluster have no cables: {why}")
+            raise ClusterError(f"the machines of this cluster have no cables: {why}")
         return self._switch
 
     # -- commands ----------------------------------------------------------------------------------------------
@@ -314,9 +332,9 @@ class SlurmCluster:
         timeout_seconds: float = 60,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the cluster's environment, as `user` where one is named. Its failure is the caller's."""
+        """Run a command on the login node, as `user` where one is named. Its failure is the caller's."""
         home = cwd or (self.user_directory(user) if user else self.directory)
-        entry = pwd.getpwnam(user) if user and self._namespace is None else None
+        entry = pwd.getpwnam(user) if user and self._login is None else None
         return subprocess.run(
             self._within(arguments, user, home),
             env={**self._inner_environment, "HOME": str(home), "USER": user or "root", **(environment or {})},
@@ -356,12 +374,12 @@ class SlurmCluster:
         return self._supervisor.start(arguments, {**self.environment, **(environment or {})}, log)
 
     def spawn_on(
-        self, node: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+        self, machine: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> Process:
-        """Like `spawn`, for a program of the node: with its network and host name, where nodes are machines."""
-        environment = {"SLURMD_NODENAME": node, **(environment or {})}
-        machine = self._machines.get(node)
-        return self.spawn(installation.join(machine.pid, arguments) if machine else arguments, log, environment)
+        """Like `spawn`, for a program of the machine: with its network and host name, where there are machines."""
+        environment = {"SLURMD_NODENAME": machine, **(environment or {})}
+        holder = self._machines.get(machine)
+        return self.spawn(installation.join(holder.pid, arguments) if holder else arguments, log, environment)
 
     def start_module_on(
         self, node: str, module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
@@ -373,8 +391,8 @@ class SlurmCluster:
         machine = self._machines[node].pid
         return self._supervisor.fork(f"{module}.__main__", arguments, environment, log, machine)
 
-    def _spawn_slurm(self, arguments: Sequence[str], log: Path, node: str = "") -> Process:
-        holder = self._machines.get(node, self._namespace)
+    def _spawn_slurm(self, arguments: Sequence[str], log: Path, machine: str) -> Process:
+        holder = self._machines.get(machine, self._namespace)
         within = installation.enter(holder.pid, arguments) if holder else arguments
         return self.spawn(within, log, self._inner_environment)
 
@@ -384,10 +402,14 @@ class SlurmCluster:
         return self.environment | ({"PATH": installation.PATH} if self._namespace else {})
 
     def _within(self, arguments: Sequence[str], user: str | None = None, cwd: Path | None = None) -> Sequence[str]:
-        """What to run for `arguments` to run where this cluster's Slurm is."""
-        if self._namespace is None:
-            return arguments
-        return installation.enter(self._namespace.pid, arguments, user, cwd)
+        """What to run for `arguments` to run where users' commands do."""
+        login = self._login
+        return arguments if login is None else installation.enter(login.pid, arguments, user, cwd)
+
+    @property
+    def _login(self) -> Process | None:
+        """The process that holds the namespaces in which users' commands run; None: they run as the tests do."""
+        return self._machines.get("login", self._namespace)
 
     def _open_namespace(self, root: Path) -> None:
         log = self.layout.log_directory / "namespace.out"
@@ -413,14 +435,15 @@ class SlurmCluster:
         log = self.layout.log_directory / "network.out"
         switch = self.spawn(network.switch_command(), log)
         self._wait_until_ready([switch], "the switches run")
-        for place, node in enumerate(self.node_names):
-            hosts, root = self.layout.hosts_file, self.slurm.root
-            command = network.node_command(addresses, place, node, switch.pid, hosts, root)
+        hosts, root = self.layout.hosts_file, self.slurm.root
+        for machine, found in addresses.machines(self.node_names).items():
+            command = network.machine_command(machine, found, switch.pid, hosts, root)
             within = installation.join_mounts(self._namespace.pid, command) if self._namespace else command
-            self._machines[node] = self.spawn(within, log)
-        self._wait_until_ready(list(self._machines.values()), "every node has a network")
-        self._switch = Switch(switch.pid)
-        self._switch.connect(addresses, self.node_names, self.layout.racks)
+            self._machines[machine] = self.spawn(within, log)
+        self._wait_until_ready(list(self._machines.values()), "every machine has a network")
+        holders = {machine: holder.pid for machine, holder in self._machines.items()}
+        self._switch = Switch(switch.pid, addresses, holders)
+        self._switch.connect(self.node_names, self.layout.racks)
 
     @staticmethod
     def _name_of(process: Process) -> str:
@@ -450,7 +473,7 @@ class SlurmCluster:
         """
         deadline = time.monotonic() + timeout_seconds * PATIENCE
         while not predicate():
-            if self._controller is not None and not is_running(self._controller):
+            if (controller := self._daemons.get("controller")) and not is_running(controller):
                 raise ClusterError(f"slurmctld died while waiting for: {what}\n{self._log_tails()}")
             if time.monotonic() > deadline:
                 raise ClusterError(f"not within {timeout_seconds * PATIENCE:g} s: {what}\n{self._log_tails()}")
@@ -466,6 +489,7 @@ class SlurmCluster:
         return all(states.get(node) in ("idle", "reserved") for node in self.node_names)
 
     def _node_processes(self, node: str) -> list[Process]:
+        """Of a node, or of the controller."""
         if self._supervisor is None:
             return []
         if node in self._machines:
@@ -486,7 +510,7 @@ class SlurmCluster:
         return [found[pid] for pid in sorted(found) if network.is_in_namespace_of(machine.pid, pid)]
 
     def _is_of_node(self, process: Process, node: str) -> bool:
-        daemon = self._node_daemons.get(node)
+        daemon = self._daemons.get(node)
         if daemon is not None and daemon.pid == process.pid:
             return True
         if process.name == "slurmstepd":  # its environment says nothing of the node, and it left its slurmd

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.testbed.network import Addresses, hosts_file
+from tests.testbed.network import SERVICES, Addresses, hosts_file
 
 NO_SCHEDULER_DELAY = "SchedulerParameters=batch_sched_delay=0"
 """As `understudy doctor` recommends."""
@@ -45,7 +45,7 @@ class Layout:
     has_topology_yaml: bool = False
     """Slurm 25.05 and later read topology.yaml instead of topology.conf."""
     addresses: Addresses | None = None
-    """Of the controller and the nodes; None: all are this host's own."""
+    """Of the machines; None: all are this host's own."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -73,11 +73,16 @@ class Layout:
 
     @property
     def host_address(self) -> str:
-        """Where nodes reach what runs on this host: slurmctld, the control plane."""
+        """Where machines reach what runs on this host: the control plane."""
         return self.addresses.host if self.addresses else "127.0.0.1"
 
-    def address_of(self, node: str) -> str:
-        return self.addresses.of(self.node_names.index(node)) if self.addresses else "127.0.0.1"
+    def address_of(self, machine: str) -> str:
+        """Of a node, or of the machine of a service."""
+        if self.addresses is None:
+            return "127.0.0.1"
+        if machine in SERVICES:
+            return self.addresses.of_service(machine)
+        return self.addresses.of(self.node_names.index(machine))
 
     def node_log(self, node: str) -> Path:
         return self.log_directory / f"slurmd.{node}.log"
@@ -102,9 +107,10 @@ def free_ports(count: int) -> tuple[int, ...]:
 def slurm_conf(layout: Layout) -> str:
     """Defaults wherever the machine allows them: what is measured here must hold on an untuned cluster."""
     directory = layout.directory
+    controller = "controller" if layout.addresses else socket.gethostname().partition(".")[0]
     lines = [
         f"ClusterName={layout.name}",
-        f"SlurmctldHost={socket.gethostname().partition('.')[0]}({layout.host_address})",
+        f"SlurmctldHost={controller}({layout.address_of('controller')})",
         f"SlurmctldPort={layout.controller_port}",
         "SlurmUser=root",
         "SlurmdUser=root",

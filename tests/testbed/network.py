@@ -1,8 +1,9 @@
-"""The network of a testbed whose nodes are machines: each node has a network namespace with addresses of its own.
+"""The network of a testbed whose nodes are machines: each machine has a network namespace with addresses of its own.
 
 Belongs here: namespaces, cables and switches, and what breaks them. Must not: anything about Slurm.
 
-    this host, 198.18.N.1 ── spine ─┬─ n1 (management 198.18.N.11, fabric 198.19.N.11)
+    this host, 198.18.N.1 ── spine ─┬─ controller, database, login (management 198.18.N.2, .3, .4)
+                                    ├─ n1 (management 198.18.N.11, fabric 198.19.N.11)
                                     └─ rack ─┬─ n2
                                              └─ n3
 The switches are bridges in a namespace of their own. No namespace has a name: each lives as long as the process that
@@ -24,8 +25,15 @@ from typing import Literal
 _PROGRAMS = "ip, bridge (Debian: iproute2), unshare and nsenter (util-linux)"
 _TRY_SECONDS = 10.0
 _NETWORKS = range(256)
+_FIRST_SERVICE = 2
 _FIRST_NODE = 11
-_NODES_MAX = 240
+_NOBODY = "02:00:00:00:00:01"
+"""What is sent to this hardware address reaches no machine."""
+
+HOST = "host"
+"""This host, where the control plane and the tests run."""
+SERVICES = ("controller", "database", "login")
+"""Machines of the management network alone: of slurmctld, of the control plane's database, and of users' commands."""
 
 NetworkName = Literal["management", "fabric"]
 INTERFACES: Mapping[NetworkName, str] = {"management": "eth0", "fabric": "ib0"}
@@ -64,9 +72,19 @@ class Addresses:
         """This host's end of its cable."""
         return f"understudy{self.number}"
 
+    def of_service(self, name: str) -> str:
+        return f"198.18.{self.number}.{_FIRST_SERVICE + SERVICES.index(name)}"
+
     def of(self, place: int, network: NetworkName = "management") -> str:
         """Of the node that is the first, second, ... (from 0)."""
         return f"198.{18 if network == 'management' else 19}.{self.number}.{_FIRST_NODE + place}"
+
+    def machines(self, nodes: Sequence[str]) -> dict[str, dict[NetworkName, str]]:
+        """All machines but this host, with their addresses."""
+        services: dict[str, dict[NetworkName, str]] = {name: {"management": self.of_service(name)} for name in SERVICES}
+        return services | {
+            node: {name: self.of(place, name) for name in INTERFACES} for place, node in enumerate(nodes)
+        }
 
 
 def reserve() -> tuple[Addresses, int]:
@@ -89,8 +107,9 @@ def reserve() -> tuple[Addresses, int]:
 
 def hosts_file(addresses: Addresses, nodes: Sequence[str]) -> str:
     lines = ["127.0.0.1 localhost", f"{addresses.host} {socket.gethostname()}"]
-    for place, node in enumerate(nodes):
-        lines += [f"{addresses.of(place)} {node}", f"{addresses.of(place, 'fabric')} {node}-ib0"]
+    for machine, found in addresses.machines(nodes).items():
+        lines.append(f"{found['management']} {machine}")
+        lines += [f"{found['fabric']} {machine}-ib0"] if "fabric" in found else []
     return "\n".join(lines) + "\n"
 
 
@@ -103,27 +122,28 @@ def switch_command() -> list[str]:
     return ["unshare", "--net", "sh", "-c", f"{bridges} && exec sleep infinity"]
 
 
-def node_command(
-    addresses: Addresses, place: int, node: str, switch: int, hosts: Path, root: Path | None = None
+def machine_command(
+    machine: str, addresses: Mapping[NetworkName, str], switch: int, hosts: Path, root: Path | None = None
 ) -> list[str]:
-    """It never ends: it holds the node's namespaces. `switch` is the process that holds those of the switches.
+    """It never ends: it holds the machine's namespaces. `switch` is the process that holds those of the switches.
 
-    The node has a host name, an /etc/hosts and a /run of its own, below `root` where its programs are there.
+    The machine has a host name, an /etc/hosts and a /run of its own, below `root` where its programs are there.
     """
     lines = ["link set lo up"]
-    for network, interface in INTERFACES.items():
+    for network, address in addresses.items():
+        interface = INTERFACES[network]
         lines += [
-            f"link add {interface} type veth peer name {_port(node, network)} netns {switch}",
-            f"addr add {addresses.of(place, network)}/24 dev {interface}",
+            f"link add {interface} type veth peer name {_port(machine, network)} netns {switch}",
+            f"addr add {address}/24 dev {interface}",
             f"link set {interface} up",
         ]
-    batch = hosts.with_name(f"network.{node}")
+    batch = hosts.with_name(f"network.{machine}")
     batch.write_text("\n".join(lines) + "\n", encoding="utf-8")
     below = str(root or "")
     script = " && ".join(
         [
             f"ip -batch '{batch}'",
-            f"echo {node} > /proc/sys/kernel/hostname",
+            f"echo {machine} > /proc/sys/kernel/hostname",
             f"mount --bind '{hosts}' '{below}/etc/hosts'",
             f"mount -t tmpfs tmpfs '{below}/run'",
             f"exec {f'chroot {root} ' if root else ''}sleep infinity",
@@ -132,19 +152,25 @@ def node_command(
     return ["unshare", "--net", "--uts", "--mount", "sh", "-c", script]
 
 
-def _port(node: str, network: NetworkName) -> str:
-    """The switch's end of a node's cable."""
-    return f"{node}.{INTERFACES[network]}"
+def _port(machine: str, network: NetworkName) -> str:
+    """The switch's end of a machine's cable."""
+    return f"{machine}.{INTERFACES[network]}"
 
 
 class Switch:
     """The switches, seen from the process that holds their namespace."""
 
-    def __init__(self, holder: int) -> None:
+    def __init__(self, holder: int, addresses: Addresses, machines: Mapping[str, int]) -> None:
+        """`machines`: the processes that hold the namespaces of each."""
         self._holder = holder
+        self._addresses = addresses
+        self._machines = machines
+        self._networks: dict[str, dict[NetworkName, str]] = {}
 
-    def connect(self, addresses: Addresses, nodes: Sequence[str], racks: Mapping[str, int]) -> None:
-        """This host and all nodes; racks are below the spine of the management network."""
+    def connect(self, nodes: Sequence[str], racks: Mapping[str, int]) -> None:
+        """This host and all machines; racks are below the spine of the management network."""
+        addresses = self._addresses
+        self._networks = addresses.machines(nodes)
         _ip(
             [
                 f"link add {addresses.interface} type veth peer name uplink netns {self._holder}",
@@ -162,36 +188,45 @@ class Switch:
                 f"link set {rack}.down master management up",
             ]
         leaves = dict(_leaves(nodes, racks))
-        for node in nodes:
-            lines.append(f"link set {_port(node, 'management')} master {leaves.get(node, 'management')} up")
-            lines.append(f"link set {_port(node, 'fabric')} master fabric up")
+        for machine, networks in self._networks.items():
+            for network in networks:
+                bridge = leaves.get(machine, network) if network == "management" else network
+                lines.append(f"link set {_port(machine, network)} master {bridge} up")
         _ip(lines, self._holder)
 
-    def set_cables(self, nodes: Sequence[str], networks: Sequence[NetworkName], up: bool) -> None:
-        state = "up" if up else "down"
-        _ip([f"link set {_port(node, network)} {state}" for node in nodes for network in networks], self._holder)
+    def set_cables(self, machines: Sequence[str], networks: Sequence[NetworkName], up: bool) -> None:
+        ports = [_port(name, network) for name in machines for network in networks if network in self._networks[name]]
+        _ip([f"link set {port} {'up' if up else 'down'}" for port in ports], self._holder)
 
     def set_rack(self, rack: str, up: bool) -> None:
         """The rack's cable to the spine: its nodes reach each other all the same."""
         _ip([f"link set {rack}.up {'up' if up else 'down'}"], self._holder)
 
     def set_uplink(self, up: bool) -> None:
-        """This host's cable: slurmctld, the control plane and its database are here."""
+        """This host's cable: the control plane is here."""
         _ip([f"link set uplink {'up' if up else 'down'}"], self._holder)
 
-    def lose_from(self, node: str, lost: bool) -> None:
-        """What the node sends on the management network is lost; it hears all."""
-        port = _port(node, "management")
+    def lose_from(self, machine: str, lost: bool) -> None:
+        """What the machine sends on the management network is lost; it hears all."""
+        port = _port(machine, "management")
         # A locked port drops what comes from an address that it does not know.
         _bridge([f"link set dev {port} locked {'on' if lost else 'off'}"], self._holder)
         _ip([f"link set {port} type bridge_slave fdb_flush"], self._holder)
 
-    def lose_to(self, node: str, lost: bool) -> None:
-        """What is sent to the node on the management network is lost; what it sends arrives."""
-        port, word = _port(node, "management"), "off" if lost else "on"
+    def lose_to(self, machine: str, lost: bool) -> None:
+        """What is sent to the machine on the management network is lost; what it sends arrives."""
+        port, word = _port(machine, "management"), "off" if lost else "on"
         settings = " ".join(f"{name} {word}" for name in ("learning", "flood", "mcast_flood", "bcast_flood"))
         _bridge([f"link set dev {port} {settings}"], self._holder)
         _ip([f"link set {port} type bridge_slave fdb_flush"], self._holder)
+
+    def lose_between(self, sender: str, receiver: str, lost: bool) -> None:
+        """What one machine sends to the other on the management network is lost; either may be this host."""
+        addresses = self._addresses
+        to = addresses.host if receiver == HOST else self._networks[receiver]["management"]
+        interface = addresses.interface if sender == HOST else INTERFACES["management"]
+        line = f"neigh replace {to} lladdr {_NOBODY} dev {interface} nud permanent"
+        _ip([line if lost else f"neigh del {to} dev {interface}"], self._machines.get(sender))
 
 
 def _leaves(nodes: Sequence[str], racks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -202,7 +237,7 @@ def _leaves(nodes: Sequence[str], racks: Mapping[str, int]) -> Iterator[tuple[st
 
 
 def is_in_namespace_of(holder: int, pid: int) -> bool:
-    """Whether a process runs on the node whose namespace that other process holds."""
+    """Whether a process runs on the machine whose namespace that other process holds."""
     try:
         return Path(f"/proc/{pid}/ns/net").samefile(f"/proc/{holder}/ns/net")
     except OSError:

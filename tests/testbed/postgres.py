@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: it listens on a socket in its own folder, and is gone when they end."""
+"""A PostgreSQL server of the tests' own, on a socket in its own folder or on a machine; it is gone when they end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -22,20 +24,48 @@ USER = "postgres"
 START_SECONDS_MAX = 60
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of the testbed that runs a server."""
+
+    address: str
+    port: int
+    start: Callable[[Sequence[str]], object]
+    """Starts a program there, which ends with the testbed."""
+
+
 class Postgres:
-    def __init__(self) -> None:
-        """Starts the server, with a database that has the newest schema. Raises CalledProcessError or OSError."""
+    def __init__(self, machine: Machine | None = None) -> None:
+        """Starts the server, with a database that has the newest schema. Raises CalledProcessError or OSError.
+
+        `machine`: it runs there, and clients reach it at the machine's address.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="understudy-pg-"))
         self._data = self._folder / "data"
         owner = pwd.getpwnam(USER)
         if os.getuid() == 0:
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
         self._run("initdb", "-D", self._data, "-U", USER, "--auth", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
-        settings = f"-k {self._folder} -c listen_addresses= -c fsync=off -c shared_buffers=16MB -c max_connections=50"
-        log = self._folder / "log"
-        self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", START_SECONDS_MAX, "-o", settings, "start")
+        address = machine.address if machine else ""
+        settings = f"-k {self._folder} -c listen_addresses={address} -c fsync=off -c shared_buffers=16MB"
+        settings = f"{settings} -c max_connections=50"
+        self._place = f"host={self._folder}"
+        if machine is None:
+            log = self._folder / "log"
+            self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", START_SECONDS_MAX, "-o", settings, "start")
+        else:
+            self._place = f"host={machine.address}&port={machine.port}"
+            with (self._data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all 198.18.0.0/15 trust\n")
+            command = self._command("postgres", "-D", self._data, "-p", machine.port, *settings.split())
+            machine.start(command)
+            self._wait_until_it_listens()
         self._made = 0
-        self._connection = psycopg.connect(host=str(self._folder), user=USER, dbname="postgres", autocommit=True)
+        port = machine.port if machine else None
+        # By the socket, which no pulled cable cuts.
+        self._connection = psycopg.connect(
+            host=str(self._folder), port=port, user=USER, dbname="postgres", autocommit=True
+        )
         self._connection.execute("CREATE DATABASE migrated")
         open_database(self._url("migrated")).dispose()
 
@@ -66,13 +96,25 @@ class Postgres:
         shutil.rmtree(self._folder)
 
     def _url(self, name: str) -> str:
-        return f"postgresql+psycopg://{USER}@/{name}?host={self._folder}"
+        return f"postgresql+psycopg://{USER}@/{name}?{self._place}"
+
+    def _wait_until_it_listens(self) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        ready = self._data / "postmaster.pid"
+        while not (ready.exists() and ready.read_text().endswith("ready   \n")):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"PostgreSQL in {self._folder} is not ready after {START_SECONDS_MAX} s")
+            time.sleep(0.02)
 
     def _run(self, program: str, *arguments: object) -> None:
+        command = self._command(program, *arguments)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+    def _command(self, program: str, *arguments: object) -> list[str]:
         command = [str(self._program(program)), *map(str, arguments)]
         if os.getuid() == 0:
             command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", *command]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+        return command
 
     @staticmethod
     def _program(name: str) -> Path:

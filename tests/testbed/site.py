@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
@@ -35,6 +35,9 @@ from tests.tokens import bearer, secret, with_tokens
 from understudy_agent.export import export
 from understudy_agent.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
 from understudy_controlplane.fleet.identity import Role
+
+if TYPE_CHECKING:
+    from tests.testbed.postgres import Postgres
 
 RESEARCHER = "news"
 """The ordinary user whose jobs are managed. Not `nobody`: that user id is no user for newer versions of Slurm."""
@@ -136,11 +139,16 @@ class Site:
         munge: bool = False,
         leaf_switches: Mapping[str, tuple[str, ...]] | None = None,
         blocks: Mapping[str, tuple[str, ...]] | None = None,
+        database_machine: bool = False,
     ) -> None:
         """`slurm_settings` go into the control plane's section [slurm], `settings` are further sections of its
         configuration. `hooks`: Slurm runs Understudy's Prolog, Epilog, TaskProlog and HealthCheckProgram.
-        `munge`: agents get their tokens by MUNGE; otherwise each has one in a file.
+        `munge`: agents get their tokens by MUNGE; otherwise each has one in a file. `database_machine`: the control
+        plane's database is PostgreSQL on a machine of its own (some seconds more), otherwise SQLite beside it.
         """
+        self._database_machine = database_machine
+        self._postgres: Postgres | None = None
+        self.database_url = ""
         # A test breaks more of its few nodes at once than a fleet would lose, and some jobs have neither hook nor
         # launcher that could confirm that a node is dead.
         self._settings: dict[str, Mapping[str, str | float | bool]] = {
@@ -186,16 +194,43 @@ class Site:
     def __enter__(self) -> Self:
         self._lay_out()
         self.cluster.start()
+        try:
+            self.database_url = with_tokens(self._new_database(), self.nodes)
+            self._write_config()
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cluster.stop()
+        self._stop()
         self.http.close()
         shutil.rmtree(self.directory / "venv", ignore_errors=True)  # a gigabyte that no post-mortem needs
         if kind is None:
             refuse_secrets(self.cluster.layout.log_directory)
+
+    def _stop(self) -> None:
+        if self._postgres is not None:
+            self._postgres.stop()
+        self.cluster.stop()
+
+    def _new_database(self) -> str:
+        """Returns its URL."""
+        if not self._database_machine:
+            return new_database(self.directory / "understudy.db")
+        from tests.testbed.postgres import Machine, Postgres  # most sites need neither the server nor its driver
+
+        log = self.cluster.layout.log_directory / "postgresql.log"
+        self._postgres = Postgres(
+            Machine(
+                self.cluster.layout.address_of("database"),
+                free_ports(1)[0],
+                lambda arguments: self.cluster.spawn_on("database", arguments, log),
+            )
+        )
+        return self._postgres.new_database()
 
     # -- its parts ---------------------------------------------------------------------------------------------
 
@@ -287,7 +322,7 @@ class Site:
         )
         # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one. No job
         # may start in between, for it would end with this slurmd.
-        with self.cluster.controller_paused():
+        with self.cluster.frozen("controller"):
             self.cluster.kill_node(name)
             self.cluster.start_node(name)
         self.start_agent(name)
@@ -382,14 +417,12 @@ class Site:
         """A site starts from nothing: what an earlier one left in the directory is removed."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, mode=0o755)
-        with_tokens(new_database(self.directory / "understudy.db"), self.nodes)
         write_secret(self.operator_token_file, secret(Role.ADMIN))
         fake_nvml.build(self.directory / "lib")
         export(self.code)
         if self._hooks is not None:
             # Debian's Python, not this one: the TaskProlog runs as the job's user.
             install(self._hooks, f"{self.directory}/nodes/%n", self.rank_socket, python="/usr/bin/python3")
-        self._write_config()
         for node in self.nodes.values():
             node.lay_out()
             write_secret(node.token_file, secret(Role.NODE, node.name))
@@ -423,7 +456,7 @@ class Site:
                     "[server]",
                     f'host = "{self.cluster.layout.host_address}"',
                     f"port = {self._port}",
-                    f'database = "sqlite:///{self.directory}/understudy.db"',
+                    f'database = "{self.database_url}"',
                     self._munge_socket,
                     "[slurm]",
                     *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),

@@ -128,11 +128,16 @@ def test_where_namespaces_are_forbidden_a_node_still_dies_with_all_that_runs_on_
         cluster.power_off("n2")
 
 
-def connect(cluster: SlurmCluster, node: str) -> str:
-    """How slurmd takes a connection: "open", "refused", or "silent" where nothing comes back."""
-    port = cluster.layout.node_ports[cluster.node_names.index(node)]
+def port_of(cluster: SlurmCluster, machine: str) -> int:
+    """Of slurmctld, or of a node's slurmd."""
+    layout = cluster.layout
+    return layout.controller_port if machine == "controller" else layout.node_ports[layout.node_names.index(machine)]
+
+
+def connect(cluster: SlurmCluster, machine: str) -> str:
+    """How the daemon takes a connection: "open", "refused", or "silent" where nothing comes back."""
     try:
-        socket.create_connection((cluster.layout.address_of(node), port), 0.3).close()
+        socket.create_connection((cluster.layout.address_of(machine), port_of(cluster, machine)), 0.3).close()
     except TimeoutError:
         return "silent"
     except ConnectionRefusedError:
@@ -140,12 +145,23 @@ def connect(cluster: SlurmCluster, node: str) -> str:
     return "open"
 
 
-def connect_from(cluster: SlurmCluster, node: str, other: str) -> str:
-    address, port = cluster.layout.address_of(other), cluster.layout.node_ports[cluster.node_names.index(other)]
-    log = cluster.layout.log_directory / f"connect.{node}.{other}"
-    program = f"import socket; socket.create_connection(({address!r}, {port}), 10).close(); print('open')"
-    process = cluster.spawn_on(node, [sys.executable, "-S", "-c", program], log)
-    cluster.wait_until(lambda: not is_running(process), 30, f"{node} has connected to {other}", 0.05)
+CONNECTS = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()
+except TimeoutError:
+    print("silent")
+else:
+    print("open")
+"""
+
+
+def connect_from(cluster: SlurmCluster, machine: str, other: str, seconds_max: float = 10) -> str:
+    log = cluster.layout.log_directory / f"connect.{machine}.{other}"
+    log.unlink(missing_ok=True)
+    where = [cluster.layout.address_of(other), str(port_of(cluster, other)), str(seconds_max)]
+    process = cluster.spawn_on(machine, [sys.executable, "-S", "-c", CONNECTS, *where], log)
+    cluster.wait_until(lambda: not is_running(process), 30, f"{machine} has connected to {other}", 0.05)
     return log.read_text().strip()
 
 
@@ -168,7 +184,24 @@ def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) ->
     with cluster.host_cut_off():
         assert all_connect() == dict.fromkeys(whole, "silent")
         assert connect_from(cluster, "n1", "n2") == "open", "nodes reach each other"
+        assert connect_from(cluster, "login", "controller") == "open", "so do all other machines"
     cluster.wait_until(lambda: all_connect() == whole, 10, "this host has its cable again")
+    assert cluster.run("hostname").stdout == "login\n"
+    with cluster.unplugged("controller"):
+        assert connect(cluster, "controller") == "silent"
+        assert connect_from(cluster, "login", "controller", 0.3) == "silent"
+        assert all_connect() == whole
+    with cluster.cut_off("controller"):
+        assert connect(cluster, "controller") == "silent"
+        assert connect_from(cluster, "login", "controller") == "open"
+    for sender, receiver in (("controller", "login"), ("login", "controller")):
+        with cluster.lost_between(sender, receiver):
+            assert connect_from(cluster, "login", "controller", 0.3) == "silent"
+            assert connect(cluster, "controller") == "open"
+    with cluster.unplugged("login"):
+        assert connect_from(cluster, "login", "controller", 0.3) == "silent"
+        assert connect(cluster, "controller") == "open"
+    assert connect_from(cluster, "login", "controller") == "open"
     cluster.unplug("n1", "n3", networks=["management"])
     assert all_connect() == whole | {"n1": "silent", "n3": "silent"}
     cluster.plug_in("n1", "n3")

@@ -24,7 +24,6 @@ StoreError = SQLAlchemyError
 
 __all__ = [
     "ID_MAX",
-    "POSTGRESQL_BOUNDS",
     "DatabaseInMemory",
     "Engine",
     "StoreError",
@@ -38,6 +37,7 @@ __all__ = [
     "one_view",
     "open_database",
     "open_reader",
+    "postgresql_arguments",
     "read_url",
     "reading",
     "without_secrets",
@@ -45,12 +45,27 @@ __all__ = [
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
 
+_PROBE_SECONDS = 5
+"""Of silence, until a connection is probed, and between two probes. The second one that is not answered ends it."""
+
 POSTGRESQL_BOUNDS = {
     "connect_timeout": BUSY_TIMEOUT_MILLISECONDS // 1000,
     "tcp_user_timeout": BUSY_TIMEOUT_MILLISECONDS,
-    "options": f"-c lock_timeout={BUSY_TIMEOUT_MILLISECONDS}",
+    # Where the server has received a query and falls silent, nothing but these probes is unanswered.
+    "keepalives_idle": _PROBE_SECONDS,
+    "keepalives_interval": _PROBE_SECONDS,
 }
-"""The loop waits no longer for a server that is silent, or for another session's lock."""
+"""Neither the loop nor a reader waits longer for a server that is silent."""
+
+_SERVER_BOUNDS = (
+    f"-c tcp_keepalives_idle={_PROBE_SECONDS} -c tcp_keepalives_interval={_PROBE_SECONDS} -c tcp_keepalives_count=2"
+)
+"""The server, too, ends the session of a client that is silent, and with it the session's locks. Its default is two
+hours: for as long a control plane whose network was away could not take its lock again.
+"""
+
+LOCK_BOUND = f"-c lock_timeout={BUSY_TIMEOUT_MILLISECONDS}"
+"""The loop waits no longer for another session's lock."""
 
 ID_MAX = 2**63 - 1
 """Above every id: a list that begins before it begins with the newest record."""
@@ -80,8 +95,7 @@ def open_database(url: str) -> Engine:
     parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         make_file(Path(parsed.database))
-    bounds = POSTGRESQL_BOUNDS if parsed.get_backend_name() == "postgresql" else {}
-    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=bounds)
+    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=postgresql_arguments(parsed))
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     migrate(engine)
@@ -104,6 +118,14 @@ def make_file(path: Path) -> None:
             os.fchown(descriptor, folder.st_uid, folder.st_gid)
     finally:
         os.close(descriptor)
+
+
+def postgresql_arguments(url: URL, options: str = LOCK_BOUND) -> dict[str, Any]:
+    """Of each connection, with the options that the site's URL has; none for another database."""
+    if url.get_backend_name() != "postgresql":
+        return {}
+    given = url.normalized_query.get("options", ())
+    return POSTGRESQL_BOUNDS | {"options": " ".join([*given, _SERVER_BOUNDS, options])}
 
 
 def read_url(url: str) -> URL:
@@ -131,9 +153,9 @@ def open_reader(url: str, connections: int, seconds_max: float) -> Engine:
     than `seconds_max` (SQLite: a transaction) ends with a StoreError.
     """
     if read_url(url).get_backend_name() != "sqlite":
-        given = " ".join(read_url(url).normalized_query.get("options", ()))
-        settings = f"{given} -c statement_timeout={round(seconds_max * 1000)} -c default_transaction_read_only=on"
-        return sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args={"options": settings})
+        options = f"-c statement_timeout={round(seconds_max * 1000)} -c default_transaction_read_only=on"
+        arguments = postgresql_arguments(read_url(url), options)
+        return sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args=arguments)
     engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0)
     event.listen(engine, "connect", lambda connection, _record: _make_reader(connection))
     event.listen(engine, "begin", lambda connection: _begin_read(connection, seconds_max))
@@ -221,8 +243,7 @@ def look_at(url: str) -> str:
     parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return "is not there yet: made at the first start"
-    bounds = POSTGRESQL_BOUNDS if parsed.get_backend_name() == "postgresql" else {}
-    engine = sqlalchemy.create_engine(url, connect_args=bounds)
+    engine = sqlalchemy.create_engine(url, connect_args=postgresql_arguments(parsed))
     try:
         with engine.connect() as connection:
             if sqlalchemy.inspect(connection).has_table("alembic_version"):

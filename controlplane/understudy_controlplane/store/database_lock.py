@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.pool import NullPool
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import POSTGRESQL_BOUNDS, StoreError, make_file, read_url
+from understudy_controlplane.store.database import StoreError, make_file, postgresql_arguments, read_url
 
 _KEY = 0x756E6465727374  # of the lock, among other programs' locks in the same PostgreSQL database
 
@@ -70,7 +70,10 @@ class SessionLock:
 
     def __init__(self, url: str) -> None:
         self._engine = sqlalchemy.create_engine(
-            url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=POSTGRESQL_BOUNDS
+            url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args=postgresql_arguments(read_url(url)),
         )
         self._name = uuid4().hex
         self._is_named = False  # the table may not exist before the database is opened
