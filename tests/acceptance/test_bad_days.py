@@ -183,7 +183,7 @@ def test_the_databases_cable_pulled_loses_no_report_and_causes_no_action_until_i
         with site.cluster.unplugged("database"):
             site.nodes["n2"].fail_gpu()
             site.nodes["n5"].log_kernel_message(CONTAINED)
-            site.wait_for(lambda: "the database does not answer" in health(site), 60, "the control plane says so")
+            site.wait_for(lambda: "the database does not answer" in health(site), 60, "/healthz names it")
             drained = site.cluster.run("sinfo", "--noheader", "--states=drain", "--format=%n").stdout
             assert (drained, gang.job_fields(site, job)["Restarts"]) == ("", "0")
             with pytest.raises(StoreError):  # and who waits for the end of a query waits no longer

@@ -27,7 +27,7 @@ _TRY_SECONDS = 10.0
 _NETWORKS = range(256)
 _FIRST_SERVICE = 2
 _FIRST_NODE = 11
-_NOBODY = "02:00:00:00:00:01"
+_NO_MACHINE = "02:00:00:00:00:01"
 """What is sent to this hardware address reaches no machine."""
 
 HOST = "host"
@@ -225,7 +225,7 @@ class Switch:
         addresses = self._addresses
         to = addresses.host if receiver == HOST else self._networks[receiver]["management"]
         interface = addresses.interface if sender == HOST else INTERFACES["management"]
-        line = f"neigh replace {to} lladdr {_NOBODY} dev {interface} nud permanent"
+        line = f"neigh replace {to} lladdr {_NO_MACHINE} dev {interface} nud permanent"
         _ip([line if lost else f"neigh del {to} dev {interface}"], self._machines.get(sender))
 
 
