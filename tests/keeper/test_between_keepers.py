@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from understudy_agent.keeper import copies
 from understudy_agent.keeper.copies import Copier, Pace, Ward, described, give
 from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
 from understudy_agent.keeper.proof import Identity, accept, connect, make_identity
@@ -100,32 +101,46 @@ def copier(store: Store, own: Identity) -> Copier:
     return Copier(store, own, Pace(1e12), wait_seconds=0)
 
 
-def test_a_newcomer_fetches_the_part_of_a_rank() -> None:
+def fetch(target: Copier, asked: dict[str, object], address: str, key: Key = KEY) -> bytes:
+    """What the rank gets."""
+    near, far = socket.socketpair()
+    received = bytearray()
+    with contextlib.closing(Frames(near)) as rank, contextlib.closing(Frames(far)) as onward:
+
+        def read() -> None:
+            received.extend(bytes(int(rank.receive()["length"])))
+            rank.receive_into(memoryview(received))
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        try:
+            target.fetch(key, asked, address, onward)
+        finally:
+            onward.link.shutdown(socket.SHUT_RDWR)
+            reading.join(30)
+    return bytes(received)
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_a_newcomer_gets_each_piece_as_it_comes_and_its_keeper_holds_the_part(
+    connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "PIECE_BYTES", 200_000)
     munge, content = Munge(), os.urandom(2_500_000)
     source, target = holding(content), Store(1 << 24, 1 << 24)
     with keeper(identity(munge), source) as address:
         asked = described(source.parts_of(1000, 1)[0])
-        copier(target, identity(munge)).fetch(KEY, asked, address)
+        fetching = Copier(target, identity(munge), Pace(1e12), connections=connections)
+        assert fetch(fetching, asked, address) == content
+        assert fetch(fetching, asked, address) == content, "it is here now"
     assert content_of(target) == content
+    assert source.counts.bytes_sent == len(content)
 
 
-def test_the_rank_gets_each_piece_as_it_comes_and_the_keeper_holds_the_part() -> None:
-    munge, content = Munge(), os.urandom(2_500_000)
-    source, target = holding(content), Store(1 << 24, 1 << 24)
+def refused(target: Copier, key: Key, asked: dict[str, object], address: str) -> None:
     near, far = socket.socketpair()
-    received = bytearray(len(content))
-    with contextlib.closing(Frames(near)) as rank, contextlib.closing(Frames(far)) as onward:
-        with keeper(identity(munge), source) as address:
-            asked = described(source.parts_of(1000, 1)[0])
-            fetching = threading.Thread(
-                target=copier(target, identity(munge)).fetch, args=(KEY, asked, address, onward)
-            )
-            fetching.start()
-            head = rank.receive()
-            rank.receive_into(memoryview(received))
-            fetching.join(30)
-        assert (head["length"], head["checksum"]) == (len(content), "crc32:1")
-    assert (bytes(received), content_of(target)) == (content, content)
+    with near, contextlib.closing(Frames(far)) as onward:
+        target.fetch(key, asked, address, onward)
 
 
 def test_nothing_of_another_user_is_given() -> None:
@@ -134,7 +149,7 @@ def test_nothing_of_another_user_is_given() -> None:
     with keeper(identity(munge), source) as address:
         asked = described(source.parts_of(1000, 1)[0])
         with pytest.raises(NoRoomError, match="not held"):
-            copier(target, identity(munge)).fetch(KEY._replace(user_id=1001), asked, address)
+            refused(copier(target, identity(munge)), KEY._replace(user_id=1001), asked, address)
     assert target.bytes_held == 0
 
 
@@ -266,7 +281,7 @@ def test_a_full_keeper_keeps_what_it_has() -> None:
     with keeper(identity(munge), source) as address:
         asked = described(source.parts_of(1000, 1)[0])
         with pytest.raises(NoRoomError):
-            copier(target, identity(munge)).fetch(KEY, asked, address)
+            refused(copier(target, identity(munge)), KEY, asked, address)
     assert content_of(target, KEY._replace(job_id=2)) == b"y" * 600
 
 

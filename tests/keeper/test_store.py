@@ -43,6 +43,16 @@ def test_the_last_whole_save_stays_until_a_newer_one_is_whole() -> None:
     assert store.bytes_held == 20
 
 
+def test_a_new_part_uses_the_memory_of_the_one_that_it_replaces_unless_it_is_read() -> None:
+    store = Store(1000, 1000)
+    memory = [hold(store, key(1)).content, hold(store, key(2), whole=key(1).save).content]
+    assert hold(store, key(3), whole=key(2).save).content is memory[0]
+    with store.reading(key(2)):
+        assert hold(store, key(4), whole=key(3).save).content is not memory[1]
+    assert hold(store, key(5), length=9, whole=key(4).save).content is not memory[0], "it has another length"
+    assert store.bytes_held == 10 + 9
+
+
 def test_a_copy_of_an_older_save_takes_nothing_newer_away() -> None:
     store = Store(1000, 1000)
     hold(store, key(9))

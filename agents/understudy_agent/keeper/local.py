@@ -8,6 +8,7 @@ holds is its own memory, which no user can change, and which counts against its 
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import subprocess
 import threading
@@ -26,7 +27,7 @@ from understudy_agent.keeper.copies import (
     send_part,
 )
 from understudy_agent.keeper.frames import BLOCK_BYTES, ClosedError, Frames, Message, ProtocolError, number, text
-from understudy_agent.keeper.store import Key, NoRoomError, Store
+from understudy_agent.keeper.store import Key, NoRoomError, Store, get_pages
 from understudy_agent.log import fields, log
 
 COPY_SECONDS_MAX = 600
@@ -142,8 +143,7 @@ class Conversation:
             part = self._store.reserve(key, world_size, length, text(message, "checksum"), whole)
             part.blocked_seconds = _seconds(message.get("blocked_seconds"))
             try:
-                with memoryview(part.content) as content:
-                    _copy(descriptor, content)
+                _copy(descriptor, part.content)
             except BaseException:
                 self._store.give_up(part)
                 raise
@@ -204,9 +204,11 @@ def _check_memory(descriptor: int, length: int) -> None:
         raise ProtocolError(f"the descriptor has fewer than {length} bytes")
 
 
-def _copy(descriptor: int, content: memoryview) -> None:
+def _copy(descriptor: int, memory: mmap.mmap) -> None:
     """Raises ProtocolError where the rank cuts it meanwhile."""
-    for at in range(0, len(content), BLOCK_BYTES):
-        piece = content[at : at + BLOCK_BYTES]
-        if os.preadv(descriptor, [piece], at) != len(piece):
-            raise ProtocolError("the memory became shorter while it was copied")
+    with memoryview(memory) as content:
+        for at in range(0, len(content), BLOCK_BYTES):
+            with content[at : at + BLOCK_BYTES] as piece:
+                get_pages(memory, at, len(piece))
+                if os.preadv(descriptor, [piece], at) != len(piece):
+                    raise ProtocolError("the memory became shorter while it was copied")

@@ -29,7 +29,10 @@ CONNECTIONS_OF_USER_MAX = 768
 """Three for each of 256 ranks."""
 MESSAGE_OF_RANK_BYTES_MAX = 65_536
 KEEPERS_MAX = 256
-GREETINGS_OF_ADDRESS_MAX = 8
+CONNECTIONS_OF_FETCHES_MAX = 8
+"""To fetch the parts of lost ranks: one core decrypts 1 GB/s."""
+GREETINGS_OF_ADDRESS_MAX = 32
+"""Each rank of a node fetches its part, when the node has just taken another one's place."""
 GREETING_SECONDS = 15.0
 LOCAL_SECONDS = 60.0
 """For a rank to read the next piece of its part."""
@@ -88,7 +91,8 @@ class Keeper:
     def __init__(self, settings: Settings, identity: Identity) -> None:
         self.store = Store(settings.bytes_max, settings.bytes_of_user_max)
         self._settings, self._identity = settings, identity
-        self._copier = Copier(self.store, identity, Pace(settings.bytes_per_second))
+        connections = min(CONNECTIONS_OF_FETCHES_MAX, (os.cpu_count() or 1) // 2)
+        self._copier = Copier(self.store, identity, Pace(settings.bytes_per_second), connections=connections)
         self._users, self._keepers = Room(CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX), Room(KEEPERS_MAX, KEEPERS_MAX)
         self._greetings = Room(KEEPERS_MAX, GREETINGS_OF_ADDRESS_MAX)
         self._lines = Lines()

@@ -2,9 +2,10 @@
 
 Four ranks with a state of their own on this machine, over gloo; for the tier live each has the same. One run measures
 all sides, one after another, three times: the save, what the training waits for it, and, when the last rank has lost
-all it had, the restore until the next step has ended. Files are read from the disk, not from memory. `shared` is a
-folder of this machine: no network lies between. `object` is moto's server, a Python program on the same processors.
-NVRx's local checkpoints are no rival here: they send tensors by way of CUDA alone.
+all it had, the restore until the next step has ended. `fetch` is the lost rank's part alone, while the others wait, as
+they would on machines of their own. Files are read from the disk, not from memory. `shared` is a folder of this
+machine: no network lies between. `object` is moto's server, a Python program on the same processors. NVRx's local
+checkpoints are no rival here: they send tensors by way of CUDA alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SECONDS_MAX = 1800
 RIVALS_OF = {
     "blocked_seconds": ("torch_save", "dcp", "dcp_async"),
     "restore_seconds": ("torch_save", "dcp", "tcp_copy"),
+    "fetch_seconds": ("tcp_copy",),
     "first_step_after_restore_seconds": ("torch_save", "dcp"),
     "steps_lost": (),
 }
@@ -99,6 +101,8 @@ def results(found: Mapping[str, Any]) -> list[Result]:
         if not side["tier"]:
             continue
         for figure, rivals in RIVALS_OF.items():
+            if None in _of(side, figure):
+                continue
             beside = {rival: _of(sides[rival], figure) for rival in rivals if rival in sides}
             unit = "steps" if figure == "steps_lost" else "s"
             full = f"{figure.removesuffix('_seconds')}_seconds_{name}" if unit == "s" else f"{figure}_{name}"

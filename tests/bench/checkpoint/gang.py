@@ -63,7 +63,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _round(side: Side, state: State, number: int) -> dict[str, float]:
+def _round(side: Side, state: State, number: int) -> dict[str, float | None]:
     """A save, steps after it, and the loss of the last rank."""
     lost = dist.get_world_size() - 1
     first = number * STEPS_BETWEEN
@@ -85,6 +85,8 @@ def _round(side: Side, state: State, number: int) -> dict[str, float]:
         for value in state.values():
             value.zero_()
     _meet()
+    fetched = side.fetch(lost)
+    _meet()
     begun = time.perf_counter()
     step = side.restore(lost)
     restored = _slowest(time.perf_counter() - begun)
@@ -99,6 +101,7 @@ def _round(side: Side, state: State, number: int) -> dict[str, float]:
         "restore_seconds": restored,
         "first_step_after_restore_seconds": restored + _slowest(time.perf_counter() - begun),
         "steps_lost": reached - step,
+        "fetch_seconds": fetched,
     }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.object_store import BUCKET
 from understudy import Monitor, objects
 from understudy.checksum import new_sum
 from understudy.dcp import UnderstudyWriter
+from understudy.identity import read_identity
+from understudy.keeper import KeeperLink, keeper_socket
 from understudy.live import LiveState
 from understudy.peer import PeerState
 from understudy.torch_save import save
@@ -47,6 +50,11 @@ class Side:
 
     def finish(self) -> None:
         """Until what was saved would survive."""
+
+    def fetch(self, lost: int) -> float | None:
+        """Seconds in which rank `lost` gets its part from another node's memory, the others wait; None: it does not."""
+        del lost
+        return None
 
     def restore(self, lost: int) -> int:
         """After rank `lost` is gone and a new process, without state, has its place. Returns the step."""
@@ -244,6 +252,24 @@ class Peer(Side):
             raise SystemExit("there is no whole save in memory")
         return step
 
+    def fetch(self, lost: int) -> float | None:
+        """By a keeper that does not have it, into memory that is there, with its checksum."""
+        link = KeeperLink(keeper_socket(os.environ), read_identity(os.environ).job_id)
+        has = _gather((link.address, link.ask("list")["parts"]))
+        seconds = 0.0
+        if self.rank == lost:
+            link.ask("free")
+            named = max((one for one in has[lost][1] if one["rank"] == lost), key=lambda one: one["save"])
+            keeper = next(address for address, parts in has if address != link.address and named in parts)
+            memory = memoryview(bytearray(b"1" * int(named["length"])))
+            begun = time.perf_counter()
+            part = link.part(keeper=keeper, **named)
+            part.read_into(memory)
+            part.finish()
+            seconds = time.perf_counter() - begun
+        link.close()
+        return float(_gather(seconds)[lost])
+
     def _made(self) -> PeerState:
         return PeerState(self.monitor, state=_Part(self.state))
 
@@ -253,6 +279,12 @@ class TcpCopy(Files):
 
     def save(self, step: int) -> None:
         self.begin(step)
+
+    def fetch(self, lost: int) -> float | None:
+        dist.barrier()
+        begun = time.perf_counter()
+        self.restore(lost)
+        return float(_gather(time.perf_counter() - begun)[lost])
 
     def restore(self, lost: int) -> int:
         source = (lost + 1) % dist.get_world_size()
@@ -284,6 +316,12 @@ SIDES: dict[str, type[Side]] = {
     "dcp_async": DcpAsync,
     "tcp_copy": TcpCopy,
 }
+
+
+def _gather(own: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    return found
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
