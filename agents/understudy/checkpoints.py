@@ -54,10 +54,13 @@ class Checkpoints:
         time limit, before the gang leaves a node, and when a person asks for it. `every`, the same on all ranks, counts
         as long as it has named no interval, and where there is no agent: then each multiple of it is due.
         """
+        return self._due(step, every, in_memory=False)
+
+    def _due(self, step: SupportsInt, every: int, in_memory: bool) -> bool:
         if self._blocking is not None:
             self.note_training()
         try:
-            return self._monitor._outbox.save_steps.due(step if type(step) is int else int(step), every)
+            return self._monitor._outbox.save_steps.due(step if type(step) is int else int(step), every, in_memory)
         except Exception as error:  # noqa: BLE001 - a fault in the hook is no reason to end the training
             log.warning("understudy: whether a checkpoint is due before step %r is not known: %r", step, error)
             return False

@@ -10,7 +10,7 @@ if start is None:
 
 for n in monitor.steps(range(start, total)):
     train(n)
-    if (n + 1) % 20 == 0:
+    if peers.due(n + 1, every=20):
         peers.save(n + 1)                         # on every rank; holds it up for a copy in its memory
 
 Each rank gives its part to the keeper of its node (`understudy keeper`), and the keeper of another node copies it. A
@@ -27,7 +27,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import torch
 import torch.distributed as dist
@@ -133,6 +133,13 @@ class PeerState:
         self._whole = chosen.save
         log.info("understudy: step %d goes on with what nodes had in memory: no file is read", chosen.save[2])
         return chosen.save[2]
+
+    def due(self, step: SupportsInt, every: int = 0) -> bool:
+        """Whether to save now in memory: as Checkpoints.due, on every rank in each step, by the interval that is best
+        for memory. The control plane orders that where the training calls Checkpoints.due as well. A training that
+        saves by a number of its own does not call it.
+        """
+        return self._monitor.checkpoints._due(step, every, in_memory=True)
 
     def save(self, step: int) -> bool:
         """Whether every rank begins to save: not while the last save is not whole, nor where a rank has no keeper, or

@@ -1,6 +1,7 @@
 """Before which steps a rank saves a checkpoint: the same ones on every rank of the gang, without a collective.
 
-The control plane orders a step in the future. Every rank is asked first whether it can still follow (`proposed`); only
+Files have one schedule, saves in the memory of the nodes another one; an order says both. The control plane orders a
+step in the future. Every rank is asked first whether it can still follow (`proposed`); only
 when all have answered is the order `valid`. A rank that reaches the step before it knows what became of the order
 waits for that. docs/adr/0039-when-a-gang-saves.md has the reasons.
 """
@@ -24,6 +25,17 @@ class Order(NamedTuple):
     number: int  # counts the orders of an attempt
     step: int  # save before this one
     every: int  # and before each step that is a multiple of this further; 0: as the training's own code says
+    memory_every: int = 0  # the same of saves in memory
+
+
+class Schedule:
+    """Of files, or of memory."""
+
+    def __init__(self) -> None:
+        self.asked = -1
+        self.next = -1  # due() has nothing to look at before this step
+        self.planned = NEVER
+        self.own_every = 0
 
 
 class SaveSteps:
@@ -32,67 +44,75 @@ class SaveSteps:
     def __init__(self) -> None:
         self.after_fork()
         self.wait_seconds = WAIT_SECONDS_MAX
-        self._asked = -1
-        self._next = -1  # due() has nothing to look at before this step
-        self._planned = NEVER  # the next step of the schedule
-        self._own_every = 0
+        self._files, self._memory = Schedule(), Schedule()
         self._in_force = Order(0, 0, 0)
         self._pending: Order | None = None
         self._number = 0  # of the newest order
         self._state = ""  # of that order, on this rank
 
-    def due(self, step: int, every: int = 0) -> bool:
+    def due(self, step: int, every: int = 0, in_memory: bool = False) -> bool:
+        schedule = self._memory if in_memory else self._files
         with self._lock:
-            before, self._asked = self._asked, step
-            if step < self._next and every == self._own_every:
+            before, schedule.asked = schedule.asked, step
+            if step < schedule.next and every == schedule.own_every:
                 return False
-            return self._look(step, every, before)
+            return self._look(schedule, step, every, before)
 
     def take(self, message: dict[str, Any]) -> None:
         """An order, or what became of one."""
-        order = Order(int(message["number"]), int(message["step"]), int(message.get("every", 0)))
+        every, memory_every = int(message.get("every", 0)), int(message.get("memory_every", 0))
+        order = Order(int(message["number"]), int(message["step"]), every, memory_every)
         with self._lock:
             if order.number >= self._number:
                 self._take(order, str(message.get("state")))
             self._news.notify_all()
 
     def report(self) -> dict[str, Any] | None:
-        """What the control plane is to know; None: due() was never called."""
+        """What the control plane is to know; None: due() was never called for files."""
         with self._lock:
-            if self._asked < 0:
+            if self._files.asked < 0:
                 return None
-            order = self._pending or self._in_force
-            known = order if order.number == self._number else Order(self._number, 0, self._in_force.every)
-            report: dict[str, Any] = {"asked": self._asked, **known._asdict(), "in_force": self._in_force.number}
-            if self._own_every:
-                report["own_every"] = self._own_every
+            order, in_force = self._pending or self._in_force, self._in_force
+            known = order if order.number == self._number else in_force._replace(number=self._number, step=0)
+            report: dict[str, Any] = {"asked": self._asked, **known._asdict(), "in_force": in_force.number}
+            if self._files.own_every:
+                report["own_every"] = self._files.own_every
+            if self._memory.asked >= 0:
+                report.update(asks_memory=True, own_memory_every=self._memory.own_every)
+            else:
+                del report["memory_every"]
             return {**report, "state": self._state} if self._state else report
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
 
-    def _look(self, step: int, every: int, before: int) -> bool:
+    @property
+    def _asked(self) -> int:
+        """The furthest step that this rank has reached."""
+        return max(self._files.asked, self._memory.asked)
+
+    def _look(self, schedule: Schedule, step: int, every: int, before: int) -> bool:
         is_first = before < 0
         if is_first:
             before = step - 1
-        if every != self._own_every or is_first:
-            self._own_every = every
-            self._plan_after(before)
+        if every != schedule.own_every or is_first:
+            schedule.own_every = every
+            self._plan_after(schedule, before)
         if self._pending is not None and step >= self._pending.step:
-            self._reach(self._pending, before)
-        due = step >= self._planned
-        self._plan_after(step)
+            self._reach(self._pending)
+            self._plan_after(schedule, before)
+        due = step >= schedule.planned
+        self._plan_after(schedule, step)
         return due
 
-    def _reach(self, order: Order, before: int) -> None:
+    def _reach(self, order: Order) -> None:
         if self._state == PROPOSED:
             self._news.wait_for(lambda: self._number != order.number or self._state != PROPOSED, self.wait_seconds)
         if self._pending is order:
             self._pending = None
         if self._number == order.number and self._state == VALID:
-            self._in_force, self._state = order, FOLLOWED
-            self._plan_after(before)
+            self._follow(order)
         elif self._number == order.number and self._state == PROPOSED:
             self._state = LATE
             text = "understudy: no answer within %g s whether the order to save before step %d is valid: it is ignored"
@@ -108,8 +128,8 @@ class SaveSteps:
             if order.step > self._asked:
                 self._pending, self._state = order, VALID
             else:
-                self._pending, self._in_force, self._state = None, order, FOLLOWED
-                self._plan_after(self._asked)
+                self._pending = None
+                self._follow(order)
         elif state == VALID and self._state == PROPOSED:
             self._state = VALID
         elif state == VALID and self._state == LATE:
@@ -118,16 +138,25 @@ class SaveSteps:
             self._number, self._pending, self._state = order.number, None, WITHDRAWN
         self._look_again()
 
-    def _plan_after(self, step: int) -> None:
-        """The first step of the schedule after this one."""
-        base, every = self._in_force.step, self._in_force.every or self._own_every
-        if self._in_force.number and base > step:
-            self._planned = base
+    def _follow(self, order: Order) -> None:
+        self._in_force, self._state = order, FOLLOWED
+        for schedule in (self._files, self._memory):
+            self._plan_after(schedule, schedule.asked)
+
+    def _plan_after(self, schedule: Schedule, step: int) -> None:
+        """Its first step after this one."""
+        order = self._in_force
+        base, every = order.step, order.every if schedule is self._files else order.memory_every
+        every = every or schedule.own_every
+        if order.number and base > step:
+            schedule.planned = base
         elif every:
-            self._planned = base + ((step - base) // every + 1) * every
+            schedule.planned = base + ((step - base) // every + 1) * every
         else:
-            self._planned = NEVER
+            schedule.planned = NEVER
         self._look_again()
 
     def _look_again(self) -> None:
-        self._next = min(self._planned, self._pending.step if self._pending is not None else NEVER)
+        pending = self._pending.step if self._pending is not None else NEVER
+        for schedule in (self._files, self._memory):
+            schedule.next = min(schedule.planned, pending) if schedule.asked >= 0 else -1

@@ -228,6 +228,9 @@ class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
     every: Count = 0
     own_every: Count = 0
     in_force: Count | None = None
+    asks_memory: bool = False
+    memory_every: Count = 0
+    own_memory_every: Count = 0
 
 
 Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen | SavesSeen

@@ -302,6 +302,7 @@ class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order
     step: Step
     state: OrderState
     every: Count = 0  # 0: as the training's own code says
+    memory_every: Count = 0  # the same of saves in the memory of its nodes
 
 
 class ComputeTestOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="compute_test_order"):
@@ -326,6 +327,9 @@ class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
     every: Count = 0
     own_every: Count = 0  # what counts without an order; 0: nothing
     in_force: Count | None = None  # number of the order by which the rank saves; 0: by none; None: an older hook
+    asks_memory: bool = False  # its training asks when to save in the memory of its nodes, too
+    memory_every: Count = 0  # as `every` and `own_every`
+    own_memory_every: Count = 0
 
 
 class Transfers(msgspec.Struct, frozen=True):

@@ -187,6 +187,21 @@ def test_a_better_interval_is_ordered_where_it_differs_by_more_than_a_quarter() 
     assert orders(cost=replace(COST, seconds=None, best_seconds=None), mode=Mode.ACT) == []
 
 
+def test_saves_in_memory_are_ordered_their_own_interval_where_all_ranks_ask_for_it() -> None:
+    cost = replace(COST, best_seconds=250.0, best_memory_seconds=15.0)
+    assert orders(cost=cost, mode=Mode.ACT) == [], "it does not ask"
+    asking = replace(GANG, asks_memory=True, own_memory_every=100)
+    [one] = orders(asking, cost=cost, mode=Mode.ACT)
+    assert (one.cause, one.every, one.memory_every) == (SaveCause.INTERVAL, 0, 30)
+    assert one.why == "every 30 steps in memory from now on instead of 100 steps"
+    ordered = replace(asking, ordered_memory_every=30)
+    assert orders(ordered, cost=cost, mode=Mode.ACT) == []
+    [other] = orders(ordered, request=ASKED, cost=cost, mode=Mode.ACT)
+    assert other.memory_every == 30
+    [both] = orders(asking, cost=replace(cost, best_seconds=798), mode=Mode.ACT)
+    assert (both.every, both.memory_every) == (1596, 30)
+
+
 def test_another_order_keeps_the_interval_that_was_ordered() -> None:
     order = SaveOrder(7, 0, 0, 1000, 3, 90, OrderState.WITHDRAWN)
     [one] = orders(replace(GANG, ordered_every=1596, order=order), request=ASKED)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from understudy.save_steps import SaveSteps
 
 
-def order(number: int, step: int, state: str, every: int = 0) -> dict[str, Any]:
-    return {"number": number, "step": step, "state": state, "every": every}
+def order(number: int, step: int, state: str, every: int = 0, memory_every: int = 0) -> dict[str, Any]:
+    return {"number": number, "step": step, "state": state, "every": every, "memory_every": memory_every}
 
 
 def saved(steps: SaveSteps, first: int, last: int, every: int = 0) -> list[int]:
@@ -51,6 +51,34 @@ def test_a_valid_order_is_followed_and_its_interval_counts_from_there() -> None:
         "in_force": 1,
         "state": "followed",
     }
+
+
+@pytest.mark.parametrize("memory_first", [True, False])
+def test_saves_in_memory_have_an_interval_of_their_own_in_the_same_order(memory_first: bool) -> None:
+    steps = SaveSteps()
+    found: dict[bool, list[int]] = {True: [], False: []}
+
+    def train(first: int, last: int) -> None:
+        for step in range(first, last + 1):
+            for in_memory in (memory_first, not memory_first):
+                if steps.due(step, 5 if in_memory else 20, in_memory):
+                    found[in_memory].append(step)
+
+    train(1, 12)
+    steps.take(order(1, 25, "proposed", 7, 3))
+    steps.take(order(1, 25, "valid", 7, 3))
+    train(13, 40)
+    assert found == {True: [5, 10, 15, 20, 25, 28, 31, 34, 37, 40], False: [20, 25, 32, 39]}
+    report = steps.report() or {}
+    assert (report["asks_memory"], report["memory_every"], report["own_memory_every"]) == (True, 3, 5)
+
+
+def test_an_order_is_late_once_the_step_was_asked_for_in_memory_alone() -> None:
+    steps = SaveSteps()
+    assert not steps.due(4)
+    assert not steps.due(5, in_memory=True)
+    steps.take(order(1, 5, "proposed"))
+    assert (steps.report() or {})["state"] == "late"
 
 
 def test_an_order_without_interval_moves_the_codes_own() -> None:
@@ -130,7 +158,7 @@ class Gang:
     def __init__(self, world: int, every: int, choice: random.Random) -> None:
         self.ranks = [SaveSteps() for _ in range(world)]
         self.at = [0] * world
-        self.saves: list[list[int]] = [[] for _ in range(world)]
+        self.saves: list[list[tuple[int, bool]]] = [[] for _ in range(world)]
         self.on_the_way: list[list[dict[str, Any]]] = [[] for _ in range(world)]
         self.every, self.choice = every, choice
         self.number = 0
@@ -143,8 +171,9 @@ class Gang:
         if known.get("state") == "proposed" and known["step"] <= step:
             return  # it waits there
         self.at[rank] = step
-        if steps.due(step, self.every):
-            self.saves[rank].append(step)
+        for in_memory in (True, False):
+            if steps.due(step, self.every, in_memory):
+                self.saves[rank].append((step, in_memory))
 
     def deliver(self, rank: int) -> None:
         if self.on_the_way[rank]:
@@ -156,7 +185,7 @@ class Gang:
         if self.open is None:
             self.number += 1
             step = max(self.at) + self.choice.randint(1, 6)
-            self.open = order(self.number, step, "proposed", self.choice.choice([0, 3, 7]))
+            self.open = order(self.number, step, "proposed", *self.choice.choices([0, 3, 7], k=2))
         elif self.open["state"] == "proposed" and all(state == "proposed" for state in states):
             self.open, self.valid = {**self.open, "state": "valid"}, self.valid + 1
         elif self.open["state"] == "proposed" and ("late" in states or self.choice.random() < 0.05):
@@ -182,7 +211,7 @@ def test_no_rank_ever_saves_before_a_step_before_which_another_one_does_not(seed
         if choice.random() < 0.2:
             gang.control()
     reached = min(gang.at)
-    first, *others = [[step for step in saves if step <= reached] for saves in gang.saves]
+    first, *others = [[one for one in saves if one[0] <= reached] for saves in gang.saves]
     assert all(one == first for one in others)
 
 

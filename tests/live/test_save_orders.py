@@ -11,8 +11,8 @@ from understudy_controlplane.live.save_orders import MARGIN_SECONDS, SaveOrders
 KEY = JobKey("c", 7, 100)
 
 
-def wanted(step: int, every: int = 0) -> WantedSave:
-    return WantedSave(KEY, step, every, SaveCause.REQUEST, "alice: before the move", 1)
+def wanted(step: int, every: int = 0, memory_every: int = 0) -> WantedSave:
+    return WantedSave(KEY, step, every, SaveCause.REQUEST, "alice: before the move", 1, memory_every)
 
 
 class Ranks:
@@ -51,7 +51,8 @@ class Ranks:
 
 
 def message(order: SaveOrder) -> dict[str, object]:
-    return {"number": order.number, "step": order.step, "state": order.state.value, "every": order.every}
+    every = {"every": order.every, "memory_every": order.memory_every}
+    return {"number": order.number, "step": order.step, "state": order.state.value, **every}
 
 
 def trained(world: int = 3) -> tuple[Ranks, SaveOrders]:
@@ -76,6 +77,33 @@ def test_all_ranks_save_before_the_ordered_step_and_so_many_steps_from_there_on(
     gang = live.gangs()[7]
     assert gang.settled
     assert (gang.every, gang.saves_at) == (10, 107.0)
+
+
+def test_an_order_for_memory_counts_for_gangs_that_all_ask_for_it_and_not_where_an_agent_leaves_it_out() -> None:
+    ranks, live = trained()
+    assert not live.gangs()[7].asks_memory
+    for steps in ranks.steps:
+        steps.due(20, 10, in_memory=True)
+    ranks.report(live, 106.0)
+    gang = live.gangs()[7]
+    assert (gang.asks_memory, gang.memory_every) == (True, 10)
+    assert live.propose(wanted(30, every=10, memory_every=4), 106.0)
+    for now in (106.0, 107.0, 108.0):
+        ranks.report(live, now)
+    for steps in ranks.steps:
+        assert [step for step in range(21, 41) if steps.due(step, 10, in_memory=True)] == [30, 34, 38]
+    ranks.train(40)
+    ranks.report(live, 110.0)
+    assert live.gangs()[7].memory_every == 4
+
+    assert live.propose(wanted(90, every=10, memory_every=5), 111.0)
+    ranks.report(live, 111.0)
+    of_older = SavesFollowed(asked=40, number=2, state=OrderState.PROPOSED, step=90, every=10)
+    for rank in range(3):
+        window = RankWindow(job_id=7, restart_count=0, rank=rank, world_size=3, user_id=1000, saves=of_older)
+        live.receive([window], 112.0)
+    [_, settled] = live.settle(112.0 + MARGIN_SECONDS)
+    assert settled.order.state is OrderState.WITHDRAWN
 
 
 def test_nothing_is_valid_while_one_rank_has_not_answered_and_then_it_is_withdrawn() -> None:

@@ -69,5 +69,8 @@ def test_a_gang_that_also_saves_in_memory_has_an_interval_for_that_and_seldomer_
     assert both.best_seconds is not None
     assert both.best_seconds == both.tiers[1].interval > 2 * alone.best_seconds, "memory answers most failures"
     assert (both.seconds, both.write_seconds) == (30, 40), "what due() orders is files"
-    assert cost_of(in_memory, OF_GANG).seconds is None
+    assert (alone.best_memory_seconds, both.best_memory_seconds) == (None, both.tiers[0].interval)
+    only = cost_of(in_memory, OF_GANG)
+    assert (only.seconds, only.best_seconds) == (None, None)
+    assert only.best_memory_seconds is not None
     assert report(in_memory, cost_of(in_memory, OF_GANG)) is None

@@ -75,16 +75,28 @@ def step_ahead(gang: SavingGang, now: float) -> int:
 
 def best_every(gang: SavingGang, cost: SaveCost) -> int | None:
     """Steps of the best interval, at least one; None: it is not known what a checkpoint costs."""
-    if cost.best_seconds is None or gang.step_seconds is None:
-        return None
-    return max(1, round(cost.best_seconds / gang.step_seconds))
+    return _steps(gang, cost.best_seconds)
+
+
+def best_memory_every(gang: SavingGang, cost: SaveCost) -> int | None:
+    """The same of saves in memory; None also where the training does not ask when to make them."""
+    return _steps(gang, cost.best_memory_seconds) if gang.asks_memory else None
+
+
+def _steps(gang: SavingGang, seconds: float | None) -> int | None:
+    return None if seconds is None or gang.step_seconds is None else max(1, round(seconds / gang.step_seconds))
+
+
+def _is_other(best: int | None, now: int) -> bool:
+    return best is not None and abs(best - now) > OTHER_INTERVAL_SHARE * now
 
 
 def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveRequest | None) -> WantedSave | None:
     if request is None:
         return None
     step, why = step_ahead(gang, snapshot.now), f"{request.by}: {request.reason}"
-    return WantedSave(job.key, step, gang.ordered_every, SaveCause.REQUEST, why, request.id)
+    memory_every = gang.ordered_memory_every
+    return WantedSave(job.key, step, gang.ordered_every, SaveCause.REQUEST, why, request.id, memory_every)
 
 
 def _of_split(snapshot: Snapshot, job: Job, gang: SavingGang) -> WantedSave | None:
@@ -92,34 +104,46 @@ def _of_split(snapshot: Snapshot, job: Job, gang: SavingGang) -> WantedSave | No
     if not gang.split:
         return None
     why = "a rank did not learn in time that an order to save counts, and does not save with the others"
-    every = gang.order.every if gang.order is not None else gang.ordered_every
-    return WantedSave(job.key, step_ahead(gang, snapshot.now), every, SaveCause.SPLIT, why)
+    order, step = gang.order, step_ahead(gang, snapshot.now)
+    every = order.every if order is not None else gang.ordered_every
+    memory_every = order.memory_every if order is not None else gang.ordered_memory_every
+    return WantedSave(job.key, step, every, SaveCause.SPLIT, why, memory_every=memory_every)
 
 
 def _of_gang(
     snapshot: Snapshot, job: Job, gang: SavingGang, cost: SaveCost | None, policy: Signals
 ) -> WantedSave | None:
     now, key = snapshot.now, job.key
-    step, every = step_ahead(gang, now), gang.ordered_every
+    step, every, memory_every = step_ahead(gang, now), gang.ordered_every, gang.ordered_memory_every
     move = snapshot.moves.get(key)
     if move is not None and _waits(move) and gang.saves_at <= move.at:
         why = f"its gang leaves {', '.join(move.off)} at a checkpoint: {move.reason}"
-        return WantedSave(key, step, every, SaveCause.MOVE, why)
+        return WantedSave(key, step, every, SaveCause.MOVE, why, memory_every=memory_every)
     left = seconds_left(job, snapshot.slurm_now)
     lead = _lead_seconds(gang, cost)
     if left is not None and 0 < left < lead and gang.saves_at < now + left - lead:
         why = f"Slurm ends it in {left:.0f} s"
-        return WantedSave(key, step, every, SaveCause.TIME_LIMIT, why)
+        return WantedSave(key, step, every, SaveCause.TIME_LIMIT, why, memory_every=memory_every)
     warning = _warning(snapshot, job, policy)
     if warning is not None and gang.saves_at < min(warning.at, now - _pause_seconds(cost)):
-        return WantedSave(key, step, every, SaveCause.WARNING, warning.words)
-    best = best_every(gang, cost) if cost is not None and snapshot.mode is Mode.ACT else None
-    if best is not None and abs(best - gang.every) > OTHER_INTERVAL_SHARE * gang.every:
-        before = counted(gang.every, "step") if gang.every else "no interval"
-        return WantedSave(
-            key, step, best, SaveCause.INTERVAL, f"every {counted(best, 'step')} from now on instead of {before}"
-        )
-    return None
+        return WantedSave(key, step, every, SaveCause.WARNING, warning.words, memory_every=memory_every)
+    return _interval(key, step, gang, cost) if cost is not None and snapshot.mode is Mode.ACT else None
+
+
+def _interval(key: JobKey, step: int, gang: SavingGang, cost: SaveCost) -> WantedSave | None:
+    """Another one, of files or of saves in memory."""
+    best, in_memory = best_every(gang, cost), best_memory_every(gang, cost)
+    of_files, of_memory = _is_other(best, gang.every), _is_other(in_memory, gang.memory_every)
+    changes = [(best, gang.every, "")] if of_files else []
+    changes += [(in_memory, gang.memory_every, " in memory")] if of_memory else []
+    why = "; ".join(
+        f"every {counted(new or 0, 'step')}{where} from now on instead of "
+        + (counted(before, "step") if before else "no interval")
+        for new, before, where in changes
+    )
+    every = best if of_files and best else gang.ordered_every
+    memory_every = in_memory if of_memory and in_memory else gang.ordered_memory_every
+    return WantedSave(key, step, every, SaveCause.INTERVAL, why, memory_every=memory_every) if why else None
 
 
 def seconds_left(job: Job, slurm_now: float) -> float | None:

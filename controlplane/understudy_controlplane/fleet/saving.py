@@ -32,6 +32,9 @@ class SavingGang:
     step_seconds: float | None = None  # None: not known yet
     own_every: int = 0  # steps between checkpoints by the training's own code; 0: it names none
     ordered_every: int = 0  # by the control plane; 0: it has named none
+    asks_memory: bool = False  # every rank asks when to save in the memory of their nodes, too
+    own_memory_every: int = 0  # the same of these saves
+    ordered_memory_every: int = 0
     order: SaveOrder | None = None  # the newest
     settled: bool = True  # every rank follows it, or it is withdrawn: another one may be proposed
     split: bool = False  # a rank did not follow an order that others do
@@ -47,6 +50,10 @@ class SavingGang:
     def every(self) -> int:
         """Steps between checkpoints now; 0: neither names an interval."""
         return self.ordered_every or self.own_every
+
+    @property
+    def memory_every(self) -> int:
+        return self.ordered_memory_every or self.own_memory_every
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class SaveCost:
     best_seconds: float | None  # between two checkpoints; on several tiers: of the nearest
     exact: bool = True  # False: the time until it was written stands for the time that it held the training up
     tiers: tuple[TierCadence, ...] = ()  # nearest first, where it saves on several
+    best_memory_seconds: float | None = None  # between two saves in memory; None: none was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class WantedSave:
     cause: SaveCause
     why: str
     request: int | None = None
+    memory_every: int = 0  # as `every`
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class _Gang:
     asked_at: float = 0.0
     own_every: int = 0
     ordered_every: int = 0
+    ordered_memory_every: int = 0
     pace: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=PACE_KEPT))
     ranks: dict[int, SavesFollowed] = field(default_factory=dict)
     """Rank → what it reported last."""
@@ -129,6 +130,7 @@ class SaveOrders:
                 step=wanted.step,
                 state=OrderState.PROPOSED,
                 every=wanted.every,
+                memory_every=wanted.memory_every,
             )
             gang.wanted, gang.proposed_at, gang.made_here = wanted, now, True
             gang.ready, gang.over = set(), set()
@@ -171,7 +173,7 @@ class SaveOrders:
                 gang.pace.append((now, saves.asked))
         gang.own_every = saves.own_every
         if saves.state in IS_SETTLED:
-            gang.ordered_every = saves.every
+            gang.ordered_every, gang.ordered_memory_every = saves.every, saves.memory_every
         gang.ranks[window.rank] = saves
         self._adopt(window, gang, saves, now)
         order = gang.order
@@ -179,7 +181,8 @@ class SaveOrders:
             return
         knows = saves.number == order.number
         gang.not_followed |= knows and order.state is OrderState.VALID and saves.state in NOT_FOLLOWED
-        _set(gang.ready, window.rank, knows and saves.state is OrderState.PROPOSED)
+        agrees = saves.memory_every == order.memory_every  # an older agent on the way leaves it out
+        _set(gang.ready, window.rank, knows and agrees and saves.state is OrderState.PROPOSED)
         _set(gang.over, window.rank, order.state is not OrderState.PROPOSED and knows and saves.state in IS_SETTLED)
         if order.state is OrderState.PROPOSED and len(gang.ready) == gang.world_size:
             self._make_valid(window.job_id, gang, now)
@@ -200,6 +203,7 @@ class SaveOrders:
                     saves.step,
                     OrderState.PROPOSED,
                     saves.every,
+                    saves.memory_every,
                 )
                 gang.wanted, gang.proposed_at, gang.made_here = None, now, False
                 gang.ready, gang.over = set(), set()
@@ -211,7 +215,8 @@ class SaveOrders:
     def _make_valid(self, job_id: int, gang: _Gang, now: float) -> None:
         assert gang.order is not None
         gang.order = msgspec.structs.replace(gang.order, state=OrderState.VALID)
-        gang.saves_at, gang.ordered_every, gang.not_followed = now, gang.order.every, False
+        gang.saves_at, gang.not_followed = now, False
+        gang.ordered_every, gang.ordered_memory_every = gang.order.every, gang.order.memory_every
         if gang.made_here:
             took = now - gang.proposed_at
             gang.margin_seconds = min(max(MARGIN_SECONDS, took * MARGIN_FACTOR), MARGIN_SECONDS_MAX)
@@ -277,6 +282,9 @@ def _shown(gang: _Gang) -> SavingGang:
         (last_at - first_at) / (last - first) if last > first else None,
         gang.own_every,
         gang.ordered_every,
+        len(gang.ranks) == gang.world_size and all(one.asks_memory for one in gang.ranks.values()),
+        max((one.own_memory_every for one in gang.ranks.values()), default=0),
+        gang.ordered_memory_every,
         gang.order,
         gang.settled,
         gang.split,

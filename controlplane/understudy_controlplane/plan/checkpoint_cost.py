@@ -46,7 +46,8 @@ def cost_of(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> SaveCos
     """
     of_tiers = _of_tiers(newest, exposure)
     found = cadences(of_tiers, class_rates(exposure.rate, exposure.counts, exposure.nodes))
-    of_files = [one for one in found if one.tier is not Tier.PEER]  # what is saved in memory, the training says itself
+    of_files = [one for one in found if one.tier is not Tier.PEER]
+    memory = next((one.interval for one in found if one.tier is Tier.PEER), None)
     base = of_files[0].tier if len(found) > 1 and of_files else None
     of_training = [one for one in newest if not one.is_copy and one.tier is not Tier.PEER]
     own = [one for one in of_training if base is None or _counts_as(one) is base]
@@ -55,8 +56,9 @@ def cost_of(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> SaveCos
     write, mtbf = median(written) if written else 0.0, exposure.rate.mtbf(exposure.nodes)
     seconds = median(blocked) if blocked else write or None
     if base is not None:
-        return SaveCost(seconds, write, mtbf, of_files[0].interval, bool(blocked), tuple(found))
-    return SaveCost(seconds, write, mtbf, best_interval(seconds, mtbf) if seconds else None, bool(blocked))
+        return SaveCost(seconds, write, mtbf, of_files[0].interval, bool(blocked), tuple(found), memory)
+    best = best_interval(seconds, mtbf) if seconds else None
+    return SaveCost(seconds, write, mtbf, best, bool(blocked), best_memory_seconds=memory)
 
 
 def _of_tiers(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> dict[Tier, TierCost]:

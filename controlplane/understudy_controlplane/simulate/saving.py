@@ -61,7 +61,13 @@ class AskingRanks:
         return self.waits_at is not None or any((one.report() or {}).get("state") == PROPOSED for one in self._ranks)
 
     def take(self, rank: int, order: SaveOrder) -> None:
-        words = {"number": order.number, "step": order.step, "every": order.every, "state": order.state.value}
+        words = {
+            "number": order.number,
+            "step": order.step,
+            "every": order.every,
+            "memory_every": order.memory_every,
+            "state": order.state.value,
+        }
         self._ranks[rank].take(words)
 
     def report(self, rank: int) -> SavesFollowed | None:
