@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests import PYTHON_PATH
@@ -62,6 +64,16 @@ class Keepers:
         keeper.wait(WAIT_SECONDS)
         self.socket(node).unlink(missing_ok=True)
 
+    @contextmanager
+    def stopped(self, node: str) -> Iterator[None]:
+        """It does nothing within the block."""
+        keeper = self._keepers[node]
+        keeper.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            keeper.send_signal(signal.SIGCONT)
+
     def socket(self, node: str) -> Path:
         return self.folder / f"{node}.sock"
 
@@ -108,6 +120,15 @@ class KeeperSite(TrainingSite):
         """One rank on each. What each of them logged."""
         self._nodes = nodes
         return self._run(script, self._ranks(len(nodes), self.folder / "no-agent.sock", attempt))
+
+    @contextmanager
+    def training_on(
+        self, nodes: Sequence[str], script: str, attempt: int = 0
+    ) -> Iterator[list[multiprocessing.Process]]:
+        """As train_on(), but its ranks are killed at the end of the block."""
+        self._nodes = nodes
+        with self._started(script, self._ranks(len(nodes), self.folder / "no-agent.sock", attempt)) as ranks:
+            yield ranks
 
     def _rank(self, rank: int, world: int, socket: Path, attempt: int) -> dict[str, str]:
         here = {**self.keepers.environment(self._nodes[rank]), "ATTEMPT": str(attempt)}

@@ -169,7 +169,9 @@ def test_each_rank_of_a_sharded_model_gets_its_shard_again(site: KeeperSite) -> 
 
 def test_without_a_keeper_the_training_goes_on_with_one_line_of_its_log(site: KeeperSite) -> None:
     site.start("n1")
-    (site.checkpoints / "plan-0").write_text("train(0, 2)\nassert peers.due(2, every=2)\nassert not peers.save(2)\nassert not peers.save(3)\n")
+    (site.checkpoints / "plan-0").write_text(
+        "train(0, 2)\nassert peers.due(2, every=2)\nassert not peers.save(2)\nassert not peers.save(3)\n"
+    )
     outputs = site.train_on(["n1", "n2"], GANG)
     assert outputs[1].count("nothing is saved in memory from this rank") == 1
     assert outputs[0].count("a rank of the gang has no keeper") == 1
