@@ -31,9 +31,9 @@ from understudy_controlplane.decide.maintenance import next_of
 from understudy_controlplane.decide.news import Recorded, noted_together
 from understudy_controlplane.decide.peers import turns
 from understudy_controlplane.decide.transitions import follow_all
-from understudy_controlplane.detect import detect
+from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.finding import DetectorDetail, Finding
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -93,6 +93,7 @@ class Loop:
         self._alone = alone
         self.taken: DatabaseTaken | None = None  # why `run` has ended
         self.observer = observer
+        self.detectors = DETECTORS
         self._slurm_recorder = slurm_recorder
         self._agent_recorder = agent_recorder
         self._stores = stores
@@ -288,7 +289,8 @@ class Loop:
 
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self.look(slurm_age_max_seconds)
-        findings = detect(snapshot, self._current.config)
+        findings = detect(snapshot, self._current.config, self.detectors)
+        self._note_failed_detectors(findings)
         if back := fabric_back(snapshot, findings):
             snapshot = replace(snapshot, fabric_back=back)
         self.pulse.snapshot = snapshot
@@ -296,6 +298,16 @@ class Loop:
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.replace_orders(launcher_orders(snapshot, self._current.config))
         return snapshot, findings, decide(snapshot, findings, self._current.config)
+
+    def _note_failed_detectors(self, findings: list[Finding]) -> None:
+        """What `/healthz` and `/metrics` show of them; one that goes on failing is logged once."""
+        failed = {one.detail.detector: one for one in findings if isinstance(one.detail, DetectorDetail)}
+        for name, one in failed.items():
+            self.pulse.errors_total += 1
+            self.pulse.meters.detectors_failed.labels(name).inc()
+            if name not in self.pulse.failed_detectors:
+                log.error("detector_failed", error=one.summary, **one.evidence.shown())
+        self.pulse.failed_detectors = {name: one.summary for name, one in failed.items()}
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:
         """Returns whether there was anything new: incidents and recoveries are then others than in the snapshot."""

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import httpx
 import msgspec
 import pytest
+import structlog
 from fastapi.testclient import TestClient
 
 import understudy_client
@@ -27,9 +28,13 @@ from understudy_controlplane.api import openapi
 from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import lines
+from understudy_controlplane.config import Config
+from understudy_controlplane.detect import DETECTORS
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 pytestmark = pytest.mark.integration
@@ -503,6 +508,32 @@ def test_healthz_turns_bad_when_the_loop_no_longer_ticks(tmp_path: Path) -> None
     answer = client.get("/healthz")
     assert answer.status_code == 503
     assert "has not ticked" in answer.json()["problems"][0]
+
+
+def test_a_detector_that_fails_is_shown_and_judgement_goes_on(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    add_tokens(rehearsal.control_plane.engine)
+    loop, client = rehearsal.control_plane.loop, client_of(rehearsal)
+
+    def broken(_seen: Snapshot, _config: Config) -> list[Finding]:
+        raise ZeroDivisionError
+
+    loop.detectors = {**loop.detectors, "straggler": broken}
+    with structlog.testing.capture_logs() as logs:
+        loop.tick()
+        loop.tick()
+    assert [one["error"] for one in logs if one["event"] == "detector_failed"] == [
+        "detector straggler failed: ZeroDivisionError: "
+    ], "one that goes on failing is logged once"
+    health, ready = client.get("/healthz"), client.get("/readyz")
+    assert (health.status_code, ready.status_code) == (200, 503), "a restart would stop the other detectors"
+    for answer in (health, ready):
+        assert "detector straggler fails" in answer.json()["problems"][0]
+    assert "ZeroDivisionError" in client.get("/v1/status").json()["problems"][0]
+    assert 'understudy_detectors_failed_total{detector="straggler"} 2.0' in client.get("/metrics").text
+    loop.detectors = DETECTORS
+    loop.tick()
+    assert client.get("/readyz").status_code == 200
 
 
 def test_readyz_needs_a_tick_and_slurm(tmp_path: Path) -> None:

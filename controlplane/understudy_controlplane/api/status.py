@@ -109,7 +109,7 @@ def health_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/healthz")
     async def healthz() -> Response:
         """200 while the loop ticks and the database answers, from the first reading of Slurm on. A later one that fails
-        is shown, but does not count.
+        is shown, but does not count, and so is a detector that fails: a restart helps against neither.
         """
         return await deps.health.read(lambda: _health(deps))
 
@@ -122,7 +122,7 @@ def health_router(deps: ReadDependencies) -> APIRouter:
 
 
 def _readiness(deps: ReadDependencies) -> Response:
-    pulse, problems = deps.pulse, _problems(deps)
+    pulse, problems = deps.pulse, [*_problems(deps), *_failed_detectors(deps)]
     if not pulse.ticks_total:
         problems.append(Problem("the first tick is not over"))
     if pulse.slurm.at is not None and pulse.slurm.error:
@@ -134,7 +134,7 @@ def _readiness(deps: ReadDependencies) -> Response:
 def _health(deps: ReadDependencies) -> Response:
     problems = _problems(deps)
     slurm_error = f"Slurm cannot be read; {CAUSE_AT}" if deps.pulse.slurm.error else ""
-    body = Health(not problems, _without_causes(problems), slurm_error)
+    body = Health(not problems, _without_causes([*problems, *_failed_detectors(deps)]), slurm_error)
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
@@ -203,11 +203,18 @@ def _problems(deps: ReadDependencies) -> list[Problem]:
     return problems
 
 
+def _failed_detectors(deps: ReadDependencies) -> list[Problem]:
+    failed = deps.pulse.failed_detectors.items()
+    return [
+        Problem(f"detector {name} fails, and no node returns to service meanwhile", cause) for name, cause in failed
+    ]
+
+
 def own_problems(deps: ReadDependencies) -> list[str]:
     """What an operator should know, also where the control plane itself works; without what has records of its own."""
     ends = ending_soon(deps.pulse.token_ends, deps.clock.now())
     return [
-        *map(str, _problems(deps)),
+        *map(str, (*_problems(deps), *_failed_detectors(deps))),
         *deps.pulse.config_problems,
         *deps.pulse.notify_problems,
         *_warnings_of_fleet(deps),

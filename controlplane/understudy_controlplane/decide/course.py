@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, Signal, failed_detectors
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
@@ -54,7 +54,7 @@ AS_PLANNED = Course()
 
 
 def course(
-    recovery: Recovery, snapshot: Snapshot, findings: Iterable[Finding], decisions: Iterable[Decision] = ()
+    recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding], decisions: Iterable[Decision] = ()
 ) -> Course:
     """`findings` are those of the snapshot, `decisions` those of this round."""
     forgotten = any(
@@ -65,7 +65,14 @@ def course(
     decided = tuple(decisions)
     back = lifted | {one.subject for one in decided if one.to_state in BACK}
     out = {one.subject for one in decided if one.to_state in OUT_OF_SERVICE}
-    return Course(_may_act(recovery, snapshot), _ending(recovery, snapshot, back, out), forgotten)
+    may_act = _may_act(recovery, snapshot) and not (failed_detectors(findings) and _is_return_to_begin(recovery))
+    return Course(may_act, _ending(recovery, snapshot, back, out), forgotten)
+
+
+def _is_return_to_begin(recovery: Recovery) -> bool:
+    """Where a detector fails, it is not known whether the node may return."""
+    plan = recovery.plan
+    return isinstance(plan, ReturnPlan) and not plan.requested and not any(step.attempts for step in recovery.steps)
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:

@@ -143,6 +143,14 @@ def object_while_open(snapshot: Snapshot) -> Objection | None:
     return Objection(Because.BREAKER, words)
 
 
+def object_while_unjudged(snapshot: Snapshot) -> Objection | None:
+    """Neither repairs nor returns where a detector failed: a fault, or an administrator's change, may be unseen."""
+    if not snapshot.failed_detectors:
+        return None
+    words = f"what {', '.join(snapshot.failed_detectors)} would find is not known: the detector failed"
+    return Objection(Because.DETECTOR_FAILED, words)
+
+
 def object_to_rule(finding: Finding, config: Config) -> Objection | None:
     """A site may let single rules only observe."""
     return _object_to_rule_named(finding.rule, config)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
-from understudy_controlplane.fleet.finding import FAULTS, Finding
+from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -34,6 +34,8 @@ def incident_news(
     """`incidents`: the open ones, those that this round has opened included."""
     accused = {finding.subject for finding in findings if finding.signal in FAULTS}
     accused |= {Subject.of_node(name) for name, one in snapshot.requests.items() if one.verb is Verb.QUARANTINE}
+    if failed_detectors(findings):
+        accused |= incidents.keys()  # what is not found is not known to be gone
     over = ((one.id, outcome) for one in incidents.values() if (outcome := _outcome(snapshot, one, accused)))
     evidence = (
         (incidents[subject].id, one)
@@ -80,7 +82,8 @@ def fabric_back(snapshot: Snapshot, findings: Sequence[Finding]) -> frozenset[st
     """Blocks with an open incident that no longer show the loss of their fabric."""
     failed = {one.domain for one in findings if one.rule == BLOCK_FABRIC}
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
-    return frozenset(of_blocks - failed) if _is_settled(snapshot) else frozenset()
+    known = _is_settled(snapshot) and not failed_detectors(findings)
+    return frozenset(of_blocks - failed) if known else frozenset()
 
 
 def _is_settled(snapshot: Snapshot) -> bool:

@@ -11,13 +11,29 @@ from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.launcher_restarts import restarted
-from understudy_controlplane.decide.pages import domains_down, held_back, left_by_slurm, page, unheard, warnings_of_site
+from understudy_controlplane.decide.pages import (
+    detectors_down,
+    domains_down,
+    held_back,
+    left_by_slurm,
+    page,
+    unheard,
+    warnings_of_site,
+)
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, WAITS_FOR_JOBS, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal, SilenceDetail
+from understudy_controlplane.fleet.finding import (
+    HANGS,
+    DetectorDetail,
+    Finding,
+    HangDetail,
+    Signal,
+    SilenceDetail,
+    failed_detectors,
+)
 from understudy_controlplane.fleet.incident import FABRIC_SIGNS, NVLINK_XIDS
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -34,6 +50,8 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         snapshot = replace(snapshot, mass_silence=mass)
     if mass := _mass_hang(findings):
         snapshot = replace(snapshot, mass_hang=mass)
+    if failed := failed_detectors(findings):
+        snapshot = replace(snapshot, failed_detectors=failed)
     asked = [*moves_asked(snapshot)]
     entered = [
         *_of_nodes(snapshot, (*findings, *asked, *repair_cycle.due(snapshot, config))),
@@ -60,6 +78,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
         *left_by_slurm(current),
         *unheard(current),
         *domains_down(current),
+        *detectors_down(current, findings),
         *warnings_of_site(current),
     )
     return decisions + page(current, [*_of_no_node(waiting)])
@@ -81,24 +100,31 @@ def _of_nodes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[Enter
             yield from _most_urgent(node, by_node[name])
 
 
-def _mass_silence(findings: Iterable[Finding]) -> str:
+def _mass_silence(findings: Sequence[Finding]) -> str:
     nodes = {finding.node for finding in findings if isinstance(finding.detail, SilenceDetail) and finding.detail.mass}
     if not nodes:
-        return ""
+        return _mass_not_known(findings, "silence", "many agents fell silent")
     return (
         f"{len(nodes)} agents fell silent together, which is taken for a fault of the control plane or of the network "
         "(`understudy node hold` takes nodes that are really gone out of the count)"
     )
 
 
-def _mass_hang(findings: Iterable[Finding]) -> str:
+def _mass_hang(findings: Sequence[Finding]) -> str:
     alike = [finding.detail for finding in findings if isinstance(finding.detail, HangDetail) and finding.detail.mass]
     if not alike:
-        return ""
+        return _mass_not_known(findings, "hang", "many gangs stopped")
     return (
         f"{max(one.together for one in alike)} gangs stopped at the same time, which is taken for a fault of the "
         "network, the storage or the control plane (`scontrol requeue` or `scancel` takes their jobs out of the count)"
     )
+
+
+def _mass_not_known(findings: Iterable[Finding], detector: str, what: str) -> str:
+    seen = (one.detail for one in findings if isinstance(one.detail, DetectorDetail))
+    if not any(one.detector == detector and one.mass for one in seen):
+        return ""
+    return f"{what}, and whether that was together is not known: detector {detector} failed"
 
 
 def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:

@@ -14,7 +14,7 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
-from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.finding import HANGS, DetectorDetail, Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
@@ -45,10 +45,13 @@ LABELS = {
     Signal.GANG_UNHEARD: "unheard",
     Signal.DOMAIN_DOWN: "domain",
     Signal.SITE_WARNING: "signal",
+    Signal.DETECTORS_DOWN: "detectors",
 }
 """How the labels of tickets begin."""
 
 SHOWN_MAX = 8
+
+DAY_SECONDS = 24 * 3600.0
 
 SAME_ROUND_SECONDS = 60.0
 """A page that is sent at once is decided before the incident is written down."""
@@ -166,6 +169,24 @@ def domains_down(current: Round) -> Iterator[Finding]:
         yield Finding(
             Signal.DOMAIN_DOWN, DOMAIN_SILENT, "", snapshot.now, words, Evidence({"nodes": nodes}), nodes=(*due,)
         )
+
+
+def detectors_down(current: Round, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """One for all detectors that failed and of which a person was not notified within a day."""
+    snapshot = current.snapshot
+    if guards.object_to_operator(snapshot) is not None:
+        return
+    due = {
+        f"detector {one.detail.detector}": one
+        for one in findings
+        if isinstance(one.detail, DetectorDetail)
+        and not _is_paged(snapshot, f"detector {one.detail.detector}", snapshot.now - DAY_SECONDS)
+    }
+    if due:
+        words = "; ".join(one.summary for one in due.values())
+        raised: list[Json] = [one.evidence.shown() for one in due.values()]
+        evidence = Evidence({"detectors": raised})
+        yield Finding(Signal.DETECTORS_DOWN, "detection.down", "", snapshot.now, words, evidence, nodes=(*due,))
 
 
 def warnings_of_site(current: Round) -> Iterator[Finding]:

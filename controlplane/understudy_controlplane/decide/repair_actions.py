@@ -91,9 +91,10 @@ def object_to(
     if row.action in (Action.REPAIR, Action.VALIDATE):
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
-        return ask(snapshot, config, finding, tried, already)
+        return guards.object_while_unjudged(snapshot) or ask(snapshot, config, finding, tried, already)
     if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
-        return guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+        general = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+        return general or guards.object_while_unjudged(snapshot)
     return guards.object_to_any(snapshot)
 
 

@@ -93,7 +93,7 @@ def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
             yield from _outcome(snapshot, node, tried.get(name, ()), config)
         elif node.state is NodeState.PROBATION:
             hours = config.validation.probation_hours
-            if node.record.since <= snapshot.ago(hours * HOUR_SECONDS):
+            if node.record.since <= snapshot.ago(hours * HOUR_SECONDS) and not snapshot.failed_detectors:
                 yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} h are over")
         elif (
             node.state is NodeState.SUSPECT

@@ -68,6 +68,13 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
 
 
+def may_be_mass_hang(snapshot: Snapshot, policy: Hang) -> bool:
+    """Whether so many gangs stand still, also where they did not stop together."""
+    running = [table for table in snapshot.tables.values() if _runs(table, snapshot)]
+    standing = sum(_standing_since(table, snapshot) is not None for table in running)
+    return standing >= max(policy.together_gangs, policy.together_share * len(running))
+
+
 def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
     """It stopped when ports of its nodes went down with those of their switch: why is known, and has a plan of its own,
     however many gangs they are. One that stopped at another time has another cause.
@@ -93,12 +100,15 @@ def _not_for_a_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]
     return others or [replace(behind[0], signal=Signal.GANG_HUNG_UNNAMED, node="", rule="hang.switch", summary=words)]
 
 
-def not_before_its_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]:
+def not_before_its_switch(snapshot: Snapshot, found: list[Finding], *, ports_known: bool = True) -> list[Finding]:
     """A gang that hangs behind a switch is looked at when the switch has an incident: in the round that finds both, it
-    would be restarted where it can only hang again.
+    would be restarted where it can only hang again. Where it is not known which ports fail together (`ports_known`),
+    any port that is down may be one of them.
     """
     faults = [one for one in found if one.signal is Signal.DOMAIN_FAULT and one.rule == PORT_DOWN]
     new = {name for one in faults if one.subject not in snapshot.incidents for name in one.nodes}
+    if not ports_known:
+        new |= {name for name, node in snapshot.nodes.items() if node.has_port_down}
     if not new:
         return found
     behind = {key for key, job in snapshot.jobs.items() if not new.isdisjoint(job.slurm.nodes)}

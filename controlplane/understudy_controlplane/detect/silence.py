@@ -64,6 +64,12 @@ def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
     return silent >= policy.mass_nodes_min and silent >= policy.mass_share * watched
 
 
+def may_be_mass_silence(snapshot: Snapshot, policy: Silence) -> bool:
+    """Whether so many are silent, also where they did not fall silent together."""
+    fallen, watched = fallen_silent(snapshot, policy)
+    return is_mass_silence(len(fallen), watched, policy)
+
+
 def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float], int]:
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
     that Slurm has away on purpose, whose agent announced its stop, or that never had one do not count either way.

@@ -64,6 +64,7 @@ class Because(StrEnum):
     MASS_SILENCE = "mass_silence"
     MASS_HANG = "mass_hang"
     MOVE_BUDGET = "move_budget"
+    DETECTOR_FAILED = "detector_failed"  # nothing returns to service on what is not known
     AWAITS_APPROVAL = "awaits_approval"  # in mode approve
     CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,6 +89,8 @@ class Signal(StrEnum):
     SITE_WARNING = "site_warning"  # such reports that a person has to know
     SITE_FAULT = "site_fault"  # such a report on which the site wants nodes quarantined
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
+    DETECTOR_FAILED = "detector_failed"  # what it would have found is not known
+    DETECTORS_DOWN = "detectors_down"  # such detectors, for a person
     REQUEST_GIVEN_UP = "request_given_up"  # an operator's request that could not be fulfilled in time
 
 
@@ -145,6 +148,11 @@ class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     mass: bool  # they are so many of all gangs that nothing at all is done
 
 
+class DetectorDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="detector"):
+    detector: str  # that failed
+    mass: bool  # it may have found so much that nothing at all is to be done
+
+
 class LaunchDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="launch"):
     restart_count: int
     launch: int  # that has ended
@@ -172,6 +180,7 @@ Detail = (
     HardwareDetail
     | SilenceDetail
     | HangDetail
+    | DetectorDetail
     | LaunchDetail
     | ClockDetail
     | RequestDetail
@@ -219,3 +228,8 @@ class Finding:
     def request(self) -> int | None:
         """The operator's request that it comes from."""
         return self.detail.request if isinstance(self.detail, RequestDetail) else None
+
+
+def failed_detectors(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Those of this round. What they do not find is not known to be gone."""
+    return tuple(one.detail.detector for one in findings if isinstance(one.detail, DetectorDetail))

@@ -78,6 +78,12 @@ class Meters:
             ("action", "because"),
             "pairs that have occurred, some 50",
         )
+        self.detectors_failed = self._counter(
+            "detectors_failed_total",
+            "Rounds in which a detector failed. No node returns to service then.",
+            ("detector",),
+            "detectors that have failed, mostly none",
+        )
         self.recoveries_ended = self._counter(
             "recoveries_ended_total",
             "Recoveries that ended.",

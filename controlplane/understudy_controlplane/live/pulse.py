@@ -32,6 +32,8 @@ class Pulse:
     turns: int = 0  # also after a tick that failed, and within a long one
     errors_total: int = 0
     last_error: str = ""
+    failed_detectors: Mapping[str, str] = field(default_factory=dict)
+    """Those of the newest round, and how each failed."""
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
     stages: Mapping[tuple[StageName, StageStatus], StageSummary] = field(default_factory=dict)

@@ -96,7 +96,9 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
     ),
     Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),
     _counter("loop_ticks_total", "Ticks that ended.", lambda s: s.pulse.ticks_total),
-    _counter("loop_errors_total", "Ticks, recoveries and transitions that failed.", lambda s: s.pulse.errors_total),
+    _counter(
+        "loop_errors_total", "Ticks, detectors, recoveries and transitions that failed.", lambda s: s.pulse.errors_total
+    ),
     _counter(
         "clock_jumps_total",
         "Times that the clock of the control plane's machine was set by two seconds or more.",

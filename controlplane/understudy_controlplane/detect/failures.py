@@ -1,0 +1,59 @@
+"""Detectors that fail: each is a finding of its own, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from traceback import extract_tb
+
+from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
+
+FRAMES_SHOWN_MAX = 8
+
+
+class Failures:
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self.findings: list[Finding] = []
+
+    @property
+    def detectors(self) -> set[str]:
+        return {one.detail.detector for one in self.findings if isinstance(one.detail, DetectorDetail)}
+
+    def caught(
+        self,
+        detector: str,
+        look: Callable[[], Iterable[Finding]],
+        *,
+        otherwise: Iterable[Finding] = (),
+        mass: Callable[[], bool] | None = None,
+    ) -> list[Finding]:
+        """All that it finds, or where it fails `otherwise`: what it had found until then may be half of one fault.
+        `mass`: whether what it finds may be so much that everything is held back; where that fails, too, it may.
+        """
+        try:
+            return [*look()]
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other detectors go on
+            self.findings.append(self._finding(detector, error, mass is not None and _may_be(mass)))
+            return [*otherwise]
+
+    def _finding(self, detector: str, error: Exception, mass: bool) -> Finding:
+        frames: list[Json] = [
+            f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in extract_tb(error.__traceback__)
+        ]
+        return Finding(
+            Signal.DETECTOR_FAILED,
+            f"detection.{detector}",
+            "",
+            self._now,
+            f"detector {detector} failed: {type(error).__name__}: {error}",
+            Evidence({"detector": detector, "raised_in": frames[-FRAMES_SHOWN_MAX:]}),
+            detail=DetectorDetail(detector=detector, mass=mass),
+        )
+
+
+def _may_be(mass: Callable[[], bool]) -> bool:
+    try:
+        return mass()
+    except Exception:  # noqa: BLE001 - not known
+        return True

@@ -1,0 +1,135 @@
+"""A detector that fails: the others go on, a person is notified, and nothing is concluded from its silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.course import course
+from understudy_controlplane.decide.incidents import fabric_back, incident_news
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import DETECTORS, detect
+from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, OpenIncident
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import (
+    PagePlan,
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RecoveryStep,
+    RepairAttempt,
+    ReturnPlan,
+    StepName,
+)
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.suspicion import SuspicionCause
+
+CONFIG = b.config()
+BROKEN_XID = b.node("n2", events=(b.xid_event("n2", 79),))
+
+
+def broken(_seen: Snapshot, _config: Config) -> Iterator[Finding]:
+    yield Finding(Signal.HARDWARE_FAULT, "half", "n1", b.NOW, "half of what it would have found")
+    raise ZeroDivisionError("a step of no length")
+
+
+def found(seen: Snapshot, *failing: str) -> list[Finding]:
+    return detect(seen, CONFIG, {**DETECTORS, **dict.fromkeys(failing, broken)})
+
+
+@pytest.mark.parametrize("name", [one for one in DETECTORS if one != "xid"])
+def test_one_that_fails_does_not_stop_the_others(name: str) -> None:
+    seen = b.snapshot(BROKEN_XID)
+    fault, failure = found(seen, name)
+    assert (fault.node, fault.rule) == ("n2", "xid.79")
+    assert (failure.signal, failure.rule, failure.node) == (Signal.DETECTOR_FAILED, f"detection.{name}", "")
+    assert failure.summary == f"detector {name} failed: ZeroDivisionError: a step of no length"
+    assert "test_failing_detectors.py" in str(failure.evidence.shown()["raised_in"])
+    decisions = decide(seen, [fault, failure], CONFIG)
+    assert [one.action for one in decisions if one.subject == "n2"] == [Action.QUARANTINE]
+
+
+def test_no_fault_is_gone_and_no_suspicion_ends_where_one_fails() -> None:
+    suspect = b.node("n2", record=b.record("n2", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.HEALTH)))
+    seen = b.snapshot(suspect)
+    assert [one.signal for one in found(seen)] == [Signal.CLEAN]
+    assert [one.signal for one in found(seen, "lemon")] == [Signal.DETECTOR_FAILED]
+
+
+def test_no_probation_ends_and_no_node_returns() -> None:
+    validation = {"enabled": True, "probation_hours": 1}
+    config = b.config(validation=validation)
+    on_probation = b.node("n1", record=b.record("n1", NodeState.PROBATION, since=b.NOW - 7200))
+    passed = b.node("n2", NodeState.VALIDATING)
+    test = RepairAttempt(1, "n2", RecoveryKind.VALIDATE, None, b.NOW - 50, RecoveryStatus.SUCCEEDED, ended_at=b.NOW - 5)
+    seen = b.snapshot(on_probation, passed, attempts=(test,), reservations=b.kept("n2"))
+    usual = {one.subject: (one.action, one.to_state) for one in decide(seen, found(seen), config)}
+    assert usual == {"n1": (Action.NOTHING, NodeState.IN_SERVICE), "n2": (Action.RETURN, NodeState.PROBATION)}
+    held = {one.subject: one for one in decide(seen, found(seen, "xid"), config) if one.action is not Action.PAGE}
+    assert held.keys() == {"n2", "fleet"}
+    assert (held["n2"].action, held["n2"].because) == (Action.NOTHING, Because.DETECTOR_FAILED)
+
+
+def test_a_return_that_has_not_begun_waits() -> None:
+    plan = ReturnPlan(nodes=("n2",), steps=(StepName.LIFT_DRAIN,))
+    one = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - 9, (RecoveryStep(0, StepName.LIFT_DRAIN),))
+    seen = b.snapshot(recoveries=(one,))
+    assert course(one, seen, found(seen)).may_act
+    assert not course(one, seen, found(seen, "xid")).may_act
+
+
+def test_no_incident_is_over_and_no_fabric_is_back() -> None:
+    block = Subject.of_domain("block b1")
+    node = Subject.of_node("n2")
+    incidents = {
+        node: OpenIncident(1, node, "xid.79", "hardware_fault", "…", b.NOW - 500),
+        block: OpenIncident(2, block, BLOCK_FABRIC, "domain_fault", "…", b.NOW - 5000, nodes=("n1", "n2")),
+    }
+    seen = b.snapshot(incidents=incidents, started_at=b.NOW - 9000)
+    assert {one for one, _ in incident_news(seen, found(seen), incidents).over} == {1, 2}
+    assert fabric_back(seen, found(seen)) == {"block b1"}
+    assert incident_news(seen, found(seen, "xid"), incidents).over == ()
+    assert not fabric_back(seen, found(seen, "xid"))
+
+
+def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:
+    seen = b.snapshot()
+
+    def pages(snapshot: Snapshot) -> list[tuple[str, ...]]:
+        decisions = decide(snapshot, found(snapshot, "xid", "lemon"), CONFIG)
+        return [b.plan_as(PagePlan, one.plan).about for one in decisions if one.action is Action.PAGE]
+
+    assert pages(seen) == [("detector xid", "detector lemon")]
+    sent = [RepairAttempt(1, "detector xid", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)]
+    assert pages(replace(seen, attempts=tuple(sent))) == [("detector lemon",)]
+    assert pages(replace(seen, mode=Mode.OBSERVE)) == []
+
+
+@pytest.mark.parametrize("silent", [0, 3])
+def test_where_the_one_fails_that_sees_mass_silence_many_silent_nodes_hold_everything_back(silent: int) -> None:
+    names = [f"n{number}" for number in range(3, 3 + silent)]
+    seen = b.snapshot(BROKEN_XID, *(b.node(name, heard_at=b.NOW - 60) for name in names))
+    (decision,) = [one for one in decide(seen, found(seen, "silence"), CONFIG) if one.subject == "n2"]
+    assert decision.because is (Because.MASS_SILENCE if silent else Because.RULE)
+
+
+@pytest.mark.parametrize("standing", [1, 3])
+def test_where_the_one_fails_that_sees_mass_hangs_many_gangs_that_stand_hold_everything_back(standing: int) -> None:
+    jobs = [b.job(job_id=7 + number, nodes=("n1", "n4")) for number in range(3)]
+    tables = {
+        one.key: replace(
+            b.step_table([[0.1] * 20] * 2, ["n1", "n4"], advanced_at=b.NOW - (700 if number < standing else 1)),
+            job=one.key,
+        )
+        for number, one in enumerate(jobs)
+    }
+    seen = b.snapshot(BROKEN_XID, jobs=jobs, tables=tables)
+    (decision,) = [one for one in decide(seen, found(seen, "hang"), CONFIG) if one.subject == "n2"]
+    assert decision.because is (Because.MASS_HANG if standing == 3 else Because.RULE)
