@@ -68,7 +68,7 @@ GUARDS = {
     "or the control plane; only operators' requests are carried out",
     Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one partition, switch, "
     "block or domain is reached: the gang stays where it is",
-    Because.DETECTOR_FAILED: "a detector failed, so it is not known whether something is wrong with the node: it is neither "
+    Because.DETECTOR_FAILED: "a detector failed, so it is not known what is wrong with the node: it is neither "
     "repaired nor validated, and does not return",
     Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
 }

@@ -51,7 +51,7 @@ def test_agents_that_fall_silent_together_are_one_incident_of_their_domain_until
     rehearsal.silent |= {"n5", "n6", "n7", "n8"}
     rehearsal.run(60)
     (incident,) = incidents.open_incidents().values()
-    assert (incident.subject, set(incident.nodes)) == (Subject.of_domain("rack r2"), rehearsal.silent)
+    assert (incident.subject, set(incident.nodes)) == (Subject.of_domain("rack r2", "silence.mass"), rehearsal.silent)
     rehearsal.silent.clear()
     rehearsal.run(5)
     assert incidents.open_incidents() == {}

@@ -301,13 +301,16 @@ class Loop:
 
     def _note_failed_detectors(self, findings: list[Finding]) -> None:
         """What `/healthz` and `/metrics` show of them; one that goes on failing is logged once."""
-        failed = {one.detail.detector: one for one in findings if isinstance(one.detail, DetectorDetail)}
-        for name, one in failed.items():
-            self.pulse.errors_total += 1
-            self.pulse.meters.detectors_failed.labels(name).inc()
-            if name not in self.pulse.failed_detectors:
-                log.error("detector_failed", error=one.summary, **one.evidence.shown())
-        self.pulse.failed_detectors = {name: one.summary for name, one in failed.items()}
+        failed: dict[str, str] = {}
+        for one in findings:
+            if isinstance(one.detail, DetectorDetail):
+                name = one.detail.detector
+                failed[name] = one.summary
+                self.pulse.errors_total += 1
+                self.pulse.meters.detectors_failed.labels(name).inc()
+                if name not in self.pulse.failed_detectors:
+                    log.error("detector_failed", detector=name, error=one.summary, raised_in=one.detail.raised_in)
+        self.pulse.failed_detectors = failed
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:
         """Returns whether there was anything new: incidents and recoveries are then others than in the snapshot."""

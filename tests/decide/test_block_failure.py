@@ -54,7 +54,7 @@ def nvlink_error(name: str) -> NodeView:
 
 
 def opened() -> dict[Subject, OpenIncident]:
-    subject = Subject.of_domain("nvlink_block b0")
+    subject = Subject.of_domain("nvlink_block b0", BLOCK_FABRIC)
     return {subject: OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "18 nodes …", b.NOW - 30, nodes=BLOCK)}
 
 

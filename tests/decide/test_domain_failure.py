@@ -61,7 +61,7 @@ def judged(snapshot: Snapshot) -> tuple[list[Finding], list[Decision]]:
 
 
 def opened(at: float, rack: str = "rack r0") -> dict[Subject, OpenIncident]:
-    subject = Subject.of_domain(rack)
+    subject = Subject.of_domain(rack, DOMAIN_SILENT)
     return {subject: OpenIncident(1, subject, DOMAIN_SILENT, "domain_fault", "16 nodes of rack r0 …", at, nodes=RACK)}
 
 

@@ -12,13 +12,14 @@ import pytest
 
 from tests import builders as b
 from understudy_agent.wire import LauncherPhase, LauncherState, Port
+from understudy_controlplane.decide.incidents import incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import (
@@ -36,7 +37,7 @@ from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 CONFIG = b.config(spares={"no_spare": "wait"})
 NAMES = [f"n{i}" for i in range(1, 13)]
 LEAF = tuple(NAMES[:4])
-SWITCH = Subject.of_domain("switch leaf0")
+SWITCH = Subject.of_domain("switch leaf0", PORT_DOWN)
 DOWN = Port("mlx5_0", 1, "InfiniBand", "DOWN", was_active=True, down_seconds=100.0)
 WAITS: dict[str, Any] = {
     "heard_since": b.NOW - 900,
@@ -221,3 +222,52 @@ def test_a_gang_that_only_its_launcher_can_restart_is_not_restarted_behind_it() 
     launched = {job.key: Gang(state, "n5", b.NOW - 1)}
     found = after_hang(fleet(job, "n9 n10", incidents=opened(WAIT + 5), gangs=launched))
     assert (found.plan, found.because) == (None, Because.NO_SPARE)
+
+
+def test_a_switch_is_known_to_have_failed_whatever_else_is_open_for_its_nodes() -> None:
+    """Another cause has an incident of its own."""
+    silent = Subject.of_domain("switch leaf0", DOMAIN_SILENT)
+    other = {silent: OpenIncident(9, silent, DOMAIN_SILENT, "domain_fault", "…", b.NOW - 90, nodes=LEAF)}
+    table = replace(b.step_table([[0.1] * 20] * 3, ["n1", "n2", "n5"], advanced_at=b.NOW - 990), **WAITS)
+    job = gang("n1 n2 n5")
+    seen = fleet(job, "n9 n10", tables={job.key: table}, incidents=other)
+    findings = detect(seen, CONFIG)
+    assert not [one for one in findings if one.signal in HANGS], "its incident is about to be opened"
+    (fault,) = [one for one in findings if one.signal is Signal.DOMAIN_FAULT]
+    assert fault.subject == SWITCH
+    assert [number for number, _ in incident_news(seen, findings, other | opened(0)).over] == [9]
+    (page,) = [
+        one for one in decide(replace(seen, incidents=other | opened(5)), findings, CONFIG) if one.action is Action.PAGE
+    ]
+    assert "power, cooling" in page.reason
+    assert "look at the switch" in page.reason
+
+
+@pytest.mark.parametrize(
+    ("advanced", "pause", "over"),
+    [(650, 2, False), (500, 2, False), (500, 600, True), (1, 2, True), (5000, 2, True)],
+    ids=["stopped with it", "a little later", "a pause as others before", "goes on", "stood before"],
+)
+def test_its_incident_is_open_until_the_gangs_that_it_stopped_go_on(advanced: float, pause: float, over: bool) -> None:
+    """The switch came back before a gang counts as hung: several would have stopped together for no known cause."""
+    job = gang("n1 n2 n5")
+    times = {"advanced_at": b.NOW - advanced, "longest_pause_seconds": pause}
+    table = replace(b.step_table([[0.1] * 20] * 3, ["n1", "n2", "n5"]), **WAITS | times)
+    one = replace(opened(600)[SWITCH], fault_at=b.NOW - 640)
+    back = fleet(job, "n9", down=(), tables={job.key: table}, incidents={SWITCH: one})
+    assert [number for number, _ in incident_news(back, [], back.incidents).over] == ([1] if over else [])
+
+
+def test_a_gang_that_stopped_when_the_ports_did_is_explained_however_late_that_was_found() -> None:
+    jobs = [b.job(job_id=7 + number, nodes=[f"n{number + 1}", f"n{number + 5}"]) for number in range(3)]
+    tables = {
+        one.key: replace(
+            b.step_table([[0.1] * 20] * 3, [*one.slurm.nodes, one.slurm.nodes[1]], advanced_at=b.NOW - 990),
+            job=one.key,
+            **WAITS,
+        )
+        for one in jobs
+    }
+    late = {SWITCH: replace(opened(700)[SWITCH], fault_at=b.NOW - 980)}
+    seen = replace(fleet(jobs[0], "n12", down=(), tables=tables, incidents=late), jobs={one.key: one for one in jobs})
+    assert [one.signal for one in detect(seen, CONFIG) if one.job is not None] == [Signal.GANG_HUNG] * 3

@@ -21,13 +21,14 @@ def finding(signal: Signal, node: str = "n2") -> Finding:
 
 
 def opened(number: int, subject: Subject) -> dict[Subject, OpenIncident]:
-    return {subject: OpenIncident(number, subject, "xid.79", "hardware_fault", "fell off the bus", b.NOW - 60)}
+    rule = subject.rule or "xid.79"
+    return {subject: OpenIncident(number, subject, rule, "hardware_fault", "fell off the bus", b.NOW - 60)}
 
 
 GANG = opened(3, Subject.of_gang(b.job().key))
 HUNG = Finding(Signal.GANG_HUNG_UNNAMED, "hang", "", b.NOW - 90, "no step has ended", job=b.job().key)
 FAILED = replace(HUNG, signal=Signal.LAUNCHER_FAILED)
-SWITCH = opened(5, Subject.of_domain("switch leaf1"))
+SWITCH = opened(5, Subject.of_domain("switch leaf1", "silence.mass"))
 BEHIND = Finding(
     Signal.DOMAIN_FAULT, "silence.mass", "", b.NOW, "all silent", domain="switch leaf1", nodes=("n1", "n2")
 )
@@ -118,7 +119,7 @@ class TestTheDomainOfNodesThatFailAlike:
         assert domain_of(b.snapshot(domains=self.DOMAINS), "silence.mass", nodes) == domain
 
     def test_stays_that_of_their_open_incident_as_they_become_more(self) -> None:
-        rack = Subject.of_domain("rack r1")
+        rack = Subject.of_domain("rack r1", "silence.mass")
         known = OpenIncident(5, rack, "silence.mass", "domain_fault", "", b.NOW, nodes=("n1", "n2"))
         snapshot = b.snapshot(domains=self.DOMAINS, incidents={rack: known})
         assert domain_of(snapshot, "silence.mass", {"n1", "n2", "n3", "n5"}) == "rack r1"

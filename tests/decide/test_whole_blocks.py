@@ -135,7 +135,7 @@ def test_groups_that_are_not_whole_now_need_nothing() -> None:
 
 def test_a_gang_that_leaves_a_block_without_fabric_leaves_all_of_it() -> None:
     """The driver reported nothing on n1 yet: it is no suspect, and jobs that are there go on."""
-    subject = Subject.of_domain("nvlink_block b1")
+    subject = Subject.of_domain("nvlink_block b1", BLOCK_FABRIC)
     incident = OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "4 nodes …", b.NOW - 30)
     seen = fleet(blocks(3, 4), gang("n1 n2 n5"), "n6 n9 n3", "n2", incidents={subject: incident})
     plan, reason = moved(seen)
@@ -219,7 +219,7 @@ def test_nodes_that_are_given_up_count_against_no_budget_of_failures() -> None:
 
 def test_a_gang_that_hangs_in_a_block_without_fabric_starts_again_in_another_one() -> None:
     """On the nodes of that block it would hang again. With too few spares it is restarted where it is."""
-    subject = Subject.of_domain("nvlink_block b1")
+    subject = Subject.of_domain("nvlink_block b1", BLOCK_FABRIC)
     incident = OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "4 nodes …", b.NOW - 30)
     job = gang("n1 n2 n5")
     hang = Finding(Signal.GANG_HUNG, "hang.gang", "n1", b.NOW - 60, "the gang hangs", job=job.key)
@@ -231,7 +231,7 @@ def test_a_gang_that_hangs_in_a_block_without_fabric_starts_again_in_another_one
 
 def test_a_launchers_gang_that_hangs_in_a_block_without_fabric_leaves_it_where_another_one_has_room() -> None:
     """n4 is a spare of its allocation, in the same block. Else its launcher restarts it there."""
-    subject = Subject.of_domain("nvlink_block b1")
+    subject = Subject.of_domain("nvlink_block b1", BLOCK_FABRIC)
     incident = OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "4 nodes …", b.NOW - 30)
     job = gang("n1 n2 n3 n4")
     state = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3, ranks_per_node=8)

@@ -172,7 +172,7 @@ class TestSilence:
         assert {signal for node, signal in signals(b.snapshot(*silent)) if node} == {Signal.SILENT}
         (mass,) = (one for one in found(b.snapshot(*silent)) if not one.node)
         assert (mass.signal, mass.rule, mass.nodes) == (Signal.DOMAIN_FAULT, "silence.mass", ("n1", "n2", "n3", "n4"))
-        assert mass.subject == Subject.of_domain("fleet")
+        assert mass.subject == Subject.of_domain("fleet", "silence.mass")
 
     def test_a_new_control_plane_waits_before_it_calls_a_node_silent(self) -> None:
         snapshot = b.snapshot(b.node("n3", heard_at=None), started_at=b.NOW - 1)

@@ -86,7 +86,7 @@ def test_a_return_that_has_not_begun_waits() -> None:
 
 
 def test_no_incident_is_over_and_no_fabric_is_back() -> None:
-    block = Subject.of_domain("block b1")
+    block = Subject.of_domain("block b1", BLOCK_FABRIC)
     node = Subject.of_node("n2")
     incidents = {
         node: OpenIncident(1, node, "xid.79", "hardware_fault", "…", b.NOW - 500),

@@ -68,7 +68,7 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
 
 
 def test_a_rank_behind_a_switch_that_has_failed_is_not_to_blame() -> None:
-    switch = Subject.of_domain("switch leaf0")
+    switch = Subject.of_domain("switch leaf0", PORT_DOWN)
     incident = OpenIncident(1, switch, PORT_DOWN, "domain_fault", "2 nodes …", b.NOW - 90, nodes=("n3", "n4"))
     port = Port("mlx5_0", 1, "InfiniBand", "DOWN", was_active=True, down_seconds=100.0)
     node = b.node("n3", ports=(port,))

@@ -288,7 +288,7 @@ class TestPorts:
         nodes = [b.node(f"n{i}", ports=(down(300.0 + i),)) for i in range(1, 5)]
         switch = {"switch leaf1": ("n1", "n2", "n3", "n4", "n5")}
         (fault,) = (one for one in found(b.snapshot(*nodes, domains=switch)) if not one.node)
-        assert fault.subject == Subject.of_domain("switch leaf1")
+        assert fault.subject == Subject.of_domain("switch leaf1", "infiniband.port_down")
         assert set(fault.nodes) == {"n1", "n2", "n3", "n4"}
         assert fault.at == pytest.approx(b.NOW - 304, abs=1)
 

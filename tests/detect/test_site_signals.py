@@ -61,7 +61,7 @@ def test_a_signal_alone_changes_nothing_where_it_only_explains() -> None:
 
 
 def test_it_stands_in_the_evidence_of_incidents_of_nodes_and_domains_there() -> None:
-    of_node, of_rack = Subject.of_node("n2"), Subject.of_domain("rack r1")
+    of_node, of_rack = Subject.of_node("n2"), Subject.of_domain("rack r1", "silence.domain")
     incidents = {
         of_node: OpenIncident(1, of_node, "xid.79", "hardware_fault", "…", b.NOW - 60),
         of_rack: OpenIncident(2, of_rack, "silence.domain", "domain_fault", "…", b.NOW - 60),
@@ -93,7 +93,7 @@ def test_the_planned_reboot_of_a_switch_is_announced_to_its_gangs_and_explains_t
     switch = Domain(DomainKind.SWITCH, "leaf1", ("n1", "n2", "n3", "n4"))
     topology, kind = merged([*RACKS.domains, switch]), SignalKind.PLANNED_OUTAGE
     signal = leak("switch leaf1", kind=kind, source="fabric manager", summary="new firmware at 14:00")
-    of_switch = Subject.of_domain("switch leaf1")
+    of_switch = Subject.of_domain("switch leaf1", "silence.domain")
     incidents = {of_switch: OpenIncident(2, of_switch, "silence.domain", "domain_fault", "…", b.NOW - 60)}
     snapshot = seen(signal, topology=topology, domains=topology.failing_together)
     (page,) = decided(snapshot, b.config())

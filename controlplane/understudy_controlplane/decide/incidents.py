@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
+from understudy_controlplane.detect.hang import still_stopped_by
 from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors
-from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, OpenIncident
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -93,9 +94,12 @@ def _is_settled(snapshot: Snapshot) -> bool:
 
 def _of_domain(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) -> str:
     """Over when its cause is no longer found. Where nodes were taken out of service for it, it stays until they are
-    back, and for an hour: they count as one until then.
+    back, and for an hour: they count as one until then. That of a switch stays while gangs stand still that stopped
+    with it: they would be gangs that stopped together for no known cause.
     """
     if not _is_settled(snapshot) or incident.subject in accused:
+        return ""
+    if incident.rule == PORT_DOWN and still_stopped_by(snapshot, incident):
         return ""
     nodes = snapshot.domains.get(incident.subject.name, ()) if incident.rule in FAILED_AS_ONE else ()
     taken = any(max(snapshot.quarantined_at.get(name, ()), default=0.0) >= incident.opened_at for name in nodes)

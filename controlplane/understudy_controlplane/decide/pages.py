@@ -152,22 +152,23 @@ def domains_down(current: Round) -> Iterator[Finding]:
         PORT_DOWN: "look at the switch there and at what manages it. No spare is taken from there meanwhile; gangs "
         f"that hang leave for spares where the ports are not back {seconds:g} s after that was found",
     }
-    due = {
-        subject.name: incident
+    due = [
+        incident
         for subject, incident in snapshot.incidents.items()
         if subject.kind is SubjectKind.DOMAIN
         and incident.rule in advice
         and not _is_paged(snapshot, subject.name, incident.opened_at)
-    }
+    ]
     if due:
         words = "; ".join(
             f"{'; '.join(found)}: {advice[rule]}"
             for rule in sorted(advice)
-            if (found := [one.summary for one in due.values() if one.rule == rule])
+            if (found := [one.summary for one in due if one.rule == rule])
         )
-        nodes: list[Json] = [name for one in due.values() for name in one.nodes]
+        nodes: list[Json] = [name for one in due for name in one.nodes]
+        about = tuple(dict.fromkeys(one.subject.name for one in due))
         yield Finding(
-            Signal.DOMAIN_DOWN, DOMAIN_SILENT, "", snapshot.now, words, Evidence({"nodes": nodes}), nodes=(*due,)
+            Signal.DOMAIN_DOWN, DOMAIN_SILENT, "", snapshot.now, words, Evidence({"nodes": nodes}), nodes=about
         )
 
 
@@ -184,9 +185,7 @@ def detectors_down(current: Round, findings: Sequence[Finding]) -> Iterator[Find
     }
     if due:
         words = "; ".join(one.summary for one in due.values())
-        raised: list[Json] = [one.evidence.shown() for one in due.values()]
-        evidence = Evidence({"detectors": raised})
-        yield Finding(Signal.DETECTORS_DOWN, "detection.down", "", snapshot.now, words, evidence, nodes=(*due,))
+        yield Finding(Signal.DETECTORS_DOWN, "detection.down", "", snapshot.now, words, nodes=(*due,))
 
 
 def warnings_of_site(current: Round) -> Iterator[Finding]:

@@ -137,7 +137,7 @@ TABLE: tuple[Row, ...] = (
     Row(97, (), (Signal.SITE_WARNING,), None, Action.PAGE,
         "what it announces may stop the gangs there: a person decides whether they move before"),
     Row(98, (), (Signal.DETECTORS_DOWN,), None, Action.PAGE,
-        "what they would find is not found, and no node returns to service meanwhile: report it with the evidence"),
+        "no node returns to service while it is not known what they would find: report it with the lines of the log"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,
         "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG),

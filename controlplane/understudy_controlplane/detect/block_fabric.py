@@ -46,9 +46,9 @@ def _of_the_fabric(finding: Finding) -> bool:
 def _has_failed(snapshot: Snapshot, block: Domain, since: dict[str, float]) -> bool:
     """Nodes that gangs have left for it meanwhile still count: few others may be in service then."""
     witnesses = {name for name in block.nodes if name in snapshot.nodes and bears_witness(snapshot.nodes[name])}
-    incident = snapshot.incidents.get(Subject.of_domain(block.label))
-    goes_on = incident is not None and incident.rule == BLOCK_FABRIC  # as while its nodes are rebooted one by one
-    began = incident.opened_at if incident is not None and goes_on else snapshot.now
+    incident = snapshot.incidents.get(Subject.of_domain(block.label, BLOCK_FABRIC))
+    goes_on = incident is not None  # as while its nodes are rebooted one by one
+    began = incident.opened_at if incident is not None else snapshot.now
     taken = {name for name in block.nodes if name not in witnesses and _taken_out(snapshot, name, began)}
     showing = len(witnesses & since.keys())
     if not showing:

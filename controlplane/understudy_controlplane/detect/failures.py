@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from traceback import extract_tb
 
-from understudy_controlplane.fleet.evidence import Evidence, Json
+from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
 
 FRAMES_SHOWN_MAX = 8
@@ -38,17 +38,16 @@ class Failures:
             return [*otherwise]
 
     def _finding(self, detector: str, error: Exception, mass: bool) -> Finding:
-        frames: list[Json] = [
-            f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in extract_tb(error.__traceback__)
-        ]
+        trace = extract_tb(error.__traceback__)[-FRAMES_SHOWN_MAX:]
+        frames = tuple(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in trace)
         return Finding(
             Signal.DETECTOR_FAILED,
             f"detection.{detector}",
             "",
             self._now,
             f"detector {detector} failed: {type(error).__name__}: {error}",
-            Evidence({"detector": detector, "raised_in": frames[-FRAMES_SHOWN_MAX:]}),
-            detail=DetectorDetail(detector=detector, mass=mass),
+            Evidence({"detector": detector, "raised_in": [*frames]}),
+            detail=DetectorDetail(detector=detector, mass=mass, raised_in=frames),
         )
 
 

@@ -26,7 +26,7 @@ from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal
-from understudy_controlplane.fleet.incident import PORT_DOWN
+from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -79,14 +79,28 @@ def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
     """It stopped when ports of its nodes went down with those of their switch: why is known, and has a plan of its own,
     however many gangs they are. One that stopped at another time has another cause.
     """
-    job, since = snapshot.jobs[table.job], _still_since(table, snapshot)
     return any(
-        one.rule == PORT_DOWN
-        and one.subject.kind is SubjectKind.DOMAIN
-        and abs(since - one.opened_at) <= TOGETHER_SECONDS
-        and not {*one.nodes}.isdisjoint(job.slurm.nodes)
+        one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN and _stopped_with(snapshot, table, one)
         for one in snapshot.incidents.values()
     )
+
+
+def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) -> bool:
+    """Whether it stopped at about the time of the fault of its nodes, as far as this process can know."""
+    if {*incident.nodes}.isdisjoint(snapshot.jobs[table.job].slurm.nodes):
+        return False
+    since, first = _still_since(table, snapshot), incident.fault_at or incident.opened_at
+    return since - first >= -TOGETHER_SECONDS and since - incident.opened_at <= TOGETHER_SECONDS
+
+
+def still_stopped_by(snapshot: Snapshot, incident: OpenIncident) -> bool:
+    """Whether a gang that stopped with the fault has finished no step since, or pauses for longer than it ever did."""
+    for table in snapshot.tables.values():
+        if _runs(table, snapshot) and _stopped_with(snapshot, table, incident):
+            since = _still_since(table, snapshot)
+            if since <= incident.opened_at or snapshot.now - since > table.longest_pause_seconds:
+                return True
+    return False
 
 
 def _not_for_a_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]:

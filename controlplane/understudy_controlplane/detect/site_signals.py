@@ -58,7 +58,14 @@ def _explanations(snapshot: Snapshot) -> Iterator[Finding]:
             for one in snapshot.signals:
                 if subject.name in one.targets:
                     yield Finding(
-                        Signal.SITE_SIGNAL, _rule(one), "", one.at, one.words, _evidence(one), domain=subject.name
+                        Signal.SITE_SIGNAL,
+                        _rule(one),
+                        "",
+                        one.at,
+                        one.words,
+                        _evidence(one),
+                        domain=subject.name,
+                        explains=subject.rule,
                     )
 
 

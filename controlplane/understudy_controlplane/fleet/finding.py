@@ -151,6 +151,7 @@ class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 class DetectorDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="detector"):
     detector: str  # that failed
     mass: bool  # it may have found so much that nothing at all is to be done
+    raised_in: tuple[str, ...]  # files, lines and functions, the innermost last
 
 
 class LaunchDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="launch"):
@@ -199,6 +200,7 @@ class Finding:
     evidence: Evidence = NO_EVIDENCE
     job: JobKey | None = None
     domain: str = ""  # of failure, where it is about one
+    explains: str = ""  # rule of an incident of its domain, where it is evidence about that
     nodes: tuple[str, ...] = ()  # concerned, where it is about a gang or a domain
     dead: bool = False  # the node does not answer: it has to be set down in Slurm
     suspicion: SuspicionCause | None = None  # of the signal CLEAN: the suspicion that ends
@@ -209,7 +211,7 @@ class Finding:
     def subject(self) -> Subject:
         """Of the incident that it belongs to."""
         if self.domain:
-            return Subject.of_domain(self.domain)
+            return Subject.of_domain(self.domain, self.explains or self.rule)
         if self.signal in OF_A_GANG and self.job is not None:
             return Subject.of_gang(self.job)
         return Subject.of_node(self.node)

@@ -37,3 +37,4 @@ class OpenIncident:
     asked: tuple[Repair, ...] = ()  # repairs that later findings ask for, those alone that accuse the node
     accused_by: tuple[str, ...] = ()  # rules of the findings that accuse the node, the first one's included
     nodes: tuple[str, ...] = ()  # concerned, when it was opened
+    fault_at: float | None = None  # when what opened it began; None: not known

@@ -17,6 +17,7 @@ class SubjectKind(StrEnum):
 class Subject(NamedTuple):
     kind: SubjectKind
     name: str
+    rule: str = ""  # of a domain: several causes may be at work there, and each has an incident of its own
 
     @staticmethod
     def of_node(name: str) -> Subject:
@@ -27,5 +28,11 @@ class Subject(NamedTuple):
         return Subject(SubjectKind.GANG, str(job))
 
     @staticmethod
-    def of_domain(name: str) -> Subject:
-        return Subject(SubjectKind.DOMAIN, name)
+    def of_domain(name: str, rule: str) -> Subject:
+        return Subject(SubjectKind.DOMAIN, name, rule)
+
+    @staticmethod
+    def stored(kind: str, name: str, rule: str) -> Subject:
+        """Of an incident."""
+        of_domain = SubjectKind(kind) is SubjectKind.DOMAIN
+        return Subject.of_domain(name, rule) if of_domain else Subject(SubjectKind(kind), name)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, Row, bindparam, insert, select, updat
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Detail, Finding, HardwareDetail
 from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.subject import Subject, SubjectKind
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.xid_policy import Repair
@@ -84,11 +84,12 @@ def _detail(stored: Any) -> Detail | None:
 def _incident(row: Row[Any], asked: tuple[Repair, ...], accused_by: tuple[str, ...]) -> OpenIncident:
     return OpenIncident(
         id=row.id,
-        subject=Subject(SubjectKind(row.subject_kind), row.subject),
+        subject=Subject.stored(row.subject_kind, row.subject, row.rule),
         rule=row.rule,
         signal=row.signal,
         summary=row.summary,
         opened_at=row.opened_at,
+        fault_at=row.fault_at,
         detail=_detail(row.detail),
         asked=asked,
         accused_by=(row.rule, *accused_by),
@@ -97,7 +98,7 @@ def _incident(row: Row[Any], asked: tuple[Repair, ...], accused_by: tuple[str, .
 
 
 _OPEN_SUBJECTS = (
-    select(tables.incident.c.subject_kind, tables.incident.c.subject, tables.incident.c.id)
+    select(tables.incident.c.subject_kind, tables.incident.c.subject, tables.incident.c.rule, tables.incident.c.id)
     .where(tables.incident.c.closed_at.is_(None))
     .order_by(tables.incident.c.id.desc())
 )
@@ -106,7 +107,7 @@ _OPEN_SUBJECTS = (
 def open_by_subject(connection: Connection) -> dict[Subject, int]:
     """All of them: a round may be about more subjects than a query takes parameters. The oldest of several."""
     rows = connection.execute(_OPEN_SUBJECTS)
-    return {Subject(SubjectKind(kind), name): number for kind, name, number in rows}
+    return {Subject.stored(kind, name, rule): number for kind, name, rule, number in rows}
 
 
 def open_incident(
