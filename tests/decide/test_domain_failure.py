@@ -112,6 +112,27 @@ def test_nodes_of_a_rack_that_is_back_and_report_faults_of_their_own_count_by_th
     assert 1 <= sum(one.to_state is NodeState.QUARANTINED for one in decisions) <= 3
 
 
+def test_they_count_by_themselves_in_the_rounds_that_follow_too() -> None:
+    """Otherwise each round would find room again for as many as the one before."""
+    config = b.config(guards={"quarantined_nodes_max": 3})
+    incidents = opened(b.NOW - 100)
+    faulty = {name: replace(well(name), events=(b.xid_event(name, 79),)) for name in RACK}
+    seen = fleet(0, silent=(), incidents=incidents)
+    seen = replace(seen, nodes={**seen.nodes, **faulty})
+    out: list[str] = []
+    for _ in range(3):
+        decisions = decide(seen, detect(seen, config), config)
+        out += [one.subject for one in decisions if one.to_state is NodeState.QUARANTINED]
+        drained = {name: b.node(name, record=b.record(name, NodeState.QUARANTINED, since=b.NOW)) for name in out}
+        own = {
+            subject: OpenIncident(number, subject, "xid.79", "hardware_fault", "fell off the bus", b.NOW)
+            for number, subject in enumerate(map(Subject.of_node, out), 10)
+        }
+        times = dict.fromkeys(out, (b.NOW,))
+        seen = replace(seen, nodes=seen.nodes | drained, incidents=incidents | own, quarantined_at=times)
+    assert 1 <= len(out) <= 3
+
+
 def test_as_many_nodes_without_a_common_domain_open_the_breaker_as_before() -> None:
     scattered = tuple(f"n{i}" for i in range(5, 113, 9))
     seen = fleet(90, silent=scattered)

@@ -34,14 +34,9 @@ from understudy_controlplane.fleet.finding import (
     SilenceDetail,
     failed_detectors,
 )
-from understudy_controlplane.fleet.incident import FABRIC_SIGNS, NVLINK_XIDS
+from understudy_controlplane.fleet.incident import is_of_the_node
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-OF_THE_NODE = frozenset(
-    {Signal.HARDWARE_FAULT, Signal.STRAGGLER_CONFIRMED, Signal.DRAIN_AT_JOB_END, Signal.WORN, Signal.FAULT_REPORTED}
-)
-"""What no failure of its domain explains, but for errors of NVLinks."""
 
 
 def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> list[Decision]:
@@ -59,8 +54,7 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     ]
     condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
-    of_nodes = (one for one in condemned if one.signal in OF_THE_NODE)
-    others = frozenset(one.node for one in of_nodes if one.rule not in FABRIC_SIGNS | NVLINK_XIDS)
+    others = frozenset(one.node for one in condemned if is_of_the_node(one.signal, one.rule))
     if others:
         snapshot = replace(snapshot, condemned_for_others=others)
     if condemned:  # their gangs may need every spare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from understudy_controlplane.fleet.finding import Detail
+from understudy_controlplane.fleet.finding import Detail, Signal
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.xid_policy import Repair
 
@@ -20,6 +20,16 @@ PORT_DOWN = "infiniband.port_down"
 FABRIC_SIGNS = frozenset({"nvlink.down", "fabric.unhealthy", "fabric.not_registered"})
 NVLINK_XIDS = frozenset(f"xid.{code}" for code in range(144, 151))
 """Rules of findings about a node's NVLinks, and of their fatal errors as the driver reports them."""
+
+OF_THE_NODE = frozenset(
+    {Signal.HARDWARE_FAULT, Signal.STRAGGLER_CONFIRMED, Signal.DRAIN_AT_JOB_END, Signal.WORN, Signal.FAULT_REPORTED}
+)
+
+
+def is_of_the_node(signal: str, rule: str) -> bool:
+    """What no failure of its domain explains."""
+    return signal in OF_THE_NODE and rule not in FABRIC_SIGNS | NVLINK_XIDS
+
 
 FAILED_AS_ONE = frozenset({DOMAIN_SILENT, BLOCK_FABRIC})
 """Rules of incidents of domains whose nodes count as one failure."""

@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.incident import (
     NVLINK_XIDS,
     PORT_DOWN,
     OpenIncident,
+    is_of_the_node,
 )
 from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
@@ -269,20 +270,23 @@ class Snapshot:
     @cached_property
     def failed_domain_of(self) -> dict[str, str]:
         """Node → the domain that failed as a whole, and counts as one failure. Nodes that are condemned for another
-        fault in this round count by themselves, and those of a block without fabric that were before.
+        fault in this round count by themselves, and those that were before.
         """
         return {
             name: subject.name
             for subject, incident in self.incidents.items()
             if incident.rule in FAILED_AS_ONE
             for name in self.domains.get(subject.name, ())
-            if name not in self.condemned_for_others
-            and (incident.rule != BLOCK_FABRIC or self._lost_only_nvlinks(name))
+            if name not in self.condemned_for_others and not self._failed_by_itself(name, incident)
         }
 
-    def _lost_only_nvlinks(self, node: str) -> bool:
+    def _failed_by_itself(self, node: str, domains: OpenIncident) -> bool:
         own = self.incident_of(node)
-        return own is None or own.rule in FABRIC_SIGNS | NVLINK_XIDS
+        if own is None:
+            return False
+        if domains.rule == BLOCK_FABRIC:
+            return own.rule not in FABRIC_SIGNS | NVLINK_XIDS
+        return is_of_the_node(own.signal, own.rule)
 
     @cached_property
     def without_fabric(self) -> frozenset[str]:
