@@ -129,7 +129,7 @@ def test_they_count_by_themselves_in_the_rounds_that_follow_too() -> None:
             for number, subject in enumerate(map(Subject.of_node, out), 10)
         }
         times = dict.fromkeys(out, (b.NOW,))
-        seen = replace(seen, nodes=seen.nodes | drained, incidents=incidents | own, quarantined_at=times)
+        seen = replace(seen, nodes={**seen.nodes, **drained}, incidents=incidents | own, quarantined_at=times)
     assert 1 <= len(out) <= 3
 
 

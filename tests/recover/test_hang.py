@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import understudy_controlplane.loop
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves
 from understudy_controlplane.config import Config
-from understudy_controlplane.detect import detect as detect_all
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
@@ -29,9 +27,8 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
 
 
 @pytest.fixture
-def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
+def hang(rehearsal: Rehearsal) -> Hang:
     """The gang hangs from now on until its next attempt or launch; the node named, or None."""
-    real = detect_all
     hanging: list[tuple[str | None, object]] = []
 
     def attempt(snapshot: Snapshot) -> object:
@@ -39,30 +36,21 @@ def hang(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Hang:
         gang = snapshot.gangs.get(job.key)
         return job.slurm.restart_count, gang.attempt.launch if gang else 0
 
-    def detect(snapshot: Snapshot, config: Config) -> list[Finding]:
-        found = real(snapshot, config)
+    def hangs(snapshot: Snapshot, _config: Config) -> Iterator[Finding]:
         for name, since in hanging:
             job = next(one for one in snapshot.jobs.values() if one.key.job_id == rehearsal.gang)
             if job.running and attempt(snapshot) == since:
                 words = "no step has ended for 600 s"
-                found.append(
-                    Finding(
-                        Signal.GANG_HUNG if name else Signal.GANG_HUNG_UNNAMED,
-                        "hang",
-                        name or "",
-                        snapshot.now - 600,
-                        words,
-                        job=job.key,
-                    )
-                )
-        return found
+                signal = Signal.GANG_HUNG if name else Signal.GANG_HUNG_UNNAMED
+                yield Finding(signal, "hang", name or "", snapshot.now - 600, words, job=job.key)
 
     def begin(name: str | None) -> None:
         snapshot = rehearsal.control_plane.loop.pulse.snapshot
         assert snapshot is not None
         hanging[:] = [(name, attempt(snapshot))]
 
-    monkeypatch.setattr(understudy_controlplane.loop, "detect", detect)
+    loop = rehearsal.control_plane.loop
+    loop.detectors = {**loop.detectors, "hangs": hangs}
     return begin
 
 
