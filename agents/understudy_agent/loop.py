@@ -293,8 +293,7 @@ class Agent:
         self._verdict.note(acknowledgement.unfit)
         if acknowledgement.kernel_log is not None:
             self._kernel_log.follow_policy(acknowledgement.kernel_log)
-        if acknowledgement.read_back is not None:
-            self._readbacks.take(acknowledgement.read_back)
+        self._readbacks.take(acknowledgement.read_back)
         self._jobs_over = tuple(acknowledgement.jobs_over)
         self._ranks.pass_on(acknowledgement.save_orders)
         self._ranks.pass_on_tests(acknowledgement.compute_tests)

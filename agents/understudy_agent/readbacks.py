@@ -28,6 +28,7 @@ PROGRAM = (
 SECONDS_MIN, SECONDS_MAX = 600.0, 6 * 3600.0
 TIMES_LONGER = 3.0
 """Than the rate allows: then the file system hangs."""
+ENDS_SECONDS = 1.0
 RESULT_BYTES_MAX = 65_536
 
 
@@ -37,13 +38,18 @@ class Readbacks:
     def __init__(self) -> None:
         self.reading: asyncio.Task[None] | None = None
         self._number = 0
+        self._of_program = False
         self.result: ReadBackResult | None = None
 
-    def take(self, asked: ReadBack) -> None:
-        """The same task again is no news; another one waits until this one has ended."""
-        if asked.number == self._number or (self.reading is not None and not self.reading.done()):
+    def take(self, asked: ReadBack | None) -> None:
+        """The task of the newest answer. The same again is no news; another one waits until this one has ended. A
+        program is read no further where it is asked for no longer, as where the node is about to run a gang.
+        """
+        if self._of_program and (asked is None or asked.number != self._number) and self.reading is not None:
+            self.reading.cancel()
+        if asked is None or asked.number == self._number or (self.reading is not None and not self.reading.done()):
             return
-        self._number, self.result = asked.number, None
+        self._number, self.result, self._of_program = asked.number, None, bool(asked.program)
         self.reading = asyncio.get_running_loop().create_task(self._read(asked))
 
     async def stop(self) -> None:
@@ -83,13 +89,20 @@ async def _result(asked: ReadBack) -> tuple[ReadBackOutcome, str]:
         cwd="/",
         start_new_session=True,
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
         async with asyncio.timeout(seconds_max):
-            output, _ = await process.communicate(msgspec.json.encode(asked))
+            process.stdin.write(msgspec.json.encode(asked) + b"\n")
+            output = await process.stdout.read()
+            await process.wait()
     finally:
+        process.stdin.close()  # which ends it, also in a unit of its own
         if process.returncode is None:
             with contextlib.suppress(PermissionError):  # it ends by itself
                 process.kill()
+            with contextlib.suppress(TimeoutError):  # it hangs in the kernel
+                await asyncio.wait_for(process.wait(), ENDS_SECONDS)
     found = msgspec.json.decode(output[:RESULT_BYTES_MAX], type=dict[str, str])
     return ReadBackOutcome(found["outcome"]), found["why"]
 
@@ -104,8 +117,16 @@ def memory_is_limited(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/
 
 
 def in_own_unit(seconds_max: float) -> list[str]:
-    """Before a command: systemd runs it outside the limits of the agent's service."""
-    settings = ("Nice=19", "IOSchedulingClass=idle", f"RuntimeMaxSec={seconds_max:.0f}", "NoNewPrivileges=yes")
+    """Before a command: systemd runs it outside the limits of the agent's service, with no more of root than it needs
+    to take its owner's rights. Settings of systemd 239, and none that gives it file systems of its own: programs lie on
+    those that are mounted when they are asked for.
+    """
+    settings = (
+        *("Nice=19", "IOSchedulingClass=idle", f"RuntimeMaxSec={seconds_max:.0f}"),
+        *("CapabilityBoundingSet=CAP_SETUID CAP_SETGID", "AmbientCapabilities=", "NoNewPrivileges=yes"),
+        *("RestrictAddressFamilies=AF_UNIX", "RestrictNamespaces=yes", "RestrictRealtime=yes", "LockPersonality=yes"),
+        *("SystemCallArchitectures=native", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM"),
+    )
     return [
         *("systemd-run", "--quiet", "--pipe", "--wait", "--collect", "--working-directory=/"),
         *(f"--property={one}" for one in settings),

@@ -25,6 +25,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
@@ -564,3 +565,81 @@ def test_a_service_with_a_limit_of_memory_keeps_no_more_in_the_page_cache(
     assert memory_is_limited(tmp_path, tmp_path) is limited
     assert "--property=RuntimeMaxSec=600" in in_own_unit(600.0)
     assert "$" not in PROGRAM, "systemd replaces variables in a command"
+
+
+@pytest.mark.integration
+def test_what_reads_ends_when_its_agent_wants_it_no_longer(tmp_path: Path) -> None:
+    """An agent without CAP_KILL closes the pipe; systemd, in whose unit it may run, would let it go on."""
+    path = tmp_path / "library.so"
+    path.write_bytes(bytes(1 << 20))
+    task = ReadBack(1, os.geteuid(), "", [], True, 10.0, program=pack([str(path)], []), bytes_max=1 << 30)
+    command = [sys.executable, "-I", "-c", PROGRAM, "100"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(task) + b"\n")
+        process.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.stdin.close()
+        assert process.wait(30) == 1
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_a_program_is_read_no_further_when_the_answer_to_a_report_has_no_such_task(public: Path) -> None:
+    library = public / "a.so"
+    library.write_bytes(bytes(1 << 20))
+    files = [FileToRead("a.so", 1 << 20, "", time.time())]
+    program = ReadBack(1, OWNER, "", [], True, 10.0, program=pack([str(library)], []), bytes_max=1 << 30)
+    checkpoint = ReadBack(2, OWNER, str(public), files, True, 10.0)
+
+    async def goes_on(*tasks: ReadBack | None) -> bool:
+        """Whether the first of these tasks is still at work after the answers with the others."""
+        readbacks = Readbacks()
+        for one in tasks:
+            readbacks.take(one)
+            await asyncio.sleep(0.2)
+        assert readbacks.reading is not None
+        done = readbacks.reading.done()
+        await readbacks.stop()
+        return not done
+
+    assert asyncio.run(goes_on(program, program))
+    assert not asyncio.run(goes_on(program, None))
+    assert not asyncio.run(goes_on(program, checkpoint))
+    assert asyncio.run(goes_on(checkpoint, None, program)), "a checkpoint is read to its end"
+
+
+def settings_of_unit() -> list[str]:
+    return [one.removeprefix("--property=") for one in in_own_unit(600.0) if one.startswith("--property=")]
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_two_capabilities_are_enough_to_read_with_the_rights_of_the_owner(public: Path) -> None:
+    """As the unit has them."""
+    assert "CapabilityBoundingSet=CAP_SETUID CAP_SETGID" in settings_of_unit()
+    assert {"AmbientCapabilities=", "NoNewPrivileges=yes", "RestrictNamespaces=yes"} <= set(settings_of_unit())
+    library, secret = public / "a.so", public / "secret"
+    for path in (library, secret):
+        path.write_bytes(bytes(100))
+    secret.chmod(0o600)
+    task = ReadBack(1, OWNER, "", [], True, RATE, program=pack([str(library), str(secret)], []), bytes_max=1 << 30)
+    confined = ["setpriv", "--bounding-set=-all,+setuid,+setgid", "--inh-caps=-all", "--no-new-privs"]
+    command = [*confined, sys.executable, "-I", "-c", PROGRAM, "100", str(OWNER), str(OWNER)]
+    done = subprocess.run(command, input=msgspec.json.encode(task), capture_output=True, check=True)
+    assert json.loads(done.stdout)["why"].startswith("1 of 2 files")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_knows_the_settings_of_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "reading.service"
+
+    def complaints(*settings: str) -> list[str]:
+        unit.write_text("\n".join(["[Service]", "ExecStart=/bin/true", *settings, ""]))
+        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+        return [line for line in done.stderr.splitlines() if "reading.service" in line]
+
+    assert complaints(*settings_of_unit()) == []
+    assert complaints("CapabilitiesBoundingSet=CAP_SETUID")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from tests import builders as b
 from tests.recover.test_verifier import StoodClock
 from understudy_agent.wire import ProgramFiles, ReadBackOutcome, ReadBackResult
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.recover.agent_work import AgentTasks
@@ -98,10 +99,11 @@ def test_nothing_is_read_where_it_is_switched_off_or_the_control_plane_is_paused
     off = Pool(program_gigabytes=0)
     off.report("n1", files())
     assert off.read("n3") == ""
-    paused = Pool()
-    paused.snapshot = replace(paused.snapshot, paused="by root")
-    paused.report("n1", files())
-    assert paused.read("n3") == ""
+    for changes in ({"paused": "by root"}, {"mode": Mode.OBSERVE}):
+        idle = Pool()
+        idle.snapshot = replace(idle.snapshot, **changes)
+        idle.report("n1", files())
+        assert idle.read("n3") == ""
 
 
 def test_a_spare_whose_agent_does_not_take_it_is_left_alone_for_a_while() -> None:
@@ -119,3 +121,18 @@ def test_when_the_gang_has_ended_nothing_of_it_is_offered() -> None:
     pool.snapshot = replace(pool.snapshot, jobs={})
     pool.warmer.look()
     assert pool.read("n3") == ""
+
+
+def test_a_spare_that_is_about_to_run_a_gang_reads_no_further() -> None:
+    """Its agent ends when its next answer has no such task."""
+    pool = Pool()
+    pool.report("n1", files())
+    assert pool.tasks.task("n3") is not None
+    plan = FillPoolPlan(spares=("n3",), steps=())
+    one = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, ())
+    pool.snapshot = replace(pool.snapshot, recoveries=(one,))
+    assert pool.tasks.task("n3") is None, "at once, not when the fleet is looked at next"
+    pool.snapshot = replace(pool.snapshot, recoveries=(), jobs={})
+    assert pool.tasks.task("n3") is not None
+    pool.warmer.look()
+    assert pool.tasks.task("n3") is None, "the gang has ended"

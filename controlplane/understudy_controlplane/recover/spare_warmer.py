@@ -15,7 +15,7 @@ import structlog
 
 from understudy_agent.wire import ProgramFiles, ReadBack, ReadBackOutcome, ReadBackResult
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.config import Config
+from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.spares import free_spares, suits
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -82,10 +82,15 @@ class SpareWarmer:
 
     def task(self, node: str) -> ReadBack | None:
         offer = self._offers.get(node)
-        if offer is None:
+        if offer is None or self._is_claimed(node):
             return None
         offer.taken = True
         return offer.task
+
+    def _is_claimed(self, node: str) -> bool:
+        """A recovery is about to use it: what it still reads would only be in the way."""
+        snapshot = self._snapshot()
+        return snapshot is not None and any(node in one.plan.claimed for one in snapshot.recoveries)
 
     def is_under_way(self, node: str) -> bool:
         offer = self._offers.get(node)
@@ -122,10 +127,12 @@ class SpareWarmer:
                     self._offers[wish.spare] = Offer(wish, _task(self._last_number, wish.files, config), now)
 
     def _drop(self, wanted: set[tuple[str, int, str]], now: float) -> None:
-        """Where the spare or the gang is gone, or the agent does not answer, or is older."""
+        """Where the spare or the gang is gone, or the agent does not answer, or is older. An agent that has begun ends
+        when its next answer has no such task.
+        """
         for spare, offer in list(self._offers.items()):
             late = now - offer.since > (ANSWER_SECONDS_MAX if offer.taken else OFFERED_SECONDS_MAX)
-            if late or (_key(offer.wish) not in wanted and not offer.taken):
+            if late or _key(offer.wish) not in wanted:
                 del self._offers[spare]
                 if late:
                     self._settle(offer.wish)
@@ -145,7 +152,7 @@ def _task(number: int, files: ProgramFiles, config: Config) -> ReadBack:
 
 def _wishes(snapshot: Snapshot, heard: Mapping[str, Heard], config: Config) -> Iterator[Wish]:
     """For each free spare the programs of the largest gangs that it suits."""
-    if not config.spares.program_gigabytes or snapshot.paused:
+    if not config.spares.program_gigabytes or snapshot.paused or snapshot.mode is Mode.OBSERVE:
         return
     gangs = list(_gangs(snapshot, heard))
     for spare in free_spares(snapshot, config):
