@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests import builders as b
+from understudy_controlplane.dashboard.budgets import budgets
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.incidents import CAUSE_GONE, incident_news
 from understudy_controlplane.decide.judge import decide
@@ -131,6 +132,24 @@ def test_they_count_by_themselves_in_the_rounds_that_follow_too() -> None:
         times = dict.fromkeys(out, (b.NOW,))
         seen = replace(seen, nodes={**seen.nodes, **drained}, incidents=incidents | own, quarantined_at=times)
     assert 1 <= len(out) <= 3
+
+
+def test_a_rack_that_waits_for_a_person_makes_room_for_one_failure_and_not_for_each_of_its_nodes() -> None:
+    config = b.config(guards={"quarantined_nodes_max": 3, "waiting_share": 0, "waiting_nodes_min": 5})
+
+    def room(others: int) -> list[Because]:
+        out = dict.fromkeys(RACK, NodeState.MANUAL_REPAIR)
+        out |= {f"n{number}": NodeState.QUARANTINED for number in range(17, 17 + others)}
+        views = {name: b.node(name, record=b.record(name, state, since=b.NOW - 60)) for name, state in out.items()}
+        seen = fleet(0, silent=(), incidents=opened(b.NOW - 5000))
+        seen = replace(seen, nodes={**seen.nodes, **views, "n60": b.node("n60", events=(b.xid_event("n60", 79),))})
+        used = {one.setting: (one.used, len(one.nodes)) for one in budgets(seen, config)}
+        assert used["guards.quarantined_share"] == (others, others)
+        assert used["guards.waiting_share"] == (1, len(RACK))
+        return [one.because for one in decide(seen, detect(seen, config), config) if one.subject == "n60"]
+
+    assert room(others=2) == [Because.RULE]
+    assert room(others=3) == [Because.FLEET_BUDGET]
 
 
 def test_as_many_nodes_without_a_common_domain_open_the_breaker_as_before() -> None:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.guards import (
     breaker_limit,
+    failures,
     hourly_limit,
     lately_quarantined,
     quarantine_limit,
+    quarantined_beside,
+    quarantined_within_the_hour,
     waiting_limit,
     waiting_nodes,
 )
@@ -33,29 +36,30 @@ class Budget:
 
 
 def budgets(snapshot: Snapshot, config: Config) -> list[Budget]:
+    """As the guards count: a domain that failed as a whole is one, and all of its nodes are named."""
     since = snapshot.ago(HOUR_SECONDS)
-    recent = {name: sum(at > since for at in times) for name, times in snapshot.quarantined_at.items()}
+    recent = sorted(name for name, times in snapshot.quarantined_at.items() if any(at > since for at in times))
     waiting, allowed = waiting_nodes(snapshot, config), waiting_limit(snapshot, config)
     lately = lately_quarantined(snapshot, config)
     return [
         Budget(
             "out of service at the same time by Understudy, besides those that wait for a person",
-            max(snapshot.quarantined - min(len(waiting), allowed), 0),
+            quarantined_beside(snapshot, config)[1],
             quarantine_limit(snapshot, config),
             "guards.quarantined_share",
-            sorted(snapshot.at_fault - waiting if len(waiting) <= allowed else snapshot.at_fault),
+            sorted(snapshot.at_fault - waiting if len(failures(snapshot, waiting)) <= allowed else snapshot.at_fault),
         ),
-        Budget("wait for a person", len(waiting), allowed, "guards.waiting_share", sorted(waiting)),
+        Budget("wait for a person", len(failures(snapshot, waiting)), allowed, "guards.waiting_share", sorted(waiting)),
         Budget(
             "quarantined within an hour",
-            sum(recent.values()),
+            quarantined_within_the_hour(snapshot),
             hourly_limit(snapshot, config),
             "guards.quarantines_per_hour_share",
-            sorted(name for name, times in recent.items() if times),
+            recent,
         ),
         Budget(
             "quarantined within the circuit breaker's window",
-            len(lately),
+            len(failures(snapshot, lately)),
             breaker_limit(snapshot, config),
             "guards.breaker_share",
             sorted(lately),

@@ -71,9 +71,17 @@ def _quarantine_ceiling(snapshot: Snapshot, config: Config) -> int:
     return max(1, int(config.guards.quarantined_share_max * len(snapshot.nodes)))
 
 
-def _waiting(snapshot: Snapshot, config: Config) -> int:
-    """Quarantined nodes for which the control plane can do nothing, as far as their own budget goes."""
-    return min(len(waiting_nodes(snapshot, config)), waiting_limit(snapshot, config))
+def quarantined_beside(
+    snapshot: Snapshot, config: Config, already: Collection[str] = (), node: str = ""
+) -> tuple[int, int]:
+    """Failures because of which nodes are out of service, that of `node` not counted; and how many of them count: not
+    those whose nodes all wait for a person, as far as the budget of those goes.
+    """
+    at_fault = snapshot.at_fault.union(already)
+    own = failures(snapshot, [node])
+    found = failures(snapshot, at_fault) - own
+    waiting = found - failures(snapshot, at_fault - waiting_nodes(snapshot, config))
+    return len(found), len(found) - min(len(waiting), waiting_limit(snapshot, config))
 
 
 def waiting_nodes(snapshot: Snapshot, config: Config) -> frozenset[str]:
@@ -308,16 +316,15 @@ def object_to_quarantine(
     lately = failures(snapshot, lately_quarantined(snapshot, config) | set(already) | {finding.node})
     if len(lately) > breaker_limit(snapshot, config):
         return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
-    at_fault = snapshot.at_fault.union(already)
-    held = len(failures(snapshot, at_fault) - failures(snapshot, [finding.node]))
+    held, counting = quarantined_beside(snapshot, config, already, finding.node)
     limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
-    if held - _waiting(snapshot, config) >= limit or len(at_fault) >= ceiling:
+    if counting >= limit or len(snapshot.at_fault.union(already)) >= ceiling:
         words = (
             f"{counted(held, 'node is', 'nodes are')} quarantined already; the limit is {limit}, besides nodes that "
             "wait for a person"
         )
         return Objection(Because.FLEET_BUDGET, words)
-    recent = _within_the_hour(snapshot, already, finding.node)
+    recent = quarantined_within_the_hour(snapshot, already, finding.node)
     per_hour = hourly_limit(snapshot, config)
     if recent >= per_hour:
         words = f"{counted(recent, 'node was', 'nodes were')} quarantined within the hour; the limit is {per_hour}"
@@ -325,7 +332,7 @@ def object_to_quarantine(
     return _object_for_domains(snapshot, config, finding.node, already)
 
 
-def _within_the_hour(snapshot: Snapshot, already: Collection[str], node: str) -> int:
+def quarantined_within_the_hour(snapshot: Snapshot, already: Collection[str] = (), node: str = "") -> int:
     """Quarantines besides that of `node`. A node counts as often as it was quarantined, a failed domain once."""
     times = {
         name: sum(at > snapshot.ago(HOUR_SECONDS) for at in found) for name, found in snapshot.quarantined_at.items()
