@@ -136,9 +136,9 @@ def story_of(deps: ReadDependencies, number: int) -> Story | Response:
         return refuse(404, f"there is no incident {number}", "GET /v1/incidents lists them")
     incident = found[0]
     decisions = deps.queries.decisions(DECISIONS_MAX, only=DecisionFilter(incident=number))[::-1]
-    numbers = sorted({one["recovery"] for one in decisions if one["recovery"] is not None})
-    read = deps.stores.recoveries.newest
-    recoveries = [recovery_record(deps, one) for each in numbers for one in read(1, only=RecoveryFilter(id=each))]
+    numbers = {one["recovery"] for one in decisions if one["recovery"] is not None}
+    read = deps.stores.recoveries.newest(len(numbers), only=RecoveryFilter(ids=numbers)) if numbers else []
+    recoveries = [recovery_record(deps, one) for one in reversed(read)]
     ended = incident["closed_at"] or deps.clock.now()
     requests = [
         one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import Response
@@ -33,6 +34,7 @@ from understudy_controlplane.dashboard import (
     timeline,
 )
 from understudy_controlplane.dashboard.page import Page, parts_of
+from understudy_controlplane.dashboard.stories import Stories
 from understudy_controlplane.decide.notices import MOVES, of_move
 from understudy_controlplane.decide.observed import DAY_SECONDS
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
@@ -161,6 +163,11 @@ class Pages:
         self._deps = deps
         self._layouts: dict[str, tuple[Topology, frozenset[str], fleet_map.Layout]] = {}
         self._reports = reports.Reports(deps)
+        stories = Stories(lambda number: post_mortem.story_of(deps, number), deps.clock)
+        self._one: Mapping[str, Callable[[Reading, str], Page | Response]] = {
+            **ONE,
+            "incidents": partial(_incident, stories=stories),
+        }
 
     def read(self, identity: Identity, page: str, by: str) -> Page | Response:
         """The page of this path below the dashboard's. `by`: how the fleet is grouped, from where on a list is shown
@@ -182,8 +189,8 @@ class Pages:
         if page == "reports":
             return self._report(reading, by)
         kind, _, name = page.partition("/")
-        if name and kind in ONE:
-            return ONE[kind](reading, name)
+        if name and kind in self._one:
+            return self._one[kind](reading, name)
         if not name and kind in ALL:
             return ALL[kind](reading)
         return missing(f"page {page:.200}")
@@ -414,12 +421,14 @@ def _ticket(reading: Reading, name: str) -> Page | Response:
     return reading.page("ticket", f"Ticket {name}", ticket=found[0]) if found else missing(f"ticket {name:.40}")
 
 
-def _incident(reading: Reading, name: str) -> Page | Response:
+def _incident(reading: Reading, name: str, stories: Stories) -> Page | Response:
     number = _number(name)
-    story = post_mortem.story_of(reading.deps, number) if number else None
-    if story is None or isinstance(story, Response):
+    found = stories.of(number) if number else None
+    if found is None or isinstance(found, Response):
         return missing(f"incident {name:.40}")
-    record, moments = story.incident, post_mortem.moments(story)
+    record, moments = found.incident, post_mortem.moments(found)
+    end = min(reading.span.before, len(moments))
+    begin = max(end - MOMENTS_LISTED, 0)
     decisions = reading.deps.queries.decisions(
         DECISIONS_LOOKED_AT, only=DecisionFilter(subject=record["subject"], since=record["fault_at"])
     )
@@ -428,15 +437,16 @@ def _incident(reading: Reading, name: str) -> Page | Response:
         f"Incident {name}",
         incident=record,
         further=post_mortem.further_findings(record),
-        moments=moments[:MOMENTS_LISTED],
-        moments_left_out=len(moments[MOMENTS_LISTED:]),
+        moments=moments[begin:end],
+        moments_before=begin,
+        list=Span(reading.span.before, f"{BEFORE}{begin}" if begin else ""),
         first_steps=[
             (one.recovery["id"], one.recovery["job"]["job_id"], one.recovery["phases_ms"]["first_step"])
-            for one in story.moved
+            for one in found.moved
             if one.recovery["job"] and "first_step" in one.phases
         ],
-        costs=[*post_mortem.costs(story)],
-        advice=[*post_mortem.advice(story)],
+        costs=[*post_mortem.costs(found)],
+        advice=[*post_mortem.advice(found)],
         decisions=decisions[:LISTED],
     )
 
@@ -479,7 +489,6 @@ ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {
     "nodes": _node,
     "jobs": _job,
     "recoveries": _recovery,
-    "incidents": _incident,
     "tickets": _ticket,
 }
 

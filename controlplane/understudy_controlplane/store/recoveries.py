@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -80,6 +80,7 @@ class RecoveryFilter:
     node: str | None = None  # that a decision for the recovery was about
     user_id: int | None = None  # of the job that it moves
     id: int | None = None
+    ids: Collection[int] | None = None
 
 
 ALL_RECOVERIES = RecoveryFilter()
@@ -143,6 +144,8 @@ class RecoveryStore:
             query = query.where(table.c.job.in_(select(tables.job.c.id).where(tables.job.c.job_id == only.job_id)))
         if only.id is not None:
             query = query.where(table.c.id == only.id)
+        if only.ids is not None:
+            query = query.where(table.c.id.in_(only.ids))
         if only.user_id is not None:
             query = query.where(table.c.job.in_(select(tables.job.c.id).where(tables.job.c.user_id == only.user_id)))
         if only.node is not None:
