@@ -494,6 +494,7 @@ stage_result = Table(
     Column("at", Double, nullable=False),
     UniqueConstraint("recovery", "node", "stage"),
     Index("ix_stage_result_node", "node", "stage", "id"),
+    Index("ix_stage_result_stage", "stage", "id"),
 )
 
 decision = Table(
