@@ -128,6 +128,33 @@ def test_a_seat_that_rests_is_never_silent_until_it_says_something(hub: Hub, mon
         assert [link.node for link in hub.silent(-1.0)] == ["n1"]
 
 
+def test_the_launchers_beats_are_rare_but_to_a_seat_whose_step_slurm_ends(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After SIGTERM a seat waits for eight seconds, and otherwise for two minutes."""
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    with seat_of(hub) as seat:
+        now = time.monotonic()
+        monkeypatch.setattr("understudy_agent.launch.hub.time", types.SimpleNamespace(monotonic=lambda: now))
+
+        def beats(seconds: float) -> int:
+            nonlocal now
+            until = now + seconds
+            while now < until:
+                now += 0.5
+                assert list(hub.wait(0.0)) == []
+            hub.send(link, "mark")
+            came = b""
+            while b"mark" not in came:
+                came += seat.recv(4096)
+            return came.count(b"beat")
+
+        link = next(hub.silent(-1.0))
+        assert 2 <= beats(75.0) <= 3
+        hub.beat_often(link)
+        assert 24 <= beats(75.0) <= 25
+
+
 def test_a_seat_that_rests_is_lost_when_it_disconnects(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     with seat_of(hub):

@@ -11,7 +11,7 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,6 @@ from understudy_agent.launch.protocol import (
     BEAT,
     BEAT_SECONDS,
     LINE_BYTES_MAX,
-    RESTING_BEAT_SECONDS,
     Lines,
     Message,
     ProtocolError,
@@ -43,7 +42,10 @@ ACCEPTED_AT_ONCE_MAX = 32
 HANDSHAKE_SECONDS_A_PASS = 0.004
 """A handshake takes 0.2 ms. What is left of them after this time waits for the next pass of the loop."""
 NO_FILES_SECONDS = 0.2
-LAUNCHER_BEAT_SECONDS = 3.0
+LAUNCHER_BEAT_SECONDS = 30.0
+"""A seat waits for two minutes..."""
+FREQUENT_BEAT_SECONDS = 3.0
+"""... or for eight seconds, once Slurm has sent SIGTERM to it."""
 _ALSO = "also"
 UNCHECKED = Checked()
 
@@ -99,7 +101,7 @@ class Hub:
         self._also: socket.socket | None = None
         self._beats: Turns[SeatLink] = Turns(LAUNCHER_BEAT_SECONDS, time.monotonic())
         """Of verified seats. All in one pass would take 45 ms with 2,048 of them."""
-        self._rare_beats: Turns[SeatLink] = Turns(RESTING_BEAT_SECONDS, time.monotonic())
+        self._frequent_beats: Turns[SeatLink] = Turns(FREQUENT_BEAT_SECONDS, time.monotonic())
         self._asked_last = time.monotonic()
         self._server = server
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -173,19 +175,21 @@ class Hub:
         take(came)
 
     def _beat(self, now: float) -> None:
-        for link in (*self._beats.due(now), *self._rare_beats.due(now)):
+        for link in (*self._beats.due(now), *self._frequent_beats.due(now)):
             self._send(link, BEAT)
 
+    def beat_often(self, link: SeatLink) -> None:
+        """To a seat whose step Slurm ends: it waits for a silent launcher no longer than that needs."""
+        if link.open:
+            self._beats.remove(link)
+            self._frequent_beats.add(link)
+
     def rest(self, link: SeatLink) -> None:
-        """Another seat on its node beats: this one need not, and beats are rare both ways. Anything else that it sends
-        ends that.
-        """
+        """Another seat on its node beats: beats of this one are rare. Anything else that it sends ends that."""
         if link.open and not link.resting:
             link.resting = True
             self._resting.add(link)
             del self._links[link]
-            self._beats.remove(link)
-            self._rare_beats.add(link)
             self._send(link, encode("pace", resting=True))
 
     def wake(self, link: SeatLink, known: bool = False) -> None:
@@ -193,8 +197,6 @@ class Hub:
         if link.open and link.resting:
             link.resting = False
             self._resting.discard(link)
-            self._rare_beats.remove(link)
-            self._beats.add(link)
             link.last_message_at = time.monotonic()
             self._links[link] = None
             if not known:
@@ -279,20 +281,30 @@ class Hub:
             else:
                 link.encrypted = True
 
-    def _serve(self, link: SeatLink, events: int, now: float) -> Iterator[tuple[SeatLink, Message]]:
+    def _serve(self, link: SeatLink, events: int, now: float) -> Iterable[tuple[SeatLink, Message]]:
         if link.open and events & selectors.EVENT_WRITE:
             self._flush(link)
         if not (link.open and link.encrypted and events & selectors.EVENT_READ):
-            return
+            return ()
         try:
             piece = link.socket.recv(65536)  # more than a record of TLS: nothing is left in its buffer
-            # Nearly all that comes is a beat.
-            messages = [] if piece == BEAT and link.node and link.lines.at_the_end else link.lines.feed(piece)
         except ssl.SSLWantReadError:
-            return
-        except (OSError, ProtocolError):
+            return ()
+        except OSError:
+            piece = b""
+        if piece == BEAT and link.node and link.lines.at_the_end:  # nearly all that comes
+            self._heard(link, now)
+            return ()
+        return self._take(link, piece, now)
+
+    def _take(self, link: SeatLink, piece: bytes, now: float) -> Iterator[tuple[SeatLink, Message]]:
+        try:
+            messages = link.lines.feed(piece)
+        except ProtocolError:
             piece, messages = b"", []
-        self._heard(link, messages, now)
+        if any(message["type"] != "beat" for message in messages):
+            self.wake(link)
+        self._heard(link, now)
         for message in messages:
             if link.node:
                 if message["type"] != "beat":
@@ -310,9 +322,7 @@ class Hub:
             if known:
                 yield link, {"type": "lost"}
 
-    def _heard(self, link: SeatLink, messages: Sequence[Message], now: float) -> None:
-        if any(message["type"] != "beat" for message in messages):
-            self.wake(link)
+    def _heard(self, link: SeatLink, now: float) -> None:
         link.last_message_at = now
         if not link.resting:
             self._links[link] = self._links.pop(link)
@@ -355,7 +365,7 @@ class Hub:
             self._resting.discard(link)
             self._unverified.pop(link, None)
             self._beats.remove(link)
-            self._rare_beats.remove(link)
+            self._frequent_beats.remove(link)
 
 
 def _checked(value: object) -> Checked:

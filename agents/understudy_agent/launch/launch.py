@@ -6,7 +6,7 @@ Must not: clocks (times are given), sending anything, deciding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +77,8 @@ class Launch:
     """Its end was reported to the control plane."""
     _places: Mapping[str, int] = field(default_factory=dict)
     _places_of: tuple[str, ...] = ()
+    _outside: tuple[str, ...] = ()
+    _outside_of: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -88,6 +90,13 @@ class Launch:
         if self._places_of is not self.seats:
             self._places_of, self._places = self.seats, {node: rank for rank, node in enumerate(self.seats)}
         return self._places
+
+    def outside(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Of the allocation's nodes, those without a seat in it. Nearly every pass of the loop asks."""
+        if self._outside_of is not self.seats:
+            self._outside_of = self.seats
+            self._outside = tuple(node for node in names if node not in self.places)
+        return self._outside
 
     def ranks_per_node(self, options: Options) -> int:
         """As the user wants, or by the GPUs of the first node. 0: that node has not answered yet."""

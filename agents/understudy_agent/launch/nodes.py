@@ -41,9 +41,9 @@ class Nodes:
         self._barred = {node: until for node, until in self._barred.items() if until > now}
         return {**dict.fromkeys(self._barred, "Slurm cannot start anything there"), **self.condemned()}
 
-    def usable(self, without: Iterable[str] = ()) -> list[str]:
+    def usable(self) -> list[str]:
         """In the allocation's order."""
-        out = {*self.unusable(), *without}
+        out = self.unusable()
         return [node for node in self.names if node not in out]
 
     def probe_candidates(self) -> list[str]:

@@ -14,7 +14,7 @@ Message = dict[str, Any]
 LINE_BYTES_MAX = 1024 * 1024
 """A start names all nodes of the gang: 12,500 names of 60 characters."""
 BEAT_SECONDS = 1.0
-RESTING_BEAT_SECONDS = 10.0
+RESTING_BEAT_SECONDS = 30.0
 """Of a seat beside which another one beats, on the same node."""
 SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the secret
 
@@ -38,6 +38,8 @@ BEAT = encode("beat")
 
 class Lines:
     """Puts messages together from the pieces in which they arrive."""
+
+    __slots__ = ("_rest", "bytes_max")
 
     def __init__(self, bytes_max: int = LINE_BYTES_MAX) -> None:
         self.bytes_max = bytes_max

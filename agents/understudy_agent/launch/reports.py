@@ -93,8 +93,8 @@ class Reports:
             self._events.report("no_agent", message)
 
     def _lost(self, launch: Launch, spares: Sequence[str]) -> tuple[str, ...]:
-        there = launch.places.keys() | set(spares)
-        return tuple(node for node in self._names if node not in there) if len(there) < len(self._names) else ()
+        there = set(spares)
+        return tuple(node for node in launch.outside(self._names) if node not in there)
 
     def started_again(self, launch: Launch, why: str) -> None:
         message = f"the launcher was ended by {why}; another one goes on with launch {launch.number}"

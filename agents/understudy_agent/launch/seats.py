@@ -107,6 +107,7 @@ class Seats:
             return None
         try:
             if message["type"] == "signalled":
+                self._hub.beat_often(link)
                 return number(message, "number") if step.retired_at is None else None
             self._note(step, link, message, launch)
         except ProtocolError as error:

@@ -86,7 +86,8 @@ class Standbys:
     def spares(self, launch: Launch) -> list[str]:
         """Those that have a seat already come first."""
         step = self._step or launch.step
-        free = self._nodes.usable(without=launch.seats)
+        unusable = self._nodes.unusable()
+        free = [node for node in launch.outside(self._nodes.names) if node not in unusable]
         return sorted(free, key=lambda node: step.link(node) is None)
 
     def notice_bad(self, launch: Launch) -> None:
@@ -94,7 +95,8 @@ class Standbys:
         step = self._step or launch.step
         # While a node is absent, srun may end the whole step because of it.
         if not step.retired_at and not step.absent:
-            spares = step.members - launch.places.keys() - step.left
+            outside = launch.outside(self._nodes.names)
+            spares = {node for node in outside if node in step.members and node not in step.left}
             now = time.monotonic()
             # Where most disconnect, the step has been ended from outside.
             ended = watch.are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS

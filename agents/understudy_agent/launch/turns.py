@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-PARTS = 50
+PARTS = 200
 
 T = TypeVar("T", bound=Hashable)
 
