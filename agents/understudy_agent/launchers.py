@@ -10,7 +10,6 @@ the number of launchers, in polls (one for each) and in seconds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -27,6 +26,8 @@ WAIT_SECONDS = 5.0
 """Of one poll. A launcher whose state does not change is reported again after this time."""
 RETRY_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
+LAST_REPORT_SECONDS = 60.0
+"""For the control plane to take the last report of a launcher that has disconnected."""
 
 Ask = Callable[[LauncherReport], Awaitable[LauncherAnswer]]
 """Raises UnreachableError and RejectedError."""
@@ -39,8 +40,9 @@ class TooManyLaunchersError(Exception):
 class Launchers:
     """All of it runs in one event loop."""
 
-    def __init__(self, cluster: str, node: str, ask: Ask) -> None:
+    def __init__(self, cluster: str, node: str, ask: Ask, last_report_seconds: float = LAST_REPORT_SECONDS) -> None:
         self.cluster = cluster
+        self.last_report_seconds = last_report_seconds
         self.node = node
         self.ask = ask
         self._lines: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
@@ -121,8 +123,20 @@ class LauncherLine:
 
     async def _report_last(self) -> None:
         """The launcher has just written it, and may have left since: how it left decides whether its job runs again."""
-        with contextlib.suppress(UnreachableError, RejectedError):
-            await self._launchers.ask(self._report("", 0.0))
+        deadline = time.monotonic() + self._launchers.last_report_seconds
+        while True:
+            try:
+                await self._launchers.ask(self._report("", 0.0))
+            except UnreachableError as error:
+                if time.monotonic() >= deadline:
+                    self._log_trouble("launcher_last_report_not_sent", error)
+                    return
+            except RejectedError as error:
+                self._log_trouble("launcher_last_report_refused", error)
+                return
+            else:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self) -> None:
         known = ""
@@ -190,5 +204,8 @@ class LauncherLine:
     def _note_trouble(self, event: str, error: Exception) -> None:
         if event != self._trouble:
             self._trouble = event
-            job = self._state.job_id if self._state else 0
-            log.warning(event, extra=fields(job=job, error=error))
+            self._log_trouble(event, error)
+
+    def _log_trouble(self, event: str, error: Exception) -> None:
+        job = self._state.job_id if self._state else 0
+        log.warning(event, extra=fields(job=job, error=error))

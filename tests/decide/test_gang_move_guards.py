@@ -14,6 +14,7 @@ from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
+from understudy_controlplane.decide.plans import launcher_restart_plan
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -143,6 +144,18 @@ class TestBudgets:
             config = b.config(guards={"gang_moves_per_hour_min": 12})
             recent = tuple((b.NOW - 9, plan.job) for plan in plans if isinstance(plan, PoolSwapPlan))
             assert len(moved(decided(replace(snapshot, swaps=recent), config))) == more
+
+    def test_time_that_is_credited_after_a_launchers_own_restart_is_no_move(self) -> None:
+        """Nothing is ordered: it uses up no budget, and a move of that gang is held back like any other."""
+        jobs = jobs_of(20)
+        quiet = fleet(jobs, [1.0] * 20)
+        steps = (RecoveryStep(0, StepName.AWAIT_PROCESSES, StepStatus.PLANNED),)
+        credits_ = tuple(
+            Recovery(i, launcher_restart_plan(quiet, job, b.NOW - 9, 0, 5), RecoveryStatus.RUNNING, b.NOW - 9, steps)
+            for i, job in enumerate(jobs)
+        )
+        hung = fleet(jobs, [1.0] * 10 + apart(10), recoveries=credits_)
+        assert len(moved(decided(hung))) == b.config().guards.gang_moves_min
 
     def test_the_hour_has_a_budget_of_its_own(self) -> None:
         recent = tuple((b.NOW - 60 * i, JobKey(b.CLUSTER, 900 + i, 1)) for i in range(12))

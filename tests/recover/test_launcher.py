@@ -23,7 +23,7 @@ from understudy_agent.wire import (
     LaunchStarted,
     RankStarted,
 )
-from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.gang import ENDED_WELL_SECONDS, Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
@@ -43,7 +43,7 @@ class ObedientLauncher:
         self.ended_well = False
         self.orders: list[LauncherOrders] = []
 
-    def turn(self) -> None:
+    def turn(self, seconds_ago: float = 0.0) -> None:
         launchers = self.rehearsal.control_plane.launchers
         orders = launchers.orders(self.rehearsal.gang)
         if orders is not None and (not self.orders or self.orders[-1] != orders):
@@ -54,7 +54,7 @@ class ObedientLauncher:
             job, launch = self.rehearsal.gang, self.launch
             state = LauncherState(job, 0, launch, self.phase, self.seats, self.spares, self.lost, nodes_min=3)
             state = msgspec.structs.replace(state, ended_well=self.ended_well)
-            launchers.note(Gang(state, "n1", self.rehearsal.fake.now))
+            launchers.note(Gang(state, "n1", self.rehearsal.fake.now - seconds_ago))
 
     def finish(self) -> None:
         """Every rank has ended well; its process, and Slurm's record of the job, end later."""
@@ -301,6 +301,20 @@ def test_a_gang_that_finishes_instead_of_its_restart_needs_none(
     assert (rehearsal.gang_state(), len(moves(rehearsal))) == (("RUNNING", 0), 1)
 
 
+def test_a_job_that_goes_on_with_other_work_after_its_launcher_is_moved_as_any_other(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    launcher.finish()
+    launcher.turn(seconds_ago=ENDED_WELL_SECONDS + 1)
+    launcher.speaks = False
+    report(rehearsal, ALL_ENDED_WELL, seconds_ago=ENDED_WELL_SECONDS + 1)
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: all_ended(rehearsal))
+    assert [(one.plan.kind, one.status) for one in moves(rehearsal)] == [
+        (RecoveryKind.POOL_SWAP, RecoveryStatus.SUCCEEDED)
+    ]
+
+
 def test_the_gang_of_a_second_launcher_in_the_allocation_is_moved(
     rehearsal: Rehearsal, launcher: ObedientLauncher
 ) -> None:
@@ -390,7 +404,7 @@ def test_a_failure_that_goes_with_the_rank_to_another_node_clears_the_first(rehe
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
 
 
-def report(rehearsal: Rehearsal, *facts: JobFact) -> None:
+def report(rehearsal: Rehearsal, *facts: JobFact, seconds_ago: float = 0.0) -> None:
     control_plane = rehearsal.control_plane
     jobs = {job.job_id: job for job in rehearsal.fake.jobs()}
     known = control_plane.stores.fleet.known_jobs("testbed", jobs)
@@ -398,7 +412,7 @@ def report(rehearsal: Rehearsal, *facts: JobFact) -> None:
         job = jobs[fact.job_id]
         own = msgspec.structs.replace(fact, user_id=job.user_id)
         node = job.nodes[0] if job.nodes else "n1"
-        assert control_plane.stores.facts.record(node, [own], rehearsal.fake.now, known.get) == []
+        assert control_plane.stores.facts.record(node, [own], rehearsal.fake.now - seconds_ago, known.get) == []
 
 
 @pytest.mark.parametrize(("bound", "limit"), [(60, 604), (2, 602), (0, 600)])

@@ -89,7 +89,8 @@ def run(
         return EXIT_CANNOT_START
     finally:
         node_states.close()
-        line.close()
+        if not line.close():
+            events.report("end_not_reported", "the agent is away: the control plane does not know how this gang ended")
         hub.close()
 
 

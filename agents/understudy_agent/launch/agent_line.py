@@ -17,7 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy_agent.launch.messages import LauncherState, LaunchFact, LaunchNotice, Message, within_a_line
+from understudy_agent.launch.messages import (
+    LauncherState,
+    LaunchFact,
+    LaunchNotice,
+    Message,
+    NamesTooLongError,
+    within_a_line,
+)
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 from understudy_agent.launch.watch import Stepped
 
@@ -28,6 +35,9 @@ CONNECT_SECONDS_MAX = 30.0
 ABSENT_SECONDS = 3.0
 """An agent may take this long to appear before the launcher reports that there is none."""
 REPEAT_SECONDS = 10.0
+CLOSE_LOOK_SECONDS = 0.05
+CLOSE_LOOKS = 40
+"""At the end of the launcher, for an agent that is being restarted."""
 NOTICES_MAX = 256
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -197,10 +207,17 @@ class AgentLine:
             self._lose(error)
         return self._connection
 
-    def close(self) -> None:
-        """Sends what is queued, as far as that is possible without waiting."""
-        self.turn()
+    def close(self) -> bool:
+        """Sends what is queued, and waits a little for an agent that was there. Returns whether it has it all, or never
+        was there.
+        """
+        known = self._control_plane_answers is not None
+        looks = CLOSE_LOOKS if known else 1
+        while (self.turn() is None or self._outgoing) and (looks := looks - 1):
+            time.sleep(CLOSE_LOOK_SECONDS)
+        sent = self._connection is not None and not self._outgoing
         self._drop()
+        return sent or not known
 
     def _connect(self) -> None:
         """Raises OSError."""
@@ -236,7 +253,12 @@ class AgentLine:
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
 
     def _queue(self, message: Message) -> None:
-        self._outgoing += json.dumps(within_a_line(message)).encode() + b"\n"
+        """Raises ConnectionError where the message does not fit into a line: the agent would refuse it."""
+        try:
+            self._outgoing += json.dumps(within_a_line(message)).encode() + b"\n"
+        except NamesTooLongError as error:
+            self._pause = CONNECT_SECONDS_MAX
+            raise ConnectionError(str(error)) from error
 
     def _receive(self, connection: socket.socket) -> None:
         """Raises OSError."""

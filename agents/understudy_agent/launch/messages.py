@@ -14,6 +14,8 @@ from understudy_agent.launch.node_list import fold
 
 NAMES_BYTES_MAX = 32_768
 """Of the nodes of a message, which has 64 KiB."""
+PACKED_CHARACTERS_MAX = 57_344
+"""The same when they are packed: `PACKED_NODES_CHARACTERS_MAX` in `understudy_agent.wire`."""
 
 
 class LauncherState(TypedDict):
@@ -89,8 +91,12 @@ class LaunchNotice(TypedDict):
 Message = LauncherState | LaunchNotice
 
 
+class NamesTooLongError(Exception):
+    """The names of a gang's nodes do not fit into a message, not even packed."""
+
+
 def within_a_line(message: Message) -> Message:
-    """With the nodes of a large gang packed."""
+    """With the nodes of a large gang packed. Raises NamesTooLongError."""
     if message["type"] == "launcher":
         return cast("Message", _packed(cast("dict[str, object]", message)))
     if message["fact"]["type"] == "launch_started":
@@ -105,4 +111,6 @@ def _packed(content: dict[str, object]) -> dict[str, object]:
         return own
     text = "\n".join(fold(names) for names in lists)
     packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+    if len(packed) > PACKED_CHARACTERS_MAX:
+        raise NamesTooLongError(f"the names of {sum(map(len, lists))} nodes do not fit into a message")
     return {**own, "seats": (), "spares": (), "lost": (), "nodes_packed": packed}

@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import (
-    AllocationSwapPlan,
+    LauncherRestartPlan,
     Recovery,
     RepairAttempt,
     StepName,
@@ -363,7 +363,8 @@ def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) 
 def is_on_its_way(snapshot: Snapshot, job: JobKey) -> bool:
     """The job is being moved or restarted, and its processes have not started yet."""
     recovery = snapshot.recovery_of(job)
-    return recovery is not None and not _has_processes(recovery)
+    credited = recovery is not None and isinstance(recovery.plan, LauncherRestartPlan)
+    return recovery is not None and not credited and not _has_processes(recovery)
 
 
 def _has_processes(recovery: Recovery) -> bool:
@@ -387,22 +388,17 @@ def object_to_move(
     policy, nodes = config.guards, len(snapshot.nodes)
     newer = {plan.supersedes for plan in already}
     running = [one for one in snapshot.recoveries if one.swap and one.id not in newer and not _has_processes(one)]
-    moving = [plan for plan in (*(one.swap for one in running), *already) if plan is not None and _stops_gang(plan)]
+    moving = [plan for plan in (*(one.swap for one in running), *already) if plan is not None and plan.stops_gang]
     limit = scaled(policy.gang_moves_share, nodes, policy.gang_moves_min)
     if len(moving) >= limit:
         words = f"{counted(len(moving), 'gang is', 'gangs are')} being moved or restarted already; the limit is {limit}"
         return Objection(Because.MOVE_BUDGET, words)
-    recent = len([plan for plan in already if _stops_gang(plan)]) + len(snapshot.swaps)
+    recent = len([plan for plan in already if plan.stops_gang]) + len(snapshot.swaps)
     limit = scaled(policy.gang_moves_per_hour_share, nodes, policy.gang_moves_per_hour_min)
     if recent >= limit:
         words = f"{counted(recent, 'gang was', 'gangs were')} moved or restarted within the hour; the limit is {limit}"
         return Objection(Because.MOVE_BUDGET, words)
     return _object_to_move_in_domains(snapshot, config, leaving or job.slurm.nodes, moving)
-
-
-def _stops_gang(plan: SwapPlan) -> bool:
-    """Not the order to a launcher to keep off a node that its gang does not use."""
-    return not isinstance(plan, AllocationSwapPlan) or plan.launch >= 0
 
 
 def _object_to_move_in_domains(

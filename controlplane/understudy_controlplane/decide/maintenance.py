@@ -95,7 +95,7 @@ def _move(snapshot: Snapshot, out: Sequence[str]) -> tuple[JobKey, tuple[str, ..
     """The next gang that leaves nodes which are out of service. One at a time: none while another one is asked for or
     under way.
     """
-    if snapshot.moves or any(recovery.swap is not None for recovery in snapshot.recoveries):
+    if snapshot.moves or any(one.swap is not None and one.swap.stops_gang for one in snapshot.recoveries):
         return None
     held = [name for name in out if snapshot.nodes[name].state is NodeState.OPERATOR_HOLD]
     for job in sorted(gangs_on(snapshot, set(held)), key=lambda one: one.key.job_id):

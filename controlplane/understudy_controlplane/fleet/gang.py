@@ -12,6 +12,10 @@ LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase
 """In these phases a launcher starts no further launch."""
 
 ENDED_WELL = "every rank of its last launch has ended well"
+ENDED_WELL_SECONDS = 600.0
+"""Slurm shows the end of such a job within this time. One that still runs then has other work to do, and is moved as
+any other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,12 @@ class Gang:
 
     @property
     def ended_well(self) -> bool:
-        """Every rank of its last launch has: its job is done, and must not run again."""
+        """Every rank of its last launch has."""
         return self.state.ended_well
+
+    def has_just_ended_well(self, now: float) -> bool:
+        """Its job is done, and must not run again."""
+        return self.ended_well and self.heard_at is not None and now - self.heard_at <= ENDED_WELL_SECONDS
 
     @property
     def leaving(self) -> bool:

@@ -148,6 +148,11 @@ class SwapPlan(DrainPlan, frozen=True, kw_only=True):
     hang: str = ""  # why the gang is restarted though no rank of it has ended
     leaving: tuple[str, ...] = ()  # nodes that give their seat to a spare, and are not failed
 
+    @property
+    def stops_gang(self) -> bool:
+        """Whether the gang is moved or restarted by it."""
+        return True
+
 
 class PoolSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.POOL_SWAP.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.POOL_SWAP
@@ -172,11 +177,21 @@ class AllocationSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.A
     places: tuple[tuple[str, str], ...] = ()
     """Node that the gang leaves, and the spare of its allocation that costs it least there."""
 
+    @property
+    def stops_gang(self) -> bool:
+        """Not by the order to a launcher to keep off a node that its gang does not use."""
+        return self.launch >= 0
+
 
 class LauncherRestartPlan(AllocationSwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.LAUNCHER_RESTART.value):
     """Nothing is ordered: `launch` has ended, and its launcher has begun another."""
 
     kind: ClassVar[RecoveryKind] = RecoveryKind.LAUNCHER_RESTART
+
+    @property
+    def stops_gang(self) -> bool:
+        """Its launcher has done that; time is credited."""
+        return False
 
 
 class QuarantinePlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.QUARANTINE.value):

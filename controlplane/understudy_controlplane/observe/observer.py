@@ -11,7 +11,7 @@ from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.drill import Drill, is_drill
-from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.gang import ENDED_WELL_SECONDS, Gang
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
@@ -305,11 +305,15 @@ class Observer:
 
     def _ended_well(self, running: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> frozenset[JobKey]:
         """What a launcher last reported arrives first; what the database has outlives it, and the control plane."""
-        stored = self._sources.stores.launches.ended_well(self._sources.current.config.cluster)
+        now = self._sources.clock.now()
+        stored = self._sources.stores.launches.ended_well(
+            self._sources.current.config.cluster, since=now - ENDED_WELL_SECONDS
+        )
         found = (
             job.key
             for job in running
-            if (job.key, job.slurm.restart_count) in stored or (job.key in gangs and gangs[job.key].ended_well)
+            if (job.key, job.slurm.restart_count) in stored
+            or (job.key in gangs and gangs[job.key].has_just_ended_well(now))
         )
         return frozenset(found)
 

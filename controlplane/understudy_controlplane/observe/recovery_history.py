@@ -25,6 +25,7 @@ from understudy_controlplane.fleet.recovery import (
     Rung,
     StepName,
     StepStatus,
+    SwapPlan,
     ValidationPlan,
 )
 from understudy_controlplane.observe.sources import RecoveryReads
@@ -198,9 +199,4 @@ def _rung(plan: Plan) -> Rung | None:
 
 def _moved(plan: Plan) -> JobKey | None:
     """The job whose gang the plan moves or restarts."""
-    match plan:
-        case PoolSwapPlan():
-            return plan.job
-        case AllocationSwapPlan(kind=RecoveryKind.ALLOCATION_SWAP) if plan.launch >= 0:
-            return plan.job
-    return None
+    return plan.job if isinstance(plan, SwapPlan) and plan.stops_gang else None

@@ -23,6 +23,7 @@ from understudy_controlplane.decide.course import (
 )
 from understudy_controlplane.decide.peers import NO_TURNS, Turn
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.fleet.gang import ENDED_WELL_SECONDS
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
     UNDOES,
@@ -387,8 +388,11 @@ class Runner:
         if plan is None or shown is None:
             return False
         gang = self._launchers.gang(plan.job.job_id)
-        reported = gang is not None and gang.attempt.restart_count == shown.restart_count and gang.ended_well
-        return reported or self._stores.launches.has_ended_well(plan.job, shown.restart_count)
+        now = self._clock.now()
+        same = gang is not None and gang.attempt.restart_count == shown.restart_count
+        reported = same and gang is not None and gang.has_just_ended_well(now)
+        since = now - ENDED_WELL_SECONDS
+        return reported or self._stores.launches.has_ended_well(plan.job, shown.restart_count, since)
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
         plan = recovery.swap

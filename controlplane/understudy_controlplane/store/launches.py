@@ -69,7 +69,7 @@ _STARTED_AFTER = (
 _ENDED_WELL = (
     select(_JOB.c.job_id, _JOB.c.submit_at, _END.c.restart_count)
     .join(_JOB, _JOB.c.id == _END.c.job)
-    .where(_END.c.cause == LaunchCause.DONE.value, ~_STARTED_AFTER)
+    .where(_END.c.cause == LaunchCause.DONE.value, _END.c.received_at >= bindparam("since"), ~_STARTED_AFTER)
 )
 _RUNNING_ENDED_WELL = _ENDED_WELL.where(
     _JOB.c.cluster == bindparam("of_cluster"),
@@ -177,16 +177,18 @@ class LaunchStore:
                 found[JobKey(cluster, row.job_id, row.submit_at)] = one
         return found
 
-    def ended_well(self, cluster: str) -> frozenset[tuple[JobKey, int]]:
-        """Job and restart count of running jobs of whose last launch every rank has ended well: they are done."""
+    def ended_well(self, cluster: str, since: float) -> frozenset[tuple[JobKey, int]]:
+        """Job and restart count of running jobs of whose last launch every rank has ended well, as reported since then:
+        they are done.
+        """
         with reading(self._engine) as connection:
-            rows = connection.execute(_RUNNING_ENDED_WELL, {"of_cluster": cluster}).all()
+            rows = connection.execute(_RUNNING_ENDED_WELL, {"of_cluster": cluster, "since": since}).all()
         return frozenset((JobKey(cluster, row.job_id, row.submit_at), row.restart_count) for row in rows)
 
-    def has_ended_well(self, job: JobKey, restart_count: int) -> bool:
-        """Whether every rank of the last launch of this attempt has."""
+    def has_ended_well(self, job: JobKey, restart_count: int, since: float) -> bool:
+        """Whether every rank of the last launch of this attempt has, as reported since then."""
         with reading(self._engine) as connection:
-            values = {**of_job(job), "attempt": restart_count}
+            values = {**of_job(job), "attempt": restart_count, "since": since}
             return connection.execute(_HAS_ENDED_WELL, values).first() is not None
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:

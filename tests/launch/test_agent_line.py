@@ -1,0 +1,80 @@
+"""The launcher's connection to its node's agent, with a socket in the agent's place."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.agent.test_launchers import STATE
+from understudy_agent import wire
+from understudy_agent.launch import messages
+from understudy_agent.launch.agent_line import AgentLine
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "agent.sock"))
+        listening.listen()
+        listening.settimeout(20)
+        yield listening
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> AgentLine:
+    opened = AgentLine(str(tmp_path / "agent.sock"), 7, 1)
+    opened.report(STATE)
+    return opened
+
+
+def test_names_that_do_not_fit_into_a_line_are_not_sent_and_the_launcher_says_why(
+    agent: socket.socket, line: AgentLine
+) -> None:
+    """The agent would refuse them each second."""
+    chance = random.Random(1)  # noqa: S311 - names that cannot be packed
+    names = tuple(f"{chance.getrandbits(128):032x}" for _ in range(4000))
+    line.report({**STATE, "seats": names})
+    assert line.turn() is None
+    assert "the names of 4001 nodes do not fit into a message" in line.refused
+    with agent.accept()[0] as connection:
+        assert connection.recv(1) == b""
+    assert messages.PACKED_CHARACTERS_MAX == wire.PACKED_NODES_CHARACTERS_MAX
+
+
+def test_how_a_gang_ended_waits_for_an_agent_that_is_being_restarted(agent: socket.socket, line: AgentLine) -> None:
+    line.turn()
+    connection, _ = agent.accept()
+    connection.sendall(b'{"type": "answer"}\n')
+    line.turn()
+    connection.close()
+
+    def receive() -> bytes:
+        again, _ = agent.accept()
+        with again, again.makefile("rb") as lines:
+            return lines.readline()
+
+    line.report({**STATE, "phase": "done"})
+    with ThreadPoolExecutor() as threads:
+        received = threads.submit(receive)
+        assert line.close()
+        assert b'"done"' in received.result(20)
+
+
+def test_an_agent_that_stays_away_holds_the_end_up_for_seconds_and_one_that_never_was_there_not_at_all(
+    agent: socket.socket, line: AgentLine
+) -> None:
+    line.turn()
+    connection, _ = agent.accept()
+    connection.sendall(b'{"type": "answer"}\n')
+    line.turn()
+    connection.close()
+    agent.close()
+    assert not line.close()
+    never = AgentLine("/nowhere/agent.sock", 7, 1)
+    never.report(STATE)
+    assert never.close()
