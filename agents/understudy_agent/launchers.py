@@ -94,6 +94,7 @@ class LauncherLine:
         self._step_sent = (-1, -1)
         self._last_sent: LauncherAnswer | ControlPlaneSilent | None = None
         self._trouble = ""
+        self._refused = False
         self._tasks: list[asyncio.Task[None]] = []
         self._state: LauncherState | None = None
 
@@ -118,7 +119,7 @@ class LauncherLine:
     def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._state is not None:
+        if self._state is not None and not self._refused:
             self._launchers.finish(self._report_last())
 
     async def _report_last(self) -> None:
@@ -168,6 +169,7 @@ class LauncherLine:
             return None
         except RejectedError as error:
             self._note_trouble("launcher_refused", error)
+            self._refused = True
             self._answer(ErrorAnswer(error=str(error)))
             self.disconnect()
             return None
