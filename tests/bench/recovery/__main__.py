@@ -1,6 +1,7 @@
 """Runs every side with every fault, and prints and writes the results.
 
-`python -m tests.bench.recovery [--runs N] [--sides A,B] [--faults A,B] [--give-up-seconds S] [--again] [--keep]`
+`python -m tests.bench.recovery [--runs N] [--sides A,B] [--faults A,B] [--give-up-seconds S] [--minutes M] [--again]
+[--keep]`
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Options:
     keep: bool
     again: bool
     """Also what is known not to recover."""
+    minutes: float
+    """After that no other side and fault is begun."""
 
 
 class Attempt:
@@ -306,11 +309,16 @@ def measure(options: Options, say: Say) -> Iterator[Run]:
     if impossible in options.faults:
         say(f"{impossible} is not possible on this machine: {why_impossible()}")
     left_out = set() if options.again else {(one.side, one.fault) for one in _known(options)}
+    until = time.monotonic() + 60 * options.minutes
     clusters = Clusters(say, any(side.name == "nvrx" for side in options.sides))
     try:
         for side, fault in itertools.product(options.sides, options.faults):
             known = (side.name, fault) in left_out
-            if fault in side.faults and fault != impossible and not known:
+            if fault not in side.faults or fault == impossible or known:
+                continue
+            if time.monotonic() > until:
+                say(f"{side.name}, {fault}: left out, as {options.minutes:g} minutes are over (--minutes)")
+            else:
                 yield from _repeat(clusters, side, fault, options, say)
     finally:
         clusters.end()
@@ -390,13 +398,14 @@ def _row(side: str, runs: Sequence[Run], understudy: float | None) -> list[str]:
 
 def read_options(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="tests.bench.recovery", description=__doc__)
-    everyone = [*SIDES, *POOL, *IMPORTING]
+    everyone = [*POOL, *SIDES, *IMPORTING]
     names = [side.name for side in everyone]
     parser.add_argument("--runs", type=int, help="of each side with each fault (default: 3 of Understudy, else 1)")
     usual = ",".join(name for name in names if name not in UNUSUAL)
     parser.add_argument("--sides", default=usual, help=f"of {', '.join(names)} (default: {usual})")
     parser.add_argument("--faults", default=",".join(FAULTS), help=f"of {', '.join(FAULTS)} (default: all)")
     parser.add_argument("--give-up-seconds", type=float, default=GIVE_UP_SECONDS, help="and a fault was not noticed")
+    parser.add_argument("--minutes", type=float, default=9, help="then nothing else is begun (default: 9)")
     parser.add_argument("--again", action="store_true", help="also what a side is known not to recover from")
     parser.add_argument("--keep", action="store_true", help="add to the runs of the last time")
     given = parser.parse_args(arguments)
@@ -405,7 +414,7 @@ def read_options(arguments: Sequence[str] | None) -> Options:
     if unknown:
         parser.error(f"no such side or fault: {', '.join(sorted(unknown))}")
     chosen = [side for side in everyone if side.name in sides]
-    return Options(given.runs, chosen, faults, given.give_up_seconds, given.keep, given.again)
+    return Options(given.runs, chosen, faults, given.give_up_seconds, given.keep, given.again, given.minutes)
 
 
 if __name__ == "__main__":

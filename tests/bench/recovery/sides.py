@@ -184,10 +184,10 @@ SIDES: Sequence[Side] = (
         faults=("xid", KILLED_NODE),
         runs=3,
     ),
+    Side("nvrx", nvrx, GANG + SPARES, _ELASTIC),
+    Side("torchrun", torchrun, GANG, _ELASTIC),
     Side("plain_slurm", plain_slurm, GANG, _SRUN, ("--requeue",), notices_within_seconds=SLURMD_TIMEOUT),
     Side("plain_slurm_tuned", plain_slurm_tuned, GANG, _SRUN, ("--requeue",), slurm=TUNED),
-    Side("torchrun", torchrun, GANG, _ELASTIC),
-    Side("nvrx", nvrx, GANG + SPARES, _ELASTIC),
 )
 
 POOL: Sequence[Side] = tuple(
