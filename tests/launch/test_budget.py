@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +25,31 @@ class Gang:
     def __init__(self, file: Path, step: Step) -> None:
         self._file = file
         self._step = step
-        self.budget = Budget(FileProgress(file), 3, Events(None))
+        self._progress = FileProgress(file)
+        self.budget = Budget(self._progress, 3, Events(None))
 
     def reach(self, step: int) -> None:
         self._file.write_text(f"{step}\n")
+
+    def hang(self) -> Callable[[], None]:
+        """Its file system hangs, until what is returned is called: a FIFO without a writer stands for it."""
+        content = self._file.read_text()
+        self._file.unlink()
+        os.mkfifo(self._file)
+
+        def goes_on() -> None:
+            new = self._file.with_name("new")
+            new.write_text(content)
+            with self._file.open("w"):  # the reading that hung ends
+                new.replace(self._file)
+            while self._progress.hangs:
+                time.sleep(0.01)
+
+        return goes_on
+
+    @staticmethod
+    def stalled_seconds(launch: Launch, now: float) -> float:
+        return launch.running_sample(now, {}, None, {}).stalled_seconds
 
     def launch(self, number: int, now: float) -> Launch:
         begun = Launch(number, ("n1",), self._step, ordered_at=now, began_at=now)
@@ -64,6 +87,19 @@ def test_the_last_look_at_a_launch_is_not_put_off_though_the_one_before_ended_ju
     assert not gang.has_progressed(launch, now=11.2), "it is not looked at as often as that"
     gang.budget.look_at_once(launch, now=11.3)
     assert gang.has_progressed(launch, now=11.3)
+
+
+def test_while_the_file_with_the_steps_hangs_and_for_as_long_after_it_no_gang_is_hung(gang: Gang) -> None:
+    launch = gang.launch(0, now=10.0)
+    gang.reach(1)
+    gang.budget.look(launch, now=11.0)
+    assert gang.stalled_seconds(launch, now=14.0) == 3.0
+    goes_on = gang.hang()
+    gang.budget.look(launch, now=20.0)
+    assert gang.stalled_seconds(launch, now=20.0) == 0.0
+    goes_on()
+    gang.budget.look(launch, now=21.0)
+    assert gang.stalled_seconds(launch, now=24.0) == 4.0
 
 
 def test_what_earlier_allocations_spent_and_reached_counts_once(gang: Gang) -> None:

@@ -112,10 +112,19 @@ def test_a_step_that_a_user_ends_is_no_nodes_fault(gang: GangJob) -> None:
     assert gang.exit_code() == 0
 
 
-def test_a_dead_node_gives_its_place_to_a_spare(gang: GangJob) -> None:
-    gang.submit([*GANG, *QUICK])
+def test_a_dead_node_gives_its_place_to_a_spare_and_a_file_system_that_hangs_ends_nothing(gang: GangJob) -> None:
+    """A FIFO without a writer stands for a file on it: opening it waits."""
+    gang.submit([*GANG, *QUICK, "--progress-file", "steps", "--hang-seconds", "3"])
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
+    for step in range(3):  # the launcher looks twice a second
+        (gang.home / "steps").write_text(f"{step}\n")
+        time.sleep(0.7)
+    for name in ("steps", "verdicts"):
+        os.mkfifo(gang.home / "new")
+        (gang.home / "new").replace(gang.home / name)
+    time.sleep(5)
+    assert not gang.events("decision")
     at = gang.site.kill_node("n2")
     gang.wait_for_launch(1, 8)
     seconds = max(one["at"] for one in gang.ranks(1)) - at

@@ -41,6 +41,8 @@ class Budget:
         self._looked_at = now
         step = self._progress.step(launch.age(now))
         launch.note_step(step, now)
+        if self._progress.hangs:
+            launch.unread_at = now
         if step is None or (self._best_step is not None and step <= self._best_step):
             return
         self._best_step = step

@@ -54,6 +54,8 @@ class Launch:
     """A step that is seen at the first look, when the launch begins, is of an earlier launch."""
     moved_at: float | None = None
     """When the newest step last changed."""
+    unread_at: float = 0.0
+    """When the file with its steps last could not be read: its file system hung. The ranks may have, too."""
     over: LaunchEnd | None = None
     over_at: float = 0.0
     running_when_over: int = 0
@@ -186,7 +188,8 @@ class Launch:
     ) -> RunningSample:
         """`reported`: the training hook's steps; None: the steps that this launch has noted were read from a file."""
         if reported is None:
-            step_at = quiet_since = self.moved_at
+            step_at = self.moved_at
+            quiet_since = None if step_at is None else max(step_at, self.unread_at)
             delay, unsure = STEP_SEEN_SECONDS, 0.0
         else:
             step_at, quiet_since, delay = reported.at, reported.quiet_since, HOOK_STEP_SEEN_SECONDS

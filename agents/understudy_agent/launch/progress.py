@@ -20,6 +20,10 @@ class Progress(Protocol):
     def step(self, launch_age_seconds: float, /) -> int | None:
         """The last step known to be done; None where nothing is known. Never goes back within a launch."""
 
+    @property
+    def hangs(self) -> bool:
+        """A newer step could not be seen now: the file system hangs."""
+
 
 class FileProgress:
     """The last whole number in a file that the training writes: its newest step."""
@@ -30,6 +34,10 @@ class FileProgress:
 
     def step(self, _launch_age_seconds: float, /) -> int | None:
         return self._slow.newest()
+
+    @property
+    def hangs(self) -> bool:
+        return self._slow.hangs
 
     def _read(self) -> int | None:
         try:
@@ -59,6 +67,10 @@ class HookProgress:
         self._counted = 0
         """What `otherwise` had counted before the silence."""
 
+    @property
+    def hangs(self) -> bool:
+        return self._otherwise.hangs
+
     def step(self, launch_age_seconds: float, /) -> int | None:
         step = self._reported()
         if step is not None:
@@ -83,6 +95,8 @@ class HookProgress:
 
 class TimeAlive:
     """Where no steps are known: a launch that has lived for this time is taken to have made progress."""
+
+    hangs = False
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -31,9 +31,13 @@ class SlowRead(Generic[T]):
         self._wanted: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._reading: threading.Event | None = None
 
+    @property
+    def hangs(self) -> bool:
+        return self._reading is not None and not self._reading.is_set()
+
     def newest(self) -> T:
         """Takes READ_SECONDS_MAX at most."""
-        if self._reading is not None and not self._reading.is_set():
+        if self.hangs:
             return self._newest
         self._reading = threading.Event()
         if self._thread is None or not self._thread.is_alive():
