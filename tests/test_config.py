@@ -24,12 +24,6 @@ def complaint(text: str) -> str:
     return str(caught.value)
 
 
-def test_a_policy_that_the_control_plane_cannot_carry_out_is_refused_with_what_can() -> None:
-    text = complaint('[spares]\nno_spare = "shrink"')
-    assert "spares.no_spare" in text
-    assert "use idle, wait, page or preempt" in text
-
-
 def test_a_share_is_a_part_of_the_whole() -> None:
     assert "a share is a number from 0 to 1" in complaint('cluster = "c"\n[spares.account_shares]\nphysics = 25')
 

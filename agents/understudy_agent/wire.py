@@ -920,6 +920,7 @@ class LauncherOrders(msgspec.Struct, frozen=True, omit_defaults=True):
     restart: Restart | None = None
     places: dict[str, str] = {}  # node that the gang leaves → the spare that costs the gang least in its place
     layout: RankLayout | None = None  # None: the order of ranks makes no difference, or is not known to make one
+    may_shrink: bool = False  # without a spare of its own it may continue with fewer nodes, if its job allows that
 
 
 class EarlierAllocations(msgspec.Struct, frozen=True, omit_defaults=True):

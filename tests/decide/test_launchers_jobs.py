@@ -289,6 +289,28 @@ def test_spares_and_nodes_it_left_are_ordered_bad_by_their_state_alone() -> None
     )
 
 
+def may_shrink(*nodes: NodeView, of: Gang = GANG, policy: str = "shrink", **values: Any) -> bool:
+    """Where all nodes outside the allocation are out of service, but those given."""
+    out_of_service = [b.node(f"n{number}", NodeState.QUARANTINED) for number in range(5, 9)]
+    snapshot = b.snapshot(*out_of_service, *nodes, **{"jobs": [JOB], "gangs": {JOB.key: of}} | values)
+    return launcher_orders(snapshot, b.config(spares={"no_spare": policy}))[7].may_shrink
+
+
+def test_where_the_site_wants_it_a_launcher_may_shrink_its_gang_while_there_is_no_other_node() -> None:
+    assert may_shrink()
+    assert not any(may_shrink(policy=policy) for policy in ("idle", "wait", "page", "preempt"))
+    assert not may_shrink(b.node("n8", is_spare=True), spares=["n8"]), "a spare of the pool fits"
+    assert not may_shrink(b.node("n8")), "an idle node fits"
+    assert may_shrink(b.node("n8"), of=gang(lost=("n5",))), "requeued, it would need two nodes"
+    assert not may_shrink(jobs=[replace(JOB, managed=False)])
+
+
+def test_a_launcher_that_leaves_a_node_keeps_the_permission_and_one_whose_gang_moves_to_the_pool_has_none() -> None:
+    inside_plan, pool_plan = planned(scene(), fault("n2")), planned(scene(gang(spares=())), fault("n2"))
+    assert may_shrink(b.node("n8"), recoveries=(ordered(inside_plan),))
+    assert not may_shrink(recoveries=(ordered(pool_plan),))
+
+
 def test_a_seat_is_ordered_bad_only_by_a_plan() -> None:
     snapshot = scene(nodes=[quarantined("n2")])
     assert launcher_orders(snapshot, b.config())[7].bad == {}

@@ -19,8 +19,10 @@ import pytest
 from tests import PYTHON_PATH
 from tests.launch.local import LocalGang
 from tests.testbed.processes import is_running, read_process
+from understudy_agent import rank_messages
 from understudy_agent.launch.hub import STRANGERS_MAX
 from understudy_agent.launch.open_files import needed
+from understudy_agent.wire import LauncherAnswer, LauncherOrders
 
 pytestmark = pytest.mark.integration
 
@@ -503,6 +505,29 @@ def test_a_node_on_which_programs_start_slowly_is_not_lost(gang: LocalGang) -> N
     gang.finish()
     assert gang.exit_code() == 0
     assert gang.rows() == ["L10"]
+
+
+# -- no other node ----------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_that_waits_for_the_pool_shrinks_once_the_site_lets_it_and_never_below_what_its_job_allows(
+    gang: LocalGang,
+) -> None:
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(gang.home / "agent.sock"))
+        agent.listen()
+        gang.start([*THREE, "--min-nodes", "2"], nodes=3)
+        line, _ = agent.accept()
+        with line:
+            gang.wait_for_launch(0, 3)
+            gang.condemn("n2")
+            gang.wait_for(lambda: gang.events("waiting"), 60, "it waits for the pool")
+            line.sendall(rank_messages.encode(LauncherAnswer("a", LauncherOrders(may_shrink=True))))
+            gang.wait_for_launch(1, 2)
+            assert gang.nodes(1) == ["n1", "n3"]
+            gang.condemn("n3")
+            gang.wait_for(lambda: len(gang.events("waiting")) == 2, 60, "it waits again")
+    assert gang.rows() == ["L80", "L80"]
 
 
 # -- the self-check before the first launch ---------------------------------------------------------------------------

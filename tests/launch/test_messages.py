@@ -81,7 +81,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     restart = wire.Restart(2, "it hangs", ("n1",))
     answer = wire.LauncherAnswer(
         "v",
-        wire.LauncherOrders({"n2": "Xid 79"}, restart, {"n2": "n4"}),
+        wire.LauncherOrders({"n2": "Xid 79"}, restart, {"n2": "n4"}, may_shrink=True),
         wire.EarlierAllocations(2, 40),
         3,
         50,
@@ -92,7 +92,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     line.report({**STATE, "launch": 3})
     line._take(rank_messages.encode(answer))
     assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_line.Restart(2, "it hangs", ("n1",)))
-    assert line.places == {"n2": "n4"}
+    assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
     assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
     assert line.restore_point() == (40, "/c")
 

@@ -69,6 +69,7 @@ class Orders:
     restart: Restart | None = None
     places: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
+    may_shrink: bool = False
 
 
 class AgentLine:
@@ -121,6 +122,11 @@ class AgentLine:
     def layout(self) -> Layout | None:
         """None: the order of ranks makes no difference, as far as is known."""
         return self._orders.layout
+
+    @property
+    def may_shrink(self) -> bool:
+        """The site allows a gang whose job does so, too, to continue with fewer nodes: no other node fits it now."""
+        return self._orders.may_shrink
 
     @property
     def connected(self) -> bool:
@@ -334,10 +340,11 @@ def _orders(message: dict[str, Any]) -> Orders:
     places = {str(node): str(spare) for node, spare in message.get("places", {}).items()}
     restart = message.get("restart")
     layout = _layout(message["layout"]) if message.get("layout") is not None else None
+    may_shrink = bool(message.get("may_shrink", False))
     if restart is None:
-        return Orders(bad, places=places, layout=layout)
+        return Orders(bad, None, places, layout, may_shrink)
     without = tuple(str(node) for node in restart.get("without", ()))
-    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without), places, layout)
+    return Orders(bad, Restart(int(restart["launch"]), str(restart["reason"]), without), places, layout, may_shrink)
 
 
 def _layout(message: dict[str, Any]) -> Layout:

@@ -29,6 +29,13 @@ class Rules:
     launches_without_progress_max: int = 3
     early_seconds: float = 30.0
     """A failure within this time after the start may be that of a program that cannot start at all."""
+    site_shrinks: bool = False
+    """The control plane has no other node for the gang now, and the site lets it shrink then, to `nodes_min`."""
+
+    @property
+    def may_shrink(self) -> bool:
+        chosen = self.when_out_of_spares
+        return chosen is OutOfSpares.SHRINK or (chosen is OutOfSpares.POOL and self.site_shrinks)
 
 
 @dataclass(frozen=True, slots=True)

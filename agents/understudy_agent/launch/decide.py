@@ -137,7 +137,7 @@ def _can_replace(case: Case) -> bool:
 
 def _can_shrink(case: Case) -> bool:
     enough = len(case.seats_left) >= max(1, case.rules.nodes_min)
-    return case.bad_without_spares and case.rules.when_out_of_spares is OutOfSpares.SHRINK and enough
+    return case.bad_without_spares and case.rules.may_shrink and enough
 
 
 def _may_wait(case: Case) -> bool:

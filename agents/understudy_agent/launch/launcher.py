@@ -15,7 +15,7 @@ from enum import StrEnum
 from understudy_agent.launch import ending, seating, watch
 from understudy_agent.launch.agent_line import AgentLine
 from understudy_agent.launch.budget import Budget
-from understudy_agent.launch.case import OutOfSpares
+from understudy_agent.launch.case import Rules
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Action, Decision, decide
 from understudy_agent.launch.events import Events
@@ -163,7 +163,7 @@ class Launcher:
     def _exchange_with_agent(self) -> None:
         """Reports the state of the gang, receives orders. Without an agent the gang goes on."""
         spares = self._standbys.spares(self._launch)
-        self._reports.state(self._launch, self._phase.value, spares, ended_well=self._ended_well)
+        self._reports.state(self._launch, self._phase.value, spares, self._rules, ended_well=self._ended_well)
         self._hub.also_wait_for(self._line.turn())
         self._reports.trouble()
         if self._line.has_orders:
@@ -420,11 +420,14 @@ class Launcher:
             self._reports.evidence(self._launch, silent)
             self._close(over)
 
+    @property
+    def _rules(self) -> Rules:
+        return replace(self._options.rules, site_shrinks=self._line.may_shrink)
+
     def _replaceable(self) -> int:
         """So many of its nodes can be lost without the loss of the allocation."""
-        rules = self._options.rules
-        may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
-        fewer = len(self._launch.seats) - max(1, rules.nodes_min) if may_shrink else 0
+        rules = self._rules
+        fewer = len(self._launch.seats) - max(1, rules.nodes_min) if rules.may_shrink else 0
         return len(self._standbys.spares(self._launch)) + max(0, fewer)
 
     def _domains(self) -> Mapping[str, Sequence[str]]:
@@ -467,7 +470,7 @@ class Launcher:
             self._reports.last_words(launch)
         stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
         ended = launch.summary(bad, stopping, self._line.places)
-        decision = decide(ended, before, self._standbys.spares(launch), self._options.rules)
+        decision = decide(ended, before, self._standbys.spares(launch), self._rules)
         if launch.began_at is not None:
             self._reports.ended(launch, decision, before)
         self._budget.history = decision.history
@@ -527,12 +530,21 @@ class Launcher:
             self._start_leaving()
             return
         if self._exit_code == EXIT_REQUEUE:
+            self._shrink_meanwhile()
             return
         seats = self._standbys.replacement_seats(self._launch)
         if seats is not None:
             self._order(seats, self._launch.number + 1, None)
         else:
             self._standbys.probe(now)
+
+    def _shrink_meanwhile(self) -> None:
+        """The spare for which it waits has become another gang's."""
+        seats, rules = self._standbys.seats_left(self._launch), self._rules
+        if rules.may_shrink and len(seats) >= max(1, rules.nodes_min):
+            self._exit_code = 0
+            self._reports.shrunk(seats)
+            self._order(seats, self._launch.number + 1, None)
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -302,7 +302,7 @@ def _parser() -> argparse.ArgumentParser:
         help="exit code 1: failed (default: a short one)",
     )
     add("--when-out-of-spares", default="pool", choices=[one.value for one in OutOfSpares], help="default: pool")
-    add("--min-nodes", type=int, metavar="M", help="for `shrink`: no fewer (default: N)")
+    add("--min-nodes", type=int, metavar="M", help="no fewer, for `shrink` and where the site shrinks (default: N)")
     add("--wait-for-requeue", type=float, default=60.0, metavar="SECONDS", help="for `pool` (default: 60)")
     add("--wait-for-node", type=float, default=600.0, metavar="SECONDS", help="for `wait` (default: 600)")
     add("--launches-without-progress", type=int, default=3, metavar="COUNT", help="then the job ends (default: 3)")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from understudy_agent.launch.agent_line import AgentLine
-from understudy_agent.launch.case import History, OutOfSpares
+from understudy_agent.launch.case import History, Rules
 from understudy_agent.launch.collected import findings, fitted, text_of
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.counted import counted
@@ -41,11 +41,9 @@ class Reports:
 
     # -- the gang ----------------------------------------------------------------------------------------------
 
-    def state(self, launch: Launch, phase: str, spares: Sequence[str], *, ended_well: bool) -> None:
+    def state(self, launch: Launch, phase: str, spares: Sequence[str], rules: Rules, *, ended_well: bool) -> None:
         """Of the gang as it is now. Only for the control plane."""
-        rules = self._options.rules
-        may_shrink = rules.when_out_of_spares is OutOfSpares.SHRINK
-        nodes_min = rules.nodes_min if may_shrink else self._options.nodes
+        nodes_min = rules.nodes_min if rules.may_shrink else self._options.nodes
         self._line.report(
             {
                 "type": "launcher",
@@ -74,6 +72,10 @@ class Reports:
         if at_once:
             message = "everything is killed now"
         self._events.report("signal", f"{received.name}: {message}", signal=received.name)
+
+    def shrunk(self, seats: Sequence[str]) -> None:
+        message = f"there is no other node for the gang now: continuing with {counted(len(seats), 'node')}"
+        self._events.report("shrunk", message, seats=seats)
 
     def waiting(self, seconds: float, for_a_node: bool) -> None:
         if for_a_node:

@@ -119,6 +119,12 @@ class Standbys:
         takes = dict(zip(bad, spares, strict=False))
         return tuple(takes.get(node, node) for node in launch.seats)
 
+    def seats_left(self, launch: Launch) -> tuple[str, ...]:
+        """The gang's nodes that can be used, with spares instead of as many others as there are spares."""
+        unusable = self._nodes.unusable()
+        takes = dict(zip((node for node in launch.seats if node in unusable), self.spares(launch), strict=False))
+        return tuple(takes.get(node, node) for node in launch.seats if node not in unusable or node in takes)
+
     def probe(self, now: float) -> None:
         """At intervals, looks whether a lost node is back. Raises OSError as `start` does."""
         if now - self._probed_at > PROBE_SECONDS:

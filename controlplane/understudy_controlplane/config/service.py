@@ -145,6 +145,11 @@ class NoSpare(StrEnum):
     WAIT = "wait"
     PAGE = "page"
     PREEMPT = "preempt"
+    SHRINK = "shrink"
+
+    @property
+    def takes_idle(self) -> bool:
+        return self not in (NoSpare.WAIT, NoSpare.PAGE)
 
 
 class Spares(Section):
@@ -155,8 +160,10 @@ class Spares(Section):
         NoSpare.IDLE,
         description="What a gang on a failed node gets when no spare of the pool fits: `idle` (an idle healthy node "
         "that fits and that no reservation holds), `wait` (it stays until there is a spare), `page` (it stays, and a "
-        "person is notified at once), or `preempt` (as `idle`; without an idle node Slurm preempts a job for it, by "
-        "Slurm's own rules: [topology](topology.md#preemption)).",
+        "person is notified at once), `preempt` (as `idle`; without an idle node Slurm preempts a job for it, by "
+        "Slurm's own rules: [topology](topology.md#preemption)), or `shrink` (as `idle`; without an idle node a gang "
+        "of `understudy run` whose job allows fewer nodes, by `--min-nodes`, continues with fewer: "
+        "[launcher](launcher.md#what-happens-when)). No other gang is ever made smaller.",
     )
 
     program_gigabytes: float = Field(
@@ -196,13 +203,3 @@ class Spares(Section):
             if not 0 <= share <= 1:
                 raise ValueError(f"{account!r} = {share}: a share is a number from 0 to 1")
         return shares
-
-    @field_validator("no_spare", mode="before")
-    @classmethod
-    def _is_supported(cls, value: object) -> object:
-        if value == "shrink":
-            raise ValueError(
-                "the control plane cannot shrink a gang; the launcher can, inside its allocation "
-                "(`understudy run --when-out-of-spares shrink`): use idle, wait, page or preempt"
-            )
-        return value

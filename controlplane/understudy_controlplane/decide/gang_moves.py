@@ -302,7 +302,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     free = current.fitting(job, findings[0].node)
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
     if len(free) + len(preempted.nodes) < needed:
-        what = "spare" if current.config.spares.no_spare in (NoSpare.WAIT, NoSpare.PAGE) else "spare or idle node"
+        what = "spare or idle node" if current.config.spares.no_spare.takes_idle else "spare"
         words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
         words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
         return Move(None, Because.NO_SPARE, words)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from understudy_agent.wire import LauncherOrders, RankLayout, Restart
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Config, Mode, NoSpare
 from understudy_controlplane.decide.placement import layout_of
+from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spares import standing_of
 from understudy_controlplane.fleet.distance import KINDS
 from understudy_controlplane.fleet.gang import Gang
@@ -18,7 +21,32 @@ def launcher_orders(snapshot: Snapshot, config: Config) -> dict[int, LauncherOrd
     """By job id. In mode observe no launcher gets any."""
     if snapshot.mode is Mode.OBSERVE:
         return {}
-    return {key.job_id: _orders(snapshot, key, gang, config) for key, gang in snapshot.gangs.items()}
+    shrinking = _shrinking(snapshot, config)
+    return {
+        key.job_id: msgspec.structs.replace(_orders(snapshot, key, gang, config), may_shrink=key in shrinking)
+        for key, gang in snapshot.gangs.items()
+    }
+
+
+def _shrinking(snapshot: Snapshot, config: Config) -> set[JobKey]:
+    """Gangs for which there is no other node, if they lose one now, where the site lets such a gang shrink. Whether its
+    job allows that, its launcher knows. A launcher that has been ordered to leave a node keeps the permission.
+    """
+    if config.spares.no_spare is not NoSpare.SHRINK:
+        return set()
+    current = Round(snapshot, config).with_condemned(frozenset()).with_idle()
+    return {key for key, gang in snapshot.gangs.items() if _has_no_other_node(current, key, gang)}
+
+
+def _has_no_other_node(current: Round, key: JobKey, gang: Gang) -> bool:
+    snapshot = current.snapshot
+    job, recovery = snapshot.jobs.get(key), snapshot.recovery_of(key)
+    if recovery is not None:
+        return isinstance(recovery.plan, AllocationSwapPlan)
+    known = [name for name in gang.seats if name in snapshot.nodes]
+    if job is None or not job.managed or not known:
+        return False
+    return len(current.fitting(job, known[0])) <= len(gang.state.lost)  # requeued, it needs as many as at first
 
 
 def _orders(snapshot: Snapshot, job: JobKey, gang: Gang, config: Config) -> LauncherOrders:

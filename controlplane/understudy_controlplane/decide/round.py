@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from understudy_controlplane.config import Config, NoSpare
+from understudy_controlplane.config import Config
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.placement import Preference
 from understudy_controlplane.decide.preemption import Preemptible, preemptible
@@ -60,7 +60,7 @@ class Round:
 
     def with_idle(self) -> Round:
         """Where the site lets gangs have idle nodes."""
-        if self.config.spares.no_spare not in (NoSpare.IDLE, NoSpare.PREEMPT):
+        if not self.config.spares.no_spare.takes_idle:
             return self
         return replace(
             self,

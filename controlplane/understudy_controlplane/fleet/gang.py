@@ -65,7 +65,7 @@ class Gang:
 def orders_version(orders: LauncherOrders) -> str:
     """Never empty. The same for the same orders."""
     layout = orders.layout and (orders.layout.group_sizes, sorted(orders.layout.domains.items()))
-    known = (sorted(orders.bad.items()), orders.restart, sorted(orders.places.items()), layout)
+    known = (sorted(orders.bad.items()), orders.restart, sorted(orders.places.items()), layout, orders.may_shrink)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 

@@ -104,6 +104,7 @@ class Launchers:
                 orders.restart or before.restart,
                 {**before.places, **orders.places},
                 orders.layout or before.layout,
+                orders.may_shrink or before.may_shrink,
             )
             waiter = self._waiters.get(job_id)
         if waiter is not None:

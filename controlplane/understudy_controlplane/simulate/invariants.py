@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from understudy_agent.wire import OrderState
-from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.fleet.counted import times
@@ -668,7 +667,7 @@ class Invariants:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
         at_fault = [name for name, record in core.stores.fleet.nodes().items() if record.at_fault]
         pool = {name for one in self._world.slurm.reservations() if one.name == POOL for name in one.nodes}
-        takes_idle = self._world.scenario.settings.no_spare in (NoSpare.IDLE, NoSpare.PREEMPT)
+        takes_idle = self._world.scenario.settings.no_spare.takes_idle
         free = any(
             node.usable and node.base_state == "IDLE" and (takes_idle or node.name in pool)
             for node in self._world.slurm.nodes()
