@@ -246,6 +246,9 @@ def _attempts(shape: Shape) -> Iterator[Row]:
             "restore_at": _begun(job, shape),
             "last_step": 40_000,
             "last_step_at": _begun(job, shape) + 39_000,
+            "code": f"commit {job:040x} files {job:016x}",
+            "config": f"arguments {job:016x}",
+            "data": "corpus-2026-11",
         }
 
 

@@ -50,7 +50,7 @@ class Link:
         self._saves_sent: dict[str, Any] | None = None
         self._program: str | None = None
         """Once it was named."""
-        self._program_sent = False
+        self._program_sent = self._inputs_sent = False
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
@@ -126,6 +126,7 @@ class Link:
         self._send_section(connection)
         self._send_gpu(connection)
         self._send_program(connection)
+        self._send_inputs(connection)
         self._send_stack(connection)
         self._send_training(connection)
         self._send_saves(connection)
@@ -159,7 +160,7 @@ class Link:
         self._collective_sent = None
         self._section_sent = self._gpu_sent = ""
         self._saves_sent = None
-        self._program_sent = False
+        self._program_sent = self._inputs_sent = False
         self._failures = 0
         self.connected.set()
         return connection
@@ -211,6 +212,12 @@ class Link:
         self._program_sent = True
         if self._program:
             _send(connection, {"type": "program", "packed": self._program})
+
+    def _send_inputs(self, connection: socket.socket) -> None:
+        """Once to each agent."""
+        if self._outbox.inputs and not self._inputs_sent and "inputs" not in self._unknown:
+            self._inputs_sent = True
+            _send(connection, {"type": "inputs", **self._outbox.inputs})
 
     def _send_stack(self, connection: socket.socket) -> None:
         stack = self._outbox.stall.stack(time.monotonic())

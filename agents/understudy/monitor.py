@@ -47,6 +47,7 @@ from .restore import (
     read_point,
 )
 from .training import VALUE_MAX
+from .training_inputs import training_inputs
 
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
@@ -80,19 +81,25 @@ class Monitor:
     _link: Link | None
     """None: not active."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last two by name only
         self,
         gpu_index: int | None = None,
         role: str = "",
         socket: str | None = None,
         dp_rank: int | None = None,
         flops_per_token: SupportsFloat | None = None,
+        *,
+        config_file: str | os.PathLike[str] = "",
+        data_version: str = "",
     ) -> None:
         """`gpu_index` is the GPU's index on this node as NVML counts; by default the GPU is found out with the first
         step. `role` is such as "stage0": ranks are compared with ranks of the same role only. `socket` is the agent's
         socket, if it is not in UNDERSTUDY_SOCKET. `dp_rank` is the data-parallel rank in a job with pipeline stages or
         tensor parallelism: ranks that have the same one process the same batches. `flops_per_token` is what the model
         needs for one token, forward and backward: with the tokens that are observed it gives the job's MFU.
+        `config_file` is what configures the training, several separated by colons, and `data_version` names its data:
+        else UNDERSTUDY_CONFIG_FILE and UNDERSTUDY_DATA_VERSION. Where one of them, or the code, changes between two
+        attempts, that is shown.
         """
         self._prepare()
         try:
@@ -103,6 +110,8 @@ class Monitor:
             self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
+            if identity.rank == 0:
+                self._name_inputs(link, os.fspath(config_file), data_version)
             answer_when_asked(self._outbox.collectives.latest)
         except IdentityError as error:
             log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
@@ -515,6 +524,16 @@ class Monitor:
                 self._outbox.program = program_files
             if self._link is not None:
                 self._link.wake()
+
+    def _name_inputs(self, link: Link, config_file: str, data_version: str) -> None:
+        """In a thread of its own: a file system may be slow."""
+
+        @never_raise
+        def look() -> None:
+            self._outbox.inputs = training_inputs(config_file, data_version, os.environ)._asdict()
+            link.wake()
+
+        threading.Thread(target=look, name="understudy-inputs", daemon=True).start()
 
     @never_raise
     def _name_gpu(self) -> None:

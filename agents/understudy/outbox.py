@@ -53,6 +53,8 @@ class Outbox:
         """Names the files with which this program has started; None: it has not made a step, or is not the one that
         names them.
         """
+        self.inputs: dict[str, str] = {}
+        """What this training runs with (`training_inputs`); empty: not known yet, or another rank names it."""
         self.gpu_uuid = ""
         """Of the GPU that this rank uses; empty: not known."""
         self._watch = AnomalyWatch()

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from understudy_agent.wire import (
     COLLECTIVE_CHARACTERS_MAX,
     FILES_PER_SHARD_MAX,
+    INPUT_CHARACTERS_MAX,
     PEERS_MAX,
     PROGRAM_CHARACTERS_MAX,
     SECTION_CHARACTERS_MAX,
@@ -50,6 +51,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 Checksum = Annotated[str, Meta(max_length=64, pattern="^([a-z0-9]+:[0-9a-f]+)?$")]
+Input = Annotated[str, Meta(max_length=INPUT_CHARACTERS_MAX)]
 NonEmpty = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
 Durations = Annotated[list[Seconds], Meta(min_length=1, max_length=STEPS_PER_WINDOW_MAX)]
 MoreDurations = Annotated[list[Seconds], Meta(max_length=STEPS_PER_WINDOW_MAX)]
@@ -218,6 +220,14 @@ class ProgramSeen(msgspec.Struct, frozen=True, tag="program"):
     packed: Annotated[str, Meta(min_length=1, max_length=PROGRAM_CHARACTERS_MAX)]
 
 
+class InputsSeen(msgspec.Struct, frozen=True, tag="inputs"):
+    """What the training runs with. Only rank 0 sends it."""
+
+    code: Input = ""
+    config: Input = ""
+    data: Input = ""
+
+
 class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
     """As SavesFollowed."""
 
@@ -243,6 +253,7 @@ Message = (
     | Steps
     | Whereabouts
     | ProgramSeen
+    | InputsSeen
     | FirstStepNotice
     | ShardNotice
     | DeletedNotice

@@ -36,6 +36,7 @@ from understudy_agent.rank_messages import (
     ErrorAnswer,
     FirstStepNotice,
     Hello,
+    InputsSeen,
     JobRestorePointQuestion,
     LauncherMessage,
     LaunchNotice,
@@ -76,6 +77,7 @@ from understudy_agent.wire import (
     RestoreReport,
     SaveOrder,
     ShardFile,
+    TrainingInputs,
 )
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
@@ -425,7 +427,7 @@ class RankConnection:
             if self._server.launchers is not None:
                 last = message.first_step + len(message.self_seconds) - 1
                 self._server.launchers.note_step(hello, self.user_id, last)
-        elif isinstance(message, Whereabouts | ProgramSeen):
+        elif isinstance(message, Whereabouts | ProgramSeen | InputsSeen):
             self._note(hello, message)
         elif isinstance(message, RestorePointQuestion):
             asked = RestorePointRequest(
@@ -446,10 +448,14 @@ class RankConnection:
         else:
             self._announce(_fact(hello, message, self.user_id), message.id)
 
-    def _note(self, hello: Hello, message: Whereabouts | ProgramSeen) -> None:
-        if not isinstance(message, ProgramSeen):
+    def _note(self, hello: Hello, message: Whereabouts | ProgramSeen | InputsSeen) -> None:
+        if not isinstance(message, ProgramSeen | InputsSeen):
             self._server.windows.place(hello, message, self.user_id)
-        elif hello.rank == 0:
+        elif hello.rank == 0 and isinstance(message, InputsSeen):
+            of_rank = _of_rank(hello, self.user_id)
+            named = TrainingInputs(**of_rank, code=message.code, config=message.config, data=message.data)
+            self._announce(named, None)
+        elif hello.rank == 0 and isinstance(message, ProgramSeen):
             files = ProgramFiles(hello.job_id, hello.restart_count, self.user_id, message.packed)
             self._server.programs.note(self, files)
 

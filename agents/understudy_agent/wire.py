@@ -64,6 +64,7 @@ SECTION_CHARACTERS_MAX = 64
 STACK_CHARACTERS_MAX = 512
 EVIDENCE_CHARACTERS_MAX = 32_768
 PROGRAM_CHARACTERS_MAX = 32_768
+INPUT_CHARACTERS_MAX = 255
 PROGRAMS_PER_NODE_MAX = 2
 PACKED_NODES_CHARACTERS_MAX = 57_344
 WORK_MAX = 1e30
@@ -78,6 +79,7 @@ Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 RunName = Annotated[str, Meta(max_length=255)]
+Input = Annotated[str, Meta(max_length=INPUT_CHARACTERS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -423,6 +425,22 @@ class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_sta
     run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
 
 
+class TrainingInputs(msgspec.Struct, frozen=True, omit_defaults=True, tag="training_inputs"):
+    """What an attempt's training runs with, as its rank 0 names it. What is not known is empty.
+    Key: (job, restart_count, launch).
+    """
+
+    job_id: Count
+    restart_count: Count
+    rank: Count
+    world_size: WorldSize
+    code: Input = ""  # a commit and a sum of files, or a sum of the main script
+    config: Input = ""  # a sum of the files that the user names, or of the command line's arguments
+    data: Input = ""  # a version that the user names
+    launch: Count = 0
+    user_id: UserId = 0
+
+
 class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step"):
     """A rank finished the first step since its process started. Key: (job, restart_count, launch, rank, step, at)."""
 
@@ -682,6 +700,7 @@ class LaunchEvidence(msgspec.Struct, frozen=True, omit_defaults=True, tag="launc
 
 JobFact = (
     RankStarted
+    | TrainingInputs
     | FirstStep
     | CheckpointShard
     | CheckpointDeleted
@@ -693,7 +712,7 @@ JobFact = (
 )
 """Facts that processes of a job report about it."""
 
-RankFact = RankStarted | FirstStep | CheckpointShard | CheckpointDeleted | Anomaly | RestoreReport
+RankFact = RankStarted | TrainingInputs | FirstStep | CheckpointShard | CheckpointDeleted | Anomaly | RestoreReport
 
 Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 

@@ -13,6 +13,7 @@ from understudy_client.client import (
 )
 from understudy_client.records import (
     Accepted,
+    AttemptInputs,
     Checkpoint,
     CheckpointExplanation,
     CheckpointInterval,
@@ -48,6 +49,7 @@ from understudy_client.records import (
 
 __all__ = [
     "Accepted",
+    "AttemptInputs",
     "CertificatesUnusable",
     "Checkpoint",
     "CheckpointExplanation",

@@ -381,6 +381,17 @@ class SaveOnNodes(msgspec.Struct, frozen=True):
     against: str  # why no gang goes on from it; empty: nothing
 
 
+class AttemptInputs(msgspec.Struct, frozen=True):
+    """What an attempt of a run ran with, as its rank 0 named it; empty: not known."""
+
+    job_id: int
+    attempt: str
+    code: str  # a commit and a sum of its working tree's files, or a sum of the main script
+    config: str  # a sum of the files that the user names, or of the command line's arguments
+    data: str  # a version that the user names
+    changed: list[str]  # "code", "config", "data": what is other than in the attempt before it
+
+
 class CheckpointExplanation(msgspec.Struct, frozen=True):
     """Where an attempt that begins now would continue: restore, fresh or unknown; and what was passed over."""
 
@@ -393,6 +404,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     interval: CheckpointInterval | None = None
     ranks: int | None = None  # for which it is answered
     in_memory: tuple[SaveOnNodes, ...] = ()  # newest first
+    attempts: tuple[AttemptInputs, ...] = ()  # of the run, newest first
 
 
 class DrillDecision(msgspec.Struct, frozen=True):

@@ -23,7 +23,16 @@ from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent import wire
 from understudy_agent.stages import StageName, StageResult, StageStatus
-from understudy_agent.wire import CheckpointShard, Collective, FirstStep, Part, PartKind, RankStarted, RankWindow
+from understudy_agent.wire import (
+    CheckpointShard,
+    Collective,
+    FirstStep,
+    Part,
+    PartKind,
+    RankStarted,
+    RankWindow,
+    TrainingInputs,
+)
 from understudy_controlplane.api import openapi
 from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
@@ -77,7 +86,7 @@ def play(rehearsal: Rehearsal, attempt: int, first: int, last: int) -> None:
     rehearsal.run(1)
 
 
-def record(rehearsal: Rehearsal, *facts: RankStarted | FirstStep | CheckpointShard) -> None:
+def record(rehearsal: Rehearsal, *facts: RankStarted | TrainingInputs | FirstStep | CheckpointShard) -> None:
     rows = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [fact.job_id for fact in facts])
     of_owner = [msgspec.structs.replace(fact, user_id=owner(rehearsal)) for fact in facts]
     node = rehearsal.gang_nodes()[0]

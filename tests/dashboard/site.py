@@ -17,7 +17,7 @@ from tests.api.test_routes import play, record, shard
 from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, secret
-from understudy_agent.wire import Gpu, Tier
+from understudy_agent.wire import Gpu, Tier, TrainingInputs
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
@@ -48,6 +48,7 @@ def played(directory: Path, **config: Any) -> Rehearsal:
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
     rehearsal.run(1)
+    record(rehearsal, *(TrainingInputs(1, attempt, 0, 4, f"commit {attempt}", data=HOSTILE) for attempt in (0, 1)))
     play(rehearsal, attempt=1, first=20, last=60)
     rehearsal.run_until(rehearsal.ended)
     return rehearsal

@@ -323,6 +323,9 @@ def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient)
     )
     assert 'Best is every <a href="../../v1/explain/checkpoints/1">' in checkpoints
     assert "ETTR" in page
+    attempts = page.partition('id="attempts"')[2].partition("</section>")[0]
+    assert f"Attempt 1 runs with code <code>commit 1</code> data <code>{html.escape(HOSTILE)[:20]}" in attempts
+    assert "code changed between attempt 0 of job 1 and attempt 1 of job 1" in attempts
 
 
 def test_the_pages_lead_to_each_other(rehearsal: Rehearsal, viewer: TestClient) -> None:

@@ -28,6 +28,7 @@ from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor, RestorePoint, RestorePointUnknownError, SummedFile
 from understudy.clocks import WaitingClock
 from understudy.restore import UncaughtErrors
+from understudy.training_inputs import config_of
 from understudy_agent.config import Config
 from understudy_agent.rank_messages import (
     AnomalyNotice,
@@ -38,7 +39,15 @@ from understudy_agent.rank_messages import (
     Steps,
     TrainingSeen,
 )
-from understudy_agent.wire import CheckpointShard, Fact, FirstStep, RankStarted, RankWindow, RestoreReport
+from understudy_agent.wire import (
+    CheckpointShard,
+    Fact,
+    FirstStep,
+    RankStarted,
+    RankWindow,
+    RestoreReport,
+    TrainingInputs,
+)
 
 FRAMEWORKS = {
     "compute": {"torch"},
@@ -704,3 +713,19 @@ def test_the_hook_needs_nothing_but_the_standard_library() -> None:
                 names = [node.module or ""] if node.level == 0 else []
             for name in names:
                 assert name.split(".")[0] in allowed, (path, name)
+
+
+def test_rank_0_names_once_for_each_attempt_what_it_runs_with(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.yaml").write_text("width: 16")
+    with running_agent(config):
+        Monitor(data_version="other").close()
+        monkeypatch.setenv("SLURM_PROCID", "0")
+        monitor = Monitor(config_file=tmp_path / "run.yaml", data_version="corpus 3")
+        plane.wait_for(lambda plane: any(isinstance(fact, TrainingInputs) for fact in plane.facts))
+        monitor.close()
+    (named,) = set(of_kind(plane, TrainingInputs))  # the agent repeats what was not acknowledged
+    assert isinstance(named, TrainingInputs)
+    assert (named.job_id, named.restart_count, named.rank, named.user_id) == (7, 0, 0, os.getuid())
+    assert (named.config, named.data) == (config_of(str(tmp_path / "run.yaml"), []), "corpus 3")

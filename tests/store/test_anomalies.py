@@ -24,6 +24,7 @@ from understudy_agent.wire import (
     RankStarted,
     RestoreOutcome,
     RestoreReport,
+    TrainingInputs,
 )
 from understudy_client import CheckpointExplanation
 from understudy_controlplane.app import ControlPlane, Outside, compose
@@ -32,6 +33,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, RestoreDecision, TrainingRun
+from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -69,6 +71,10 @@ def fixed(*facts: Fact) -> list[Fact]:
 
 def gang() -> list[Fact]:
     return [RankStarted(JOB.key.job_id, 0, rank, 4, b.NOW, 10 + rank) for rank in range(4)]
+
+
+def inputs_of(launch: int, code: str) -> TrainingInputs:
+    return TrainingInputs(JOB.key.job_id, 0, 0, 4, code, launch=launch)
 
 
 def of_owner(facts: Iterable[Fact]) -> list[Fact]:
@@ -218,6 +224,15 @@ def test_a_chained_job_restores_what_the_jobs_of_its_run_before_it_saved(engine:
     assert points.give(other, Attempt(0)).answer is RestoreAnswer.FRESH
     assert points.give(chained, Attempt(1)) == points.give(first, Attempt(1))
     assert points.give(chained, Attempt(1)).path == "/c/20", "with what was seen by the job that saved it"
+    report("n2", inputs_of(0, "commit a files b"))
+    named = msgspec.structs.replace(inputs_of(0, "commit a files c"), job_id=8, user_id=chained.user_id)
+    again = msgspec.structs.replace(named, code="commit d files d")
+    assert FactStore(engine).record("n2", [named, again], b.NOW + 60, lambda _: chained) == []
+    assert [(one.job.job_id, one.code, changed) for one, changed in changes(points.run_attempts(chained))] == [
+        (8, "commit a files c", ("code",)),
+        (7, "commit a files b", ()),
+    ], "of each attempt what was named first"
+    assert points.run_attempts(other) == []
     elsewhere = replace(chained, checkpoint_folders=("/new",))
     assert points.give(elsewhere, Attempt(3)).answer is RestoreAnswer.UNKNOWN, "saved, and not where it may restore"
     points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())  # the control plane starts again
@@ -386,7 +401,8 @@ def test_what_would_be_restored_now_is_shown_with_what_was_passed_over_and_why(t
         assert client.get("/v1/explain/checkpoints/7?ranks=-1").status_code == 422
         assert client.get("/v1/explain/checkpoints/7").json()["answer"] == "fresh"
         known = plane.stores.fleet.known_jobs(b.CLUSTER, [JOB.key.job_id])
-        facts = of_owner([*gang(), *fixed(*shards(20)), *shards(40), *shards(60), anomaly(41)])
+        inputs = [inputs_of(0, "commit a files b"), inputs_of(1, "commit a files c"), inputs_of(2, "commit a files c")]
+        facts = of_owner([*gang(), *fixed(*shards(20)), *shards(40), *shards(60), anomaly(41), *inputs])
         plane.stores.facts.record("n2", facts, b.NOW, known.get)
         shown, with_two = (
             msgspec.json.decode(
@@ -400,10 +416,12 @@ def test_what_would_be_restored_now_is_shown_with_what_was_passed_over_and_why(t
         "  passed over: step 60",
         "  chosen: step 40",
         "  older: step 20",
+        "attempt 0.2 of job 7 runs with code commit a files c",
+        "  code changed between 0 of job 7 and attempt 0.1 of job 7: code was commit a files b",
     ]
     assert next(line for line in explanation_lines(7, shown) if "passed over" in line).endswith(
         "loss_nan (nan) on rank 1 (n2) since step 41"
     )
     lines = list(explanation_lines(7, with_two))
     assert lines[0] == "an attempt of job 7 with 2 ranks that begins now restores step 40: /c/40"
-    assert lines[-1].endswith(", for 4 ranks: only 4 ranks can restore it, and this gang has 2")
+    assert lines[-3].endswith(", for 4 ranks: only 4 ranks can restore it, and this gang has 2")

@@ -28,6 +28,7 @@ from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
+from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of, report
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.saves import fleet_rate, in_memory, measured
@@ -91,6 +92,17 @@ class JudgedCheckpoint(msgspec.Struct, frozen=True):
     tier: str = ""  # "peer", "local" (disks of its nodes), "shared" or "object"; empty: not known
 
 
+class AttemptInputs(msgspec.Struct, frozen=True):
+    """What an attempt of the run ran with, as its rank 0 named it; empty: not known."""
+
+    job_id: int
+    attempt: str
+    code: str  # a commit and a sum of its working tree's files, or a sum of the main script
+    config: str  # a sum of the files that the user names, or of the command line's arguments
+    data: str  # a version that the user names
+    changed: list[str]  # "code", "config", "data": what is other than in the attempt before it
+
+
 class SaveOnNodes(msgspec.Struct, frozen=True):
     """A save in the memory of the job's nodes, as their keepers report it. Its ranks choose among them themselves."""
 
@@ -147,6 +159,7 @@ class CheckpointExplanation(msgspec.Struct, frozen=True):
     interval: CheckpointInterval | None  # null: the job does not run, or no checkpoint of it was measured
     ranks: int | None  # for which it is answered: the size of its last gang, unless the request names one
     in_memory: list[SaveOnNodes]  # newest first
+    attempts: list[AttemptInputs]  # of the run, newest first, at most 100
 
 
 def explain_router(deps: ReadDependencies) -> APIRouter:
@@ -206,6 +219,10 @@ def explain_checkpoints(
         _interval(deps, known),
         ranks or None,
         _in_memory(deps, known, ranks),
+        [
+            AttemptInputs(one.job.job_id, str(one.attempt), one.code, one.config, one.data, list(changed))
+            for one, changed in changes(points.run_attempts(known))
+        ],
     )
 
 

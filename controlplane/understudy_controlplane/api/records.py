@@ -142,6 +142,9 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     restore_why: str
     last_step: int | None
     last_step_at: float | None
+    code: str  # that its training runs with, as its rank 0 names it; empty: not known
+    config: str
+    data: str
 
 
 class LaunchRecord(msgspec.Struct, frozen=True):

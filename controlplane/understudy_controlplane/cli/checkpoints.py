@@ -137,6 +137,7 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         yield f"  {state}: step {one.step}, {one.path}, job {one.job_id}, {date(one.at)}{known}{against}"
     if len(explained.checkpoints) < explained.count:
         yield f"  and {explained.count - len(explained.checkpoints)} more"
+    yield from attempt_lines(explained)
     if explained.interval is not None:
         yield from interval_lines(explained.interval)
         yield from tier_lines(explained.interval)
@@ -153,6 +154,20 @@ def memory_lines(explained: CheckpointExplanation) -> Iterator[str]:
         held += f", each on {one.places}" if one.places > 1 else ""
         against = f": {one.against}" if one.against else ""
         yield f"  {state}: step {one.step}, in memory, {held}, {date(one.at)}{against}"
+
+
+def attempt_lines(explained: CheckpointExplanation) -> Iterator[str]:
+    """The newest attempt, and those before which something changed."""
+    for place, one in enumerate(explained.attempts):
+        name = f"attempt {one.attempt} of job {one.job_id}"
+        if place == 0:
+            known = {"code": one.code, "config": one.config, "data": one.data}
+            yield f"{name} runs with {', '.join(f'{what} {value}' for what, value in known.items() if value)}"
+        if one.changed:
+            before = explained.attempts[place + 1]
+            was = ", ".join(f"{what} was {getattr(before, what)}" for what in one.changed)
+            earlier = f"{before.attempt} of job {before.job_id}"
+            yield f"  {' and '.join(one.changed)} changed between {earlier} and {name}: {was}"
 
 
 def interval_lines(found: CheckpointInterval) -> Iterator[str]:

@@ -14,7 +14,7 @@ from understudy_agent.wire import Layout, RestoreOutcome, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
 from understudy_controlplane.decide.disks import Part, strangers
-from understudy_controlplane.decide.run_lineage import lineage
+from understudy_controlplane.decide.run_lineage import Lineage, lineage
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
@@ -25,6 +25,7 @@ from understudy_controlplane.fleet.job import (
     RunJob,
     TrainingRun,
 )
+from understudy_controlplane.fleet.run_attempts import RunAttempt
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
 
@@ -42,6 +43,8 @@ STRANGERS_SECONDS_MAX = 30.0
 
 LOOK_AGAIN_SECONDS = 0.5
 """Each rank of a gang asks meanwhile."""
+
+RUN_ATTEMPTS_MAX = 100
 
 NOT_STARTED = "a node whose ranks have not started"
 
@@ -355,14 +358,22 @@ class RestorePoints:
             decision = RestoreDecision(RestoreAnswer.UNKNOWN, why=why)
         return decision
 
-    def _catalogue(self, job: KnownJob) -> restore_point.Catalogue:
-        store = self._checkpoints
+    def run_attempts(self, job: KnownJob) -> list[RunAttempt]:
+        """Of the job and those that it continues, newest first, as far as it is known what they ran with."""
+        return self._fleet.run_attempts([job.row, *(one.row for one in self._lineage(job).jobs)], RUN_ATTEMPTS_MAX)
+
+    def _lineage(self, job: KnownJob) -> Lineage:
         run, jobs = self._fleet.run_jobs(job.row)
         own = next((one for one in jobs if one.row == job.row), RunJob(job.row, job.key))
         others, named = [one for one in jobs if one is not own], not run.folder
         found = lineage(own, others, named)
         if found.doubt:  # jobs that saved nothing cast none
-            found = lineage(own, [one for one in others if store.announced_checkpoints(one.key)], named)
+            saved = self._checkpoints.announced_checkpoints
+            found = lineage(own, [one for one in others if saved(one.key)], named)
+        return found
+
+    def _catalogue(self, job: KnownJob) -> restore_point.Catalogue:
+        store, found = self._checkpoints, self._lineage(job)
         keys, rows = [job.key, *(one.key for one in found.jobs)], [job.row, *(one.row for one in found.jobs)]
         complete = [one for key in keys for one in store.complete_checkpoints(key, rows)]
         allowed = [one for one in complete if job.may_save_at(one.path)]

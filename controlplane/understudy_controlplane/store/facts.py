@@ -52,9 +52,11 @@ from understudy_agent.wire import (
     RankStarted,
     RestoreReport,
     Tier,
+    TrainingInputs,
 )
 from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
+from understudy_controlplane.fleet.run_attempts import INPUTS
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
     Columns,
@@ -69,6 +71,7 @@ from understudy_controlplane.store.shard_map import unpack
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
+    TrainingInputs: tables.attempt,
     FirstStep: tables.first_step,
     CheckpointShard: tables.checkpoint_shard,
     CheckpointDeleted: tables.checkpoint,
@@ -86,6 +89,8 @@ TIERS = tuple(one for one in Tier if one is not Tier.UNKNOWN)
 
 OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 """What the shards of one checkpoint have in common."""
+
+OF_ATTEMPT = ("job", "restart_count", "launch")
 
 OF_WORLD = ("job", "restart_count", "launch", "world_size")
 """What the ranks of one gang have in common."""
@@ -525,6 +530,9 @@ def _of_job(
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
     for name in ("job_id", "user_id", "run", "run_folder"):
         values.pop(name, None)
+    if isinstance(fact, TrainingInputs):
+        new = {"nodes": [], "restore_path": ""}  # where Slurm has not shown the attempt yet
+        return tables.attempt, {name: values[name] for name in (*OF_ATTEMPT, *INPUTS)} | new
     if isinstance(fact, CheckpointShard):
         values["layout"] = "" if fact.layout is Layout.UNKNOWN else fact.layout.value
         values["tier"] = "" if fact.tier is Tier.UNKNOWN else fact.tier.value
@@ -545,6 +553,9 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
     for table, row in rows:
         if table is tables.checkpoint:
             _delete_checkpoints(connection, row)
+            continue
+        if table is tables.attempt:
+            insert_or_update(connection, table, OF_ATTEMPT, row, _with_inputs)
             continue
         of_save = {name: row.pop(name) for name in OF_SAVE} if table is tables.checkpoint_shard else {}
         is_first = table is tables.rank_start and connection.execute(_EARLIER_START, row).first() is None
@@ -612,6 +623,11 @@ def _packed_ranks(connection: Connection, checkpoint: Mapping[str, Any]) -> froz
 def _ranks_in(packed: bytes) -> frozenset[int]:
     """A map of 100,000 ranks takes a quarter of a second, and each batch that repeats shards asks for it."""
     return frozenset(one.rank for one in unpack(packed))
+
+
+def _with_inputs(stored: Columns, new: Columns) -> dict[str, Any]:
+    """What was named first stays."""
+    return {name: case((stored[name] == "", new[name]), else_=stored[name]) for name in INPUTS}
 
 
 def _with_more_ranks(stored: Columns, new: Columns) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from understudy_controlplane.fleet.job import (
 )
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import SPARE_CHOICES, ModeLimit, Pause, SparesSize, Verb
+from understudy_controlplane.fleet.run_attempts import INPUTS, RunAttempt
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
@@ -329,6 +330,24 @@ class FleetStore:
                 ended = inf if ended_at == STILL_RUNS else ended_at
                 jobs.append(RunJob(row, JobKey(cluster, job_id, submit_at), began, ended, state == "COMPLETED"))
         return run, jobs
+
+    def run_attempts(self, job_rows: Collection[int], at_most: int) -> list[RunAttempt]:
+        """Of these jobs the newest attempts of which it is known what they ran with, newest first."""
+        job, table = tables.job, tables.attempt
+        columns = (job.c.cluster, job.c.job_id, job.c.submit_at, table.c.restart_count, table.c.launch)
+        inputs = [table.c[name] for name in INPUTS]
+        query = (
+            select(*columns, *inputs)
+            .join(job, job.c.id == table.c.job)
+            .where(table.c.job.in_(list(job_rows)), or_(*(one != "" for one in inputs)))
+            .order_by(table.c.id.desc())
+            .limit(at_most)
+        )
+        with reading(self._engine) as connection:
+            return [
+                RunAttempt(JobKey(cluster, job_id, submit_at), Attempt(restarts, launch), *named)
+                for cluster, job_id, submit_at, restarts, launch, *named in connection.execute(query)
+            ]
 
     def restore_point(self, job_row: int, attempt: Attempt) -> RestoreDecision | None:
         """The restore point of this attempt; None: not decided yet."""

@@ -113,6 +113,10 @@ attempt = Table(
     Column("restore_why", Text, nullable=False, server_default=""),  # what speaks against newer checkpoints
     Column("last_step", BigInteger),
     Column("last_step_at", Double),
+    # What its training runs with, as its rank 0 names it; empty: not known.
+    Column("code", String(255), nullable=False, server_default=""),
+    Column("config", String(255), nullable=False, server_default=""),
+    Column("data", String(255), nullable=False, server_default=""),
     UniqueConstraint("job", "restart_count", "launch"),
     Index("ix_attempt_ended_at", "ended_at"),
 )

@@ -1,0 +1,35 @@
+"""What each attempt of a run ran with, and where that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from understudy_controlplane.fleet.job import Attempt, JobKey
+
+INPUTS = ("code", "config", "data")
+"""Of a training: what of it can change from one attempt to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAttempt:
+    """Of the texts, those that are empty are not known."""
+
+    job: JobKey
+    attempt: Attempt
+    code: str
+    config: str
+    data: str
+
+
+def changes(newest_first: Sequence[RunAttempt]) -> list[tuple[RunAttempt, tuple[str, ...]]]:
+    """Each with what is other than in the attempt before it. What is not known of one of the two has not changed."""
+    if not newest_first:
+        return []
+    return [*((later, _changed(earlier, later)) for later, earlier in pairwise(newest_first)), (newest_first[-1], ())]
+
+
+def _changed(earlier: RunAttempt, later: RunAttempt) -> tuple[str, ...]:
+    known = ((name, getattr(earlier, name), getattr(later, name)) for name in INPUTS)
+    return tuple(name for name, before, now in known if before and now and before != now)
