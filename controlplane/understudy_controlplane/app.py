@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -82,7 +82,8 @@ from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.pruner import Pruner
 from understudy_controlplane.recover.agent_work import AgentTasks, AgentWork
-from understudy_controlplane.recover.copier import Copier
+from understudy_controlplane.recover.copier import HEARD_SECONDS_MAX, Copier
+from understudy_controlplane.recover.copier import View as CopierView
 from understudy_controlplane.recover.deleter import Deleter, View
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
@@ -214,8 +215,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     loop = _loop(current, outside, stores, Live(telemetry, directory, launchers), restore_points)
     verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
-    interval = _object_interval(loop, stores, current)
-    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget, interval)
+    copies = _copier_view(loop, stores, current, clock)
+    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget, copies)
     deleter = Deleter(
         stores.checkpoints,
         lambda: current.config.checkpoints,
@@ -477,10 +478,21 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, 
     )
 
 
-def _object_interval(loop: Loop, stores: Stores, current: CurrentConfig) -> Callable[[JobKey], float]:
+def _copier_view(loop: Loop, stores: Stores, current: CurrentConfig, clock: Clock) -> CopierView:
     reports = ReportStore(stores.engine)
 
-    def of_job(key: JobKey) -> float:
+    def gang(key: JobKey) -> Sequence[str]:
+        snapshot = loop.pulse.snapshot
+        job = snapshot.jobs.get(key) if snapshot is not None else None
+        return job.slurm.nodes if job is not None and job.running else ()
+
+    def heard() -> Set[str]:
+        snapshot = loop.pulse.snapshot
+        nodes = snapshot.nodes if snapshot is not None else {}
+        since = clock.now() - HEARD_SECONDS_MAX
+        return {name for name, node in nodes.items() if node.heard_at is not None and node.heard_at >= since}
+
+    def interval(key: JobKey) -> float:
         snapshot = loop.pulse.snapshot
         job = snapshot.jobs.get(key) if snapshot is not None else None
         if snapshot is None or job is None:
@@ -488,7 +500,7 @@ def _object_interval(loop: Loop, stores: Stores, current: CurrentConfig) -> Call
         copy_rate = current.config.checkpoints.copy_megabytes_per_second * 1e6
         return object_interval(job, snapshot, stores.checkpoints, reports, copy_rate)
 
-    return of_job
+    return CopierView(interval, gang, heard)
 
 
 def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside: Outside) -> Saves:

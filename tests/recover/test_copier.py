@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from threading import Thread
+
 from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.recover.test_verifier import StoodClock
+from tests.store.test_store import statements
 from understudy_agent.wire import (
     CheckpointDeleted,
     CheckpointShard,
@@ -18,8 +22,8 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Attempt, Condition, RankPlace
-from understudy_controlplane.recover.agent_work import OFFERED_SECONDS_MAX, AgentTasks
-from understudy_controlplane.recover.copier import Copier
+from understudy_controlplane.recover.agent_work import ANSWER_SECONDS_MAX, OFFERED_SECONDS_MAX, AgentTasks
+from understudy_controlplane.recover.copier import DUE_AGAIN_SECONDS, Copier, View
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -46,9 +50,10 @@ class Site:
         self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
         self.start()
 
-    def start(self) -> None:
+    def start(self, gang: tuple[str, ...] = (), heard: Set[str] = frozenset()) -> None:
         """The control plane, also again."""
-        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget, lambda _: self.interval)
+        view = View(lambda _: self.interval, lambda _: gang, lambda: heard)
+        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget, view)
         self.tasks = AgentTasks([self.copier, self.verifier])
 
     def save(
@@ -260,3 +265,76 @@ def test_another_user_s_checkpoint_at_the_place_stops_no_copy() -> None:
     assert FactStore(site.engine).record("n3", [started, shard], b.NOW, lambda _: stranger) == []
     site.save(40)
     assert site.task("n1") is not None
+
+
+def test_another_node_of_the_gang_copies_what_a_node_that_is_gone_wrote_on_a_shared_file_system() -> None:
+    site = Site()
+    site.start(gang=("n1", "n3"), heard={"n1", "n3"})
+    site.save(40, copy_to="s3://runs", tier=Tier.SHARED)
+    tasks = {node: site.task(node) for node in ("n1", "n2", "n3")}
+    assert tasks["n2"] is None
+    assert sorted(one.file for task in tasks.values() if task is not None for one in task.files) == ["r0", "r1"]
+    for node, task in tasks.items():
+        if task is not None:
+            site.answer(node)
+    assert ("s3://runs/40", Tier.OBJECT) in site.paths()
+
+
+def test_where_the_job_is_over_another_node_that_wrote_the_checkpoint_copies_it() -> None:
+    site = Site()
+    site.start(heard={"n1", "n2", "n9"})
+    site.save(40, copy_to="s3://runs", tier=Tier.SHARED)
+    site.answer("n1")
+    assert site.task("n2") is not None
+    site.clock.at += OFFERED_SECONDS_MAX + 1  # n2 takes its part, and is lost
+    site.copier.look()
+    site.clock.at += ANSWER_SECONDS_MAX
+    site.copier.look()
+    task = site.task("n1")
+    assert task is not None and [one.file for one in task.files] == ["r1"]
+    assert site.task("n9") is None, "it may not see the place, and has nothing of this user"
+    site.answer("n1")
+    assert ("s3://runs/40", Tier.OBJECT) in site.paths()
+
+
+def test_a_copy_is_given_up_where_no_node_answers_and_never_another_node_s_disk_copied() -> None:
+    site = Site()
+    site.start(gang=("n1", "n3"), heard={"n1", "n3"})
+    site.save(40)
+    assert site.task("n3") is None, "only n2 sees its own disk"
+    site.answer("n1")
+    site.clock.at += OFFERED_SECONDS_MAX + 1
+    site.copier.look()
+    assert [site.task(node) for node in ("n1", "n2", "n3")] == [None] * 3
+    site.save(60, copy_to="s3://runs", tier=Tier.SHARED)
+    for _ in range(6):
+        site.clock.at += OFFERED_SECONDS_MAX + 1  # offered, and not taken
+        site.copier.look()
+    assert [site.task(node) for node in ("n1", "n2", "n3")] == [None] * 3
+
+
+def test_a_checkpoint_that_is_not_due_yet_costs_one_query_and_reports_wait_for_none_of_it() -> None:
+    site = Site(interval=100)
+    site.save(40, copy_to="s3://runs", tier=Tier.SHARED)
+    for node in ("n1", "n2"):
+        site.answer(node)
+    asked: list[bool] = []
+
+    def interval(_: object) -> float:
+        """A report comes meanwhile."""
+        report = Thread(target=site.copier.rows, daemon=True)
+        report.start()
+        report.join(timeout=30)
+        asked.append(not report.is_alive())
+        return 100.0
+
+    site.copier = Copier(site.store, lambda: site.policy, site.clock, site.points.forget, View(interval))
+    site.save(60, copy_to="s3://runs", tier=Tier.SHARED)
+    for _ in range(3):
+        with statements(site.engine) as made:
+            site.copier.look()
+        assert len(made) == 1, made
+    assert asked == [True]
+    site.clock.at += DUE_AGAIN_SECONDS
+    site.copier.look()
+    assert asked == [True, True], "another interval may be best now"

@@ -32,12 +32,13 @@ GIVEN_UP_MAX = 1000
 
 @dataclass(slots=True)
 class Part:
-    """What one node wrote of a checkpoint."""
+    """What one node wrote of a checkpoint, or does in the place of such a node."""
 
     node: str
     task: ReadBack
     offered_at: float | None = None  # by the monotonic clock
     taken: bool = False
+    unanswered: set[str] = field(default_factory=set)  # nodes that were to do it and did not
 
 
 @dataclass(slots=True)
@@ -144,6 +145,14 @@ class AgentWork(ABC):
     @abstractmethod
     def _note_given_up(self, one: WrittenCheckpoint, why: str) -> None: ...
 
+    def _place(self, one: WrittenCheckpoint, node: str) -> str:  # noqa: ARG002
+        """Which node does the part of this node, which wrote it."""
+        return node
+
+    def _instead(self, work: Work, part: Part) -> str:  # noqa: ARG002
+        """Which node does the part of one that does not answer; empty: none can."""
+        return ""
+
     def _order(self) -> Iterable[Work]:
         return self._works.values()
 
@@ -155,7 +164,7 @@ class AgentWork(ABC):
         for shard in self._store.shards(one.row):
             if shard.file:
                 file = FileToRead(shard.file, shard.size_bytes, shard.checksum, shard.at)
-                by_node.setdefault(on_node or shard.node, []).append(file)
+                by_node.setdefault(on_node or self._place(one, shard.node), []).append(file)
         parts = []
         for node, files in by_node.items():
             for some in _in_parts(files, files_at_once):
@@ -196,7 +205,11 @@ class AgentWork(ABC):
             if part.offered_at is not None and now - part.offered_at > seconds_max:
                 work = self._work_of(part)
                 self._offered.pop(part.node, None)
-                if work is not None:
+                part.unanswered.add(part.node)
+                other = self._instead(work, part) if work is not None else ""
+                if other:
+                    part.node, part.offered_at, part.taken = other, None, False
+                elif work is not None:
                     self._give_up(work, f"{part.node} does not answer")
 
     def _work_of(self, part: Part) -> Work | None:

@@ -1,5 +1,5 @@
 """Has checkpoints copied from disks of nodes to a shared file system, and to an object store, by the agents of the
-nodes that wrote them.
+nodes that wrote them; from a shared file system also by others, where such a node is gone.
 
 Of each job the newest one, one after another; to an object store no more often than is best for that tier. A copy
 counts when all nodes have copied what they wrote. After a restart agents go on where they were.
@@ -7,7 +7,8 @@ counts when all nodes have copied what they wrote. After a restart agents go on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 
 import structlog
 
@@ -26,8 +27,19 @@ WITHIN_SECONDS = 24 * 3600.0
 LOOKED_AT_MAX = 1000
 
 
-Interval = Callable[[JobKey], float]
-"""Seconds between checkpoints of this job in an object store; 0: it is not known."""
+HEARD_SECONDS_MAX = 60.0
+"""A node whose agent has reported nothing for longer copies nothing."""
+
+DUE_AGAIN_SECONDS = 60.0
+"""Whether a checkpoint that was not due is due now is computed again after this time: another interval may be best."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    interval: Callable[[JobKey], float] = lambda _: 0.0
+    """Seconds between checkpoints of this job in an object store; 0: it is not known."""
+    gang: Callable[[JobKey], Sequence[str]] = lambda _: ()  # nodes on which the job runs now
+    heard: Callable[[], Set[str]] = frozenset  # nodes whose agents report
 
 
 class Copier(AgentWork):
@@ -39,22 +51,30 @@ class Copier(AgentWork):
         policy: Callable[[], Checkpoints],
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
-        interval: Interval = lambda _: 0.0,
+        view: View | None = None,
     ) -> None:
         super().__init__(store, policy, clock, on_change)
-        self._interval = interval
+        self._view = view or View()
+        self._found: list[WrittenCheckpoint] = []
+        self._not_due: dict[int, float] = {}  # row of a checkpoint → until when it is not looked at again
+
+    def look(self) -> None:
+        """What needs many queries comes before the lock, for which reports of agents wait."""
+        now, copies = self._clock.now(), self._policy().copy_nodes_at_once > 0
+        waiting = [] if not copies else self._store.to_copy(now - WITHIN_SECONDS, now, LOOKED_AT_MAX)
+        rows = {one.row for one in waiting}
+        self._not_due = {row: until for row, until in self._not_due.items() if row in rows}
+        known = self._works, self._given_up
+        self._found = [one for one in waiting if all(one.row not in rows for rows in known) and self._is_due(one)]
+        super().look()
 
     def _nodes_at_once(self, policy: Checkpoints) -> int:
         return policy.copy_nodes_at_once
 
-    def _find(self, policy: Checkpoints, now: float) -> bool:
-        if not policy.copy_nodes_at_once:
-            return True  # what is under way comes to its end
+    def _find(self, policy: Checkpoints, now: float) -> bool:  # noqa: ARG002
         busy = {(one.checkpoint.job_row, one.checkpoint.copy_tier) for one in self._works.values()}
-        for one in self._store.to_copy(now - WITHIN_SECONDS, now, LOOKED_AT_MAX):
-            if (one.job_row, one.copy_tier) in busy or one.row in self._works or one.row in self._given_up:
-                continue
-            if not self._is_due(one):
+        for one in self._found:
+            if (one.job_row, one.copy_tier) in busy:
                 continue
             other = self._store.other_at(one)
             if other:
@@ -66,8 +86,30 @@ class Copier(AgentWork):
     def _is_due(self, one: WrittenCheckpoint) -> bool:
         if one.copy_tier is not Tier.OBJECT:
             return True
+        now = self._clock.monotonic()
+        if now < self._not_due.get(one.row, 0.0):
+            return False
         last = self._store.newest_at(one.job_row, Tier.OBJECT)
-        return last is None or one.at - last >= self._interval(one.job)
+        if last is None or one.at - last >= self._view.interval(one.job):
+            return True
+        self._not_due[one.row] = now + DUE_AGAIN_SECONDS
+        return False
+
+    def _place(self, one: WrittenCheckpoint, node: str) -> str:
+        heard = self._view.heard()
+        return node if node in heard else self._other(one, node, self._view.gang(one.job), heard) or node
+
+    def _instead(self, work: Work, part: Part) -> str:
+        others = [*self._view.gang(work.checkpoint.job), *(one.node for one in work.parts)]
+        return self._other(work.checkpoint, part.node, others, self._view.heard() - part.unanswered)
+
+    @staticmethod
+    def _other(one: WrittenCheckpoint, node: str, others: Sequence[str], heard: Set[str]) -> str:
+        """What lies on disks of nodes only its own node sees. Parts of several nodes come to different ones."""
+        able = [other for other in dict.fromkeys(others) if other in heard and other != node]
+        if one.tier is Tier.LOCAL or not able:
+            return ""
+        return able[sum(node.encode()) % len(able)]
 
     def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
         rate = self._policy().copy_megabytes_per_second * 1e6
