@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,17 +227,57 @@ def _delete(place: Place, announced: list[dict[str, Any]], also: bool) -> str:
     return "deleted"
 
 
+_known: list[Any] = []
+"""botocore's descriptions of S3, where they were read before the rights of root were given up."""
+
+
+def prepare(task: dict[str, Any]) -> None:
+    """Before the rights of root are given up: users need not be able to read the agent's Python. Imports what the task
+    needs, and reads nothing that is a user's.
+    """
+    if not any(task.get(name, "").startswith(SCHEME) for name in ("path", "copy_to")):
+        return
+    with contextlib.suppress(Finding):
+        session = _session()
+        for name in ("config_file", "credentials_file"):
+            session.set_config_variable(name, os.devnull)
+        nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}
+        client = session.create_client("s3", "us-east-1", endpoint_url="http://localhost", config=_config(), **nobody)
+        client.get_paginator("list_parts")
+        _known.append(session.get_component("data_loader"))
+
+
 def _client() -> Any:
     """Raises Finding."""
+    session = _session()
+    verify = None
+    if _known:
+        session.register_component("data_loader", _known[0])
+        if not session.get_config_variable("ca_bundle") and not os.access(_certificates(), os.R_OK):
+            verify = ssl.get_default_verify_paths().cafile
+    return session.create_client("s3", config=_config(), verify=verify)
+
+
+def _session() -> Any:
+    """Raises Finding."""
     try:
-        import botocore.config
         import botocore.session
     except ImportError:
         raise Finding("unseen", "the agent's Python has no botocore: install slurm-understudy[s3]") from None
-    config = botocore.config.Config(
-        connect_timeout=10, read_timeout=60, retries={"mode": "standard", "max_attempts": 5}
-    )
-    return botocore.session.get_session().create_client("s3", config=config)
+    return botocore.session.get_session()
+
+
+def _config() -> Any:
+    import botocore.config
+
+    return botocore.config.Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "max_attempts": 5})
+
+
+def _certificates() -> str:
+    """Of authorities, that botocore brings or finds."""
+    import botocore.httpsession
+
+    return str(botocore.httpsession.get_cert_path(True))
 
 
 def _status(error: Any) -> int:

@@ -485,10 +485,12 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")  # before the agent
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # nothing that a user configures starts a program
+    asked = json.loads(task)
     if rights:
+        object_readback.prepare(asked)
         take_rights(*rights)
     os.nice(19)
-    sys.stdout.write(json.dumps(read_back(json.loads(task))))
+    sys.stdout.write(json.dumps(read_back(asked)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import REPOSITORY
 from tests.object_store import BUCKET, ObjectStore
 from understudy_agent import object_readback
 from understudy_agent.readback import read_back
@@ -196,13 +198,41 @@ def test_no_program_of_a_users_configuration_is_started(store: ObjectStore, publ
     task = json.dumps(saved.task(str(saved.path), copy_to=saved.address))
 
     def run(**files: str) -> dict[str, str]:
-        command = [sys.executable, "-I", "-c", PROGRAM, "100", str(OWNER), str(OWNER)]
-        environment = {name: str(public / file) for name, file in files.items()} | {"AWS_EC2_METADATA_DISABLED": "true"}
-        done = subprocess.run(command, input=task, env=environment, capture_output=True, text=True, check=True)
-        found: dict[str, str] = json.loads(done.stdout)
-        return found
+        return as_owner(task, PROGRAM, {name: str(public / file) for name, file in files.items()})
 
     assert "Resource temporarily unavailable" in run(AWS_CONFIG_FILE="starts")["why"]
     assert not (public / "started").exists()
     assert run(AWS_CONFIG_FILE="config", AWS_SHARED_CREDENTIALS_FILE="credentials") == {"outcome": "copied", "why": ""}
     assert store.content() == saved.expected
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
+def test_users_need_not_be_able_to_read_the_agent_s_python(store: ObjectStore, public: Path, tmp_path: Path) -> None:
+    saved = Saved(public)
+    hidden = tmp_path / "packages"
+    hidden.mkdir(mode=0o700)
+    for package in (*site_packages().iterdir(), REPOSITORY / "agents" / "understudy_agent"):
+        (hidden / package.name).symlink_to(package)
+    paths = f"[{str(hidden)!r}, *(one for one in sys.path if one.startswith({sys.base_prefix!r}))]"
+    program = f"import sys; sys.path[:] = {paths}; from understudy_agent.readback import main; main()"
+    files = {}
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        files[name] = str(public / name)
+        (public / name).write_text(Path(store.environment[name]).read_text())
+    task = json.dumps(saved.task(str(saved.path), copy_to=saved.address))
+    assert as_owner(task, program, files) == {"outcome": "copied", "why": ""}
+    assert store.content() == saved.expected
+
+
+def as_owner(task: str, program: str, environment: dict[str, str]) -> dict[str, str]:
+    command = [sys.executable, "-I", "-c", program, "100", str(OWNER), str(OWNER)]
+    environment = {**environment, "AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(command, input=task, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def site_packages() -> Path:
+    spec = importlib.util.find_spec("botocore")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parents[1]

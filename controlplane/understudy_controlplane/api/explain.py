@@ -29,6 +29,7 @@ from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
 from understudy_controlplane.fleet.run_attempts import changes
+from understudy_controlplane.fleet.saving import FailureClass
 from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of, report
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.saves import fleet_rate, in_memory, measured
@@ -120,7 +121,7 @@ class TierInterval(msgspec.Struct, frozen=True):
     """How often to save on a tier, by the failures after which it is the nearest one that is left."""
 
     tier: str
-    answers: list[str]  # "process", "node", "rack", "site"
+    answers: list[FailureClass]
     cost_seconds: float  # of the training; a copy in the background counts a fiftieth of its time
     mtbf_seconds: float  # of these failures
     best_seconds: float  # a multiple of that of the next nearer tier
@@ -270,10 +271,7 @@ def _interval(deps: ReadDependencies, known: KnownJob) -> CheckpointInterval | N
         found.lost_today,
         found.lost_best,
         policy.gpu_hour_price,
-        [
-            TierInterval(one.tier.value, [answer.value for answer in one.answers], one.cost, one.mtbf, one.interval)
-            for one in cost.tiers
-        ],
+        [TierInterval(one.tier.value, list(one.answers), one.cost, one.mtbf, one.interval) for one in cost.tiers],
     )
 
 
