@@ -241,8 +241,8 @@ def prepare(task: dict[str, Any]) -> None:
         session = _session()
         for name in ("config_file", "credentials_file"):
             session.set_config_variable(name, os.devnull)
-        nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}
-        client = session.create_client("s3", "us-east-1", endpoint_url="http://localhost", config=_config(), **nobody)
+        no_user = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}
+        client = session.create_client("s3", "local", endpoint_url="http://localhost", config=_config(), **no_user)
         client.get_paginator("list_parts")
         _known.append(session.get_component("data_loader"))
 

@@ -24,16 +24,18 @@ import sys
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from understudy_agent import object_readback
+from understudy_agent import distcp, object_readback
 from understudy_agent.announced_file import BLOCK_BYTES, Finding, Pace, open_announced, sum_named, value_of
 
 SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
 MANIFEST_BYTES_MAX = 64 << 20
+DESCRIPTION_BYTES = 8192
+DISTCP = ".distcp"
 HEADER_BYTES_MAX = 100_000_000  # safetensors' own limit
 WRITTEN_AFTER_SECONDS = 300.0
 """By which a file may be younger than its announcement: clocks of file servers differ."""
@@ -56,17 +58,11 @@ INFINITY = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F80_0000, "F64": 0x7FF0_000
 
 
 class NanLook:
-    """Takes a safetensors file from its beginning, in blocks. Raises Finding at the first NaN."""
+    """Takes a file from its beginning, in blocks. Raises Finding at the first NaN."""
 
-    def __init__(self, place: str, header: dict[str, Any], header_bytes: int) -> None:
+    def __init__(self, place: str, regions: Iterable[distcp.Region]) -> None:
         self._place, self._at, self._rest = place, 0, b""
-        tensors = [(one["data_offsets"], one.get("dtype"), name) for name, one in header.items() if name[:2] != "__"]
-        self._left = [
-            (header_bytes + int(begin), header_bytes + int(end), kind, name)
-            for (begin, end), kind, name in sorted(tensors, key=lambda one: one[0])
-            if kind in INFINITY
-        ]
-        self._left.reverse()  # the next one is the last
+        self._left = sorted((one for one in regions if one.kind in INFINITY), reverse=True)  # the next one is the last
 
     def take(self, data: bytes) -> None:
         end = self._at + len(data)
@@ -100,10 +96,10 @@ def _has_nan(data: bytes, size: int, infinity: int) -> bool:
 
 
 class PacedFile(io.RawIOBase):
-    """Of a descriptor, for zipfile."""
+    """Of a descriptor from `begin` on, for zipfile."""
 
-    def __init__(self, descriptor: int, size: int, pace: Pace) -> None:
-        self._descriptor, self._size, self._pace, self._at = descriptor, size, pace, 0
+    def __init__(self, descriptor: int, size: int, pace: Pace, begin: int = 0) -> None:
+        self._descriptor, self._size, self._pace, self._begin, self._at = descriptor, size, pace, begin, 0
 
     def readable(self) -> bool:
         return True
@@ -119,7 +115,8 @@ class PacedFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
-        data = os.pread(self._descriptor, len(buffer), self._at)
+        length = min(len(buffer), max(self._size - self._at, 0))
+        data = os.pread(self._descriptor, length, self._begin + self._at)
         buffer[: len(data)] = data
         self._at += len(data)
         self._pace.note(len(data))
@@ -161,11 +158,13 @@ def _read_all(task: dict[str, Any]) -> str:
         for one in task["files"]:
             _copy_file(path / one["file"], Path(task["copy_to"]) / one["file"], one, pace)
         return "copied"
-    proven = True
+    looks, proven = bool(task.get("look_for_nan")), True
+    is_distcp = any(one["file"].endswith(DISTCP) for one in task["files"])
+    items = _items_of_distcp(path) if looks and task["whole"] and is_distcp else {}
     for one in task["files"]:
-        file = {**one, "look_for_nan": bool(task.get("look_for_nan"))}
+        file = {**one, "look_for_nan": looks, "items": items.get(one["file"], [])}
         proven = _read_file(str(path / one["file"]), file, task["whole"], pace) and proven
-    if any(one["file"].endswith(".distcp") for one in task["files"]):
+    if is_distcp:
         _read_metadata(path)
     if not task["whole"]:
         return "sampled"
@@ -348,12 +347,14 @@ def _read_content(
     if not announced["checksum"] and found.st_mtime > announced["at"] + WRITTEN_AFTER_SECONDS:
         raise Finding("suspect", f"{place} was written again after it was announced")
     proven, tensors = _read_structure(descriptor, place, size, whole and sum_of is None, pace)
+    if announced.get("items"):
+        tensors = NanLook(place, _regions_of_distcp(descriptor, size, announced["items"], pace))
     if not whole:
         _read_samples(descriptor, place, size, pace)
         return False
     looks = [tensors.take] if tensors is not None and announced.get("look_for_nan") else []
     if sum_of is None:
-        if not proven:
+        if not proven or looks:
             _read_blocks(descriptor, place, size, pace, looks)
         return proven
     update, value = sum_of
@@ -394,7 +395,7 @@ def _read_structure(descriptor: int, place: str, size: int, whole: bool, pace: P
         return False, _read_safetensors(descriptor, place, size, start)
     if place.endswith(".json"):
         _read_json(os.pread(descriptor, min(size, MANIFEST_BYTES_MAX), 0), place)
-    elif start.startswith(b"PK\x03\x04"):  # torch.save
+    elif start.startswith(b"PK\x03\x04") and not place.endswith(DISTCP):  # torch.save
         return _read_zip(descriptor, place, size, whole, pace), None
     elif place.endswith((".pt", ".pth", ".ckpt", ".distcp")) and size and not any(start):
         raise Finding("bad", f"{place} begins with zeros")
@@ -422,12 +423,37 @@ def _read_safetensors(descriptor: int, place: str, size: int, start: bytes) -> N
     header = _read_json(os.pread(descriptor, length, 8), place)
     try:
         end = max((one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"), default=0)
-        look = NanLook(place, header, 8 + length)
+        look = NanLook(place, regions_of_safetensors(header, 8 + length))
     except (AttributeError, LookupError, TypeError, ValueError):
         raise Finding("bad", f"{place}: its header names no tensors") from None
     if 8 + length + end != size:
         raise Finding("bad", f"{place} has {size} bytes, its header describes {8 + length + end}")
     return look
+
+
+def regions_of_safetensors(header: dict[str, Any], header_bytes: int) -> list[distcp.Region]:
+    tensors = [(name, one) for name, one in header.items() if name[:2] != "__"]
+    return [
+        distcp.Region(header_bytes + int(begin), header_bytes + int(end), str(one.get("dtype")), name)
+        for name, one, (begin, end) in ((name, one, one["data_offsets"]) for name, one in tensors)
+    ]
+
+
+def _regions_of_distcp(descriptor: int, size: int, items: Iterable[distcp.Item], pace: Pace) -> Iterator[distcp.Region]:
+    for item in items:
+        if 0 <= item.begin < item.begin + item.length <= size:
+            content = PacedFile(descriptor, item.length, pace, item.begin)
+            found = distcp.region(item, io.BufferedReader(content, DESCRIPTION_BYTES))
+            if found is not None:
+                yield found
+
+
+def _items_of_distcp(path: Path) -> dict[str, list[distcp.Item]]:
+    """By file, as the manifest names them. None, where it cannot be read: what is wrong with it is found later."""
+    try:
+        return distcp.items(_read_manifest(path / ".metadata"))
+    except (Finding, OSError):
+        return {}
 
 
 def _read_json(data: bytes, place: str) -> Any:
@@ -440,13 +466,7 @@ def _read_json(data: bytes, place: str) -> Any:
 def _read_metadata(path: Path) -> None:
     """The manifest of torch.distributed.checkpoint: a pickle, which is looked through and never executed."""
     place = path / ".metadata"
-    try:
-        with open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Finding("bad", f"{place} is no file")
-            data = file.read(MANIFEST_BYTES_MAX)
-    except (FileNotFoundError, NotADirectoryError):
-        raise Finding("bad", f"{place} is not there") from None
+    data = _read_manifest(place)
     try:
         texts = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
     except MemoryError:
@@ -456,6 +476,17 @@ def _read_metadata(path: Path) -> None:
     for name in {text for text in texts if text.endswith(".distcp") and "/" not in text}:
         if not (path / name).is_file():
             raise Finding("bad", f"{place} names {name}, which is not there")
+
+
+def _read_manifest(place: Path) -> bytes:
+    """Raises Finding."""
+    try:
+        with open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Finding("bad", f"{place} is no file")
+            return file.read(MANIFEST_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Finding("bad", f"{place} is not there") from None
 
 
 def take_rights(user: int, group: int, *groups: int) -> None:

@@ -830,7 +830,7 @@ class ReadBack(msgspec.Struct, frozen=True):
     files: list[FileToRead]
     whole: bool  # every byte; else sizes, structure and samples
     bytes_per_second: float
-    look_for_nan: bool = False  # in tensors of safetensors files, where every byte is read
+    look_for_nan: bool = False  # in tensors of safetensors and .distcp files, where every byte is read
     copy_to: str = ""  # in place of `path` for a copy of the files, s3://… in an object store; empty: nothing is copied
     delete: bool = False  # the files, where `whole`; else it is only looked whether they can be
     program: str = ""  # as in ProgramFiles: these files are read into the page cache, and nothing else is done

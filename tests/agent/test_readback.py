@@ -31,7 +31,7 @@ import pytest
 from tests import PYTHON_PATH, REPOSITORY
 from understudy.program_files import pack
 from understudy_agent.announced_file import Finding
-from understudy_agent.readback import NanLook, read_back
+from understudy_agent.readback import NanLook, read_back, regions_of_safetensors
 from understudy_agent.readbacks import PROGRAM, Readbacks, in_own_unit, memory_is_limited
 from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 
@@ -231,7 +231,7 @@ def test_nan_in_a_tensor_is_found_and_nothing_else_is_taken_for_it(kind: str, bl
         whole_numbers = ("I64", b"\xff" * 24)  # as floats they would be NaN
         content = tensors(whole_numbers, (kind, of_kind(kind, *odd * 20, *more, *odd)), ("U8", b"\xff" * 5))
         size = 8 + int.from_bytes(content[:8], "little")
-        taking = NanLook("model.safetensors", json.loads(content[8:size]), size)
+        taking = NanLook("model.safetensors", regions_of_safetensors(json.loads(content[8:size]), size))
         for at in range(0, len(content), block):
             taking.take(content[at : at + block])
 

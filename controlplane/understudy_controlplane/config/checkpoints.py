@@ -19,8 +19,8 @@ class Checkpoints(Section):
     verify_nodes_at_once: int = Field(4, ge=1, description="Nodes of the whole fleet that read at the same time.")
     verify_nan: bool = Field(
         False,
-        description="Whether a checkpoint is bad that has NaN in a tensor of a safetensors file. No other format is "
-        "looked into. For a site where no model keeps NaN on purpose.",
+        description="Whether a checkpoint is bad that has NaN in a tensor of a safetensors file, or of one of "
+        "torch.distributed.checkpoint. No other format is looked into. For a site where no model keeps NaN on purpose.",
     )
     verify_within_hours: float = Field(24.0, gt=0, description="Older checkpoints are not read back.")
     copy_megabytes_per_second: float = Field(
