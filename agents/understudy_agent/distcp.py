@@ -1,7 +1,7 @@
 """Where tensors lie in the files of torch.distributed.checkpoint, without torch.
 
-Its manifest and each tensor's description are pickles, which are a user's. No object of theirs is ever made: whatever
-class or function they name, an inert one stands for it.
+Its manifest and each tensor's description are pickles, which are a user's. Nothing of what they describe is made:
+whatever class or function they name, an inert one stands for it.
 """
 
 from __future__ import annotations
