@@ -33,7 +33,7 @@ from understudy_controlplane.decide.peers import turns
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import DetectorDetail, Finding
+from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failed_detectors
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -328,7 +328,8 @@ class Loop:
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
             self._stores.journal.record(noted, now, rows, looked_at=snapshot.now)
-        self._recorded = self._recorded.after(decisions, news, now)
+        whole = not failed_detectors(findings)
+        self._recorded = self._recorded.after(decisions, news, now, whole=whole)
         for decision in (one.decision for one in noted if one.noted):
             self.pulse.meters.decisions.labels(decision.action.value, decision.because.value).inc()
             log.info(

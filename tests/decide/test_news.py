@@ -38,6 +38,13 @@ def test_a_decision_that_still_holds_is_recorded_once_and_again_after_it_did_not
     assert run(NEW, [HELD], [HELD], [], [HELD]) == [[HELD], [], [], [HELD]]
 
 
+def test_a_decision_that_a_round_with_a_failed_detector_did_not_make_is_not_recorded_again() -> None:
+    """It would open an incident again that is over."""
+    recorded = NEW.after([HELD], [], b.NOW).after([], [], b.NOW, whole=False)
+    assert recorded.news([Change(HELD)]) == []
+    assert recorded.after([], [], b.NOW).news([Change(HELD)]) == [Change(HELD)]
+
+
 def test_another_cause_is_another_decision() -> None:
     other = replace(HELD, because=Because.FLEET_BUDGET)
     assert run(NEW, [HELD], [other], [HELD]) == [[HELD], [other], [HELD]]

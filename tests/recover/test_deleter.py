@@ -162,3 +162,19 @@ def test_nothing_is_deleted_unless_its_running_job_asks_and_the_control_plane_ac
     site.policy = Checkpoints(delete_nodes_at_once=0)
     site.deleter.look()
     assert site.deleter.task("n1") is None
+
+
+@pytest.mark.parametrize("changes", [{"paused": "by root"}, {"mode": Mode.OBSERVE}, None])
+def test_nothing_is_struck_off_in_a_pause_or_while_it_is_copied_though_the_agents_had_looked_before(
+    changes: dict[str, Any] | None,
+) -> None:
+    site = Site()
+    tasks = [(node, task) for node in ("n1", "n2") if (task := site.deleter.task(node)) is not None]
+    assert tasks
+    if changes is None:
+        site.worked_on = frozenset(one.row for one in site.store.complete_checkpoints(KEEPS.key))
+    else:
+        site.snapshot = replace(site.snapshot, **changes)
+    for node, task in tasks:
+        assert site.deleter.take(node, ReadBackResult(task.number, DELETABLE, ""))
+    assert site.conditions() == dict.fromkeys((20, 40, 60, 80), THERE)

@@ -40,8 +40,12 @@ class Recorded:
         """A decision that acts or changes a record always is news, any other one when it is not recorded yet."""
         return [one for one in changes if _always_news(one) or not self._has(one.decision)]
 
-    def after(self, decisions: Sequence[Decision], news: Iterable[Change], now: float) -> Recorded:
-        """`decisions`: all of the round. After a node was cleared, its events are news again."""
+    def after(
+        self, decisions: Sequence[Decision], news: Iterable[Change], now: float, *, whole: bool = True
+    ) -> Recorded:
+        """`decisions`: all of the round. After a node was cleared, its events are news again. Where a detector failed
+        (not `whole`), what the rounds before have recorded still holds.
+        """
         cleared = {one.decision.subject for one in news if _clears(one.decision)}
         once, before, began_at = self.once, self.once_before, self.period_began_at
         if now - began_at > PERIOD_SECONDS:
@@ -50,7 +54,8 @@ class Recorded:
             once |= new
         if cleared:
             once, before = (frozenset(key for key in keys if key.subject not in cleared) for keys in (once, before))
-        return Recorded(frozenset(one.key for one in decisions), once, before, began_at)
+        last_round = frozenset(one.key for one in decisions)
+        return Recorded(last_round if whole else last_round | self.last_round, once, before, began_at)
 
     def _has(self, decision: Decision) -> bool:
         if decision.once:

@@ -61,10 +61,10 @@ class Deleter(AgentWork):
 
     def _find(self, policy: Checkpoints, now: float) -> bool:
         snapshot = self._view.snapshot()
-        if not policy.delete_nodes_at_once or snapshot is None or snapshot.mode is Mode.OBSERVE or snapshot.paused:
+        if not policy.delete_nodes_at_once or snapshot is None or not _acts(snapshot):
             return False
-        for key, job in snapshot.jobs.items():
-            if job.running and job.managed and keep(job.slurm.comment) and key not in snapshot.paused_jobs:
+        for job in snapshot.jobs.values():
+            if _keeps(snapshot, job) is not None:
                 self._find_of(job, now)
         self._jobs = {row: job for row, job in self._jobs.items() if row in self._works}
         return True
@@ -111,14 +111,14 @@ class Deleter(AgentWork):
         log.info("checkpoint_deleted", job=str(one.job), path=one.path, reason=EXPIRED_WHY)
 
     def _expire(self, work: Work) -> None:
-        """Unless it is needed again, since the agents looked."""
+        """Unless it is needed or worked on again, or a person has paused that, since the agents looked."""
         one = work.checkpoint
         self._forget(work)
         known, snapshot = self._jobs.get(one.row), self._view.snapshot()
         job = snapshot.jobs.get(known.key) if snapshot is not None and known is not None else None
-        kept = keep(job.slurm.comment) if job is not None and job.running else None
+        kept = _keeps(snapshot, job) if snapshot is not None and job is not None and _acts(snapshot) else None
         found = self._points.of_run(known) if known is not None else None
-        if known is None or kept is None or found is None:
+        if known is None or kept is None or found is None or one.row in self._view.worked_on():
             return
         still = self._dispensable(found, known, kept, self._clock.now())
         if one.row in {other.row for other in still} and self._store.expire(one.row, EXPIRED_WHY):
@@ -127,3 +127,13 @@ class Deleter(AgentWork):
 
     def _note_given_up(self, one: WrittenCheckpoint, why: str) -> None:
         log.warning("checkpoint_not_deleted", job=str(one.job), path=one.path, reason=why)
+
+
+def _acts(snapshot: Snapshot) -> bool:
+    return snapshot.mode is not Mode.OBSERVE and not snapshot.paused
+
+
+def _keeps(snapshot: Snapshot, job: Job) -> Keep | None:
+    """How many checkpoints the job says that it keeps. None: nothing of it is deleted now."""
+    asks = job.running and job.managed and job.key not in snapshot.paused_jobs
+    return keep(job.slurm.comment) if asks else None
