@@ -243,6 +243,16 @@ def test_a_switch_is_known_to_have_failed_whatever_else_is_open_for_its_nodes() 
     assert "look at the switch" in page.reason
 
 
+def test_a_person_who_was_notified_of_another_cause_is_notified_of_this_one() -> None:
+    silent = Subject.of_domain("switch leaf0", DOMAIN_SILENT)
+    other = {silent: OpenIncident(9, silent, DOMAIN_SILENT, "domain_fault", "…", b.NOW - 25, nodes=LEAF)}
+    sent = RepairAttempt(1, "switch leaf0", RecoveryKind.PAGE, None, b.NOW - 20, RecoveryStatus.SUCCEEDED)
+    seen = fleet(gang("n1 n2"), "n9", incidents=other | opened(5), attempts=(sent,))
+    (page,) = [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
+    assert "look at the switch" in page.reason
+    assert "power, cooling" not in page.reason
+
+
 @pytest.mark.parametrize(
     ("advanced", "pause", "over"),
     [(650, 2, False), (500, 2, False), (500, 600, True), (1, 2, True), (5000, 2, True)],

@@ -157,7 +157,7 @@ def domains_down(current: Round) -> Iterator[Finding]:
         for subject, incident in snapshot.incidents.items()
         if subject.kind is SubjectKind.DOMAIN
         and incident.rule in advice
-        and not _is_paged(snapshot, subject.name, incident.opened_at)
+        and not _is_paged(snapshot, subject.name, incident.opened_at, before_seconds=0.0)
     ]
     if due:
         words = "; ".join(
@@ -259,9 +259,9 @@ def _held_since(snapshot: Snapshot, finding: Finding) -> float:
     return node.record.since if node is not None and held else snapshot.now
 
 
-def _is_paged(snapshot: Snapshot, subject: str, since: float) -> bool:
+def _is_paged(snapshot: Snapshot, subject: str, since: float, *, before_seconds: float = SAME_ROUND_SECONDS) -> bool:
     sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == subject)
-    return any(one.at >= since - SAME_ROUND_SECONDS for one in sent)
+    return any(one.at >= since - before_seconds for one in sent)
 
 
 def _shown(names: Sequence[str]) -> str:
