@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from sqlalchemy import update
 from structlog.testing import capture_logs
 
 from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.queries import Queries
@@ -40,6 +43,23 @@ def test_a_transition_that_would_break_an_invariant_is_logged_and_counted_and_no
     decided = {(one["subject"], one["table_row"]) for one in Queries(rehearsal.engine).decisions(100)}
     assert ("n8", 250) in decided, "others go on"
     assert not any(subject == "n5" and row == 257 for subject, row in decided)
+
+
+def test_what_fails_beside_judgement_holds_up_no_recovery(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    loop = rehearsal.control_plane.loop
+
+    def broken(_snapshot: Snapshot, _findings: Sequence[Finding]) -> None:
+        raise ZeroDivisionError("an interval of no length")
+
+    loop.beside = dict.fromkeys(loop.beside, broken)
+    rehearsal.fail("n3")
+    with capture_logs() as lines:
+        rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    assert loop.pulse.last_error == "compute_tests: ZeroDivisionError: an interval of no length"
+    failed = [line["part"] for line in lines if line["event"] == "part_failed"]
+    assert failed == [*loop.beside], "once each, however often"
+    assert loop.pulse.errors_total > len(failed)
 
 
 def test_agents_that_fall_silent_together_are_one_incident_of_their_domain_until_they_report_again(

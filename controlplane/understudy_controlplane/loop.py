@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -101,8 +101,16 @@ class Loop:
         self._telemetry = telemetry
         self._launchers = launchers
         self._runner = runner
-        self._saves = saves
-        self._compute_tests = ComputeTests(telemetry.compute_tests)
+        compute_tests = ComputeTests(telemetry.compute_tests)
+        self.beside: Mapping[str, Callable[[Snapshot, Sequence[Finding]], None]] = {
+            "maintenance": lambda snapshot, _: self._look_after_maintenance(snapshot),
+            "drills": lambda snapshot, _: self._look_after_drills(snapshot),
+            "stages": lambda snapshot, _: self._look_at_stages(snapshot),
+            "saves": lambda snapshot, _: saves.tick(snapshot, self.pulse.meters),
+            "compute_tests": compute_tests.tick,
+        }
+        """What a round does besides judging and recovering."""
+        self._failed_beside: set[str] = set()
         self._current = current
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
@@ -167,11 +175,7 @@ class Loop:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions = self._judge(0.0)
         self.pulse.last_error = ""
-        self._look_after_maintenance(snapshot)
-        self._look_after_drills(snapshot)
-        self._look_at_stages(snapshot)
-        self._saves.tick(snapshot, self.pulse.meters)
-        self._compute_tests.tick(snapshot, findings)
+        self._do_beside(snapshot, findings)
         recorded = self._record(decisions, findings, snapshot)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
@@ -251,6 +255,22 @@ class Loop:
                 why = f"the drill that {drill.by} asked for has ended: {drill.reason}" if end.release else ""
                 self._stores.repairs.drill_ended(drill, self._clock.now(), why)
                 log.info("drill_ended", node=drill.node, number=drill.request, reason=end.why)
+
+    def _do_beside(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
+        """What fails there does not hold up recoveries. It is logged once while it goes on failing."""
+        failed: set[str] = set()
+        for name, do in self.beside.items():
+            try:
+                do(snapshot, findings)
+            except DatabaseTaken:
+                raise
+            except Exception as error:
+                failed.add(name)
+                self.pulse.last_error = f"{name}: {type(error).__name__}: {error}"
+                self.pulse.errors_total += 1
+                if name not in self._failed_beside:
+                    log.exception("part_failed", part=name)
+        self._failed_beside = failed
 
     def _count_ended(self, running: Sequence[Recovery]) -> None:
         now_running = frozenset(recovery.id for recovery in running)

@@ -268,7 +268,13 @@ def test_its_incident_is_open_until_the_gangs_that_it_stopped_go_on(advanced: fl
     assert [number for number, _ in incident_news(back, [], back.incidents).over] == ([1] if over else [])
 
 
-def test_a_gang_that_stopped_when_the_ports_did_is_explained_however_late_that_was_found() -> None:
+@pytest.mark.parametrize(
+    ("found_ago", "started_ago", "explained"), [(700, 9000, True), (900, 700, True), (300, 700, False)]
+)
+def test_a_gang_that_stopped_when_the_ports_did_is_explained_however_late_that_was_found(
+    found_ago: float, started_ago: float, explained: bool
+) -> None:
+    """Also where the control plane was started again since: when it stopped is not known any more."""
     jobs = [b.job(job_id=7 + number, nodes=[f"n{number + 1}", f"n{number + 5}"]) for number in range(3)]
     tables = {
         one.key: replace(
@@ -278,6 +284,8 @@ def test_a_gang_that_stopped_when_the_ports_did_is_explained_however_late_that_w
         )
         for one in jobs
     }
-    late = {SWITCH: replace(opened(700)[SWITCH], fault_at=b.NOW - 980)}
-    seen = replace(fleet(jobs[0], "n12", down=(), tables=tables, incidents=late), jobs={one.key: one for one in jobs})
-    assert [one.signal for one in detect(seen, CONFIG) if one.job is not None] == [Signal.GANG_HUNG] * 3
+    late = {SWITCH: replace(opened(found_ago)[SWITCH], fault_at=b.NOW - (980 if explained else found_ago))}
+    seen = fleet(jobs[0], "n12", down=(), tables=tables, incidents=late, started_at=b.NOW - started_ago)
+    seen = replace(seen, jobs={one.key: one for one in jobs})
+    expected = Signal.GANG_HUNG if explained else Signal.GANG_HUNG_TOGETHER
+    assert [one.signal for one in detect(seen, CONFIG) if one.job is not None] == [expected] * 3

@@ -90,6 +90,8 @@ def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) 
     if {*incident.nodes}.isdisjoint(snapshot.jobs[table.job].slurm.nodes):
         return False
     since, first = _still_since(table, snapshot), incident.fault_at or incident.opened_at
+    if since <= snapshot.started_at:  # before this process was there: when is not known
+        return incident.opened_at <= snapshot.started_at
     return since - first >= -TOGETHER_SECONDS and since - incident.opened_at <= TOGETHER_SECONDS
 
 
