@@ -33,8 +33,8 @@ from understudy_agent.launch.protocol import (
 from understudy_controlplane.slurm.hostlist import expand
 
 HOME = Path(os.environ.get("BENCH_HOME", "."))
-LOOK_SECONDS = 0.05
-"""How often this process looks whose beat is due."""
+LOOK_SECONDS = 0.01
+"""How often this process looks whose beat is due: beats of many nodes do not come all at once."""
 CONNECTING_MAX = 200
 """Slurm starts the tasks of a large step in a tree, not all in the same moment."""
 
@@ -74,7 +74,7 @@ class Step:
             while self.waiting and self.connecting < CONNECTING_MAX:
                 number, node = self.waiting.pop()
                 self.connect(Seat(node, number))
-            for key, _ in self.selector.select(0.02):
+            for key, _ in self.selector.select(LOOK_SECONDS):
                 self.serve(key.data)
             if self.lose:
                 self.lose = False
