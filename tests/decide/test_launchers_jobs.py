@@ -132,6 +132,16 @@ def test_a_gang_that_has_finished_never_runs_again(found: Finding) -> None:
         assert "not to run again (every rank of its last launch has ended well)" in decision.reason
 
 
+@pytest.mark.parametrize(("found", "leaves"), [(fault("n2"), True), (hang("n2"), False), (hang(named=False), False)])
+def test_a_job_with_other_work_after_its_gang_leaves_a_bad_node_and_does_not_hang(found: Finding, leaves: bool) -> None:
+    done = frozenset({JOB.key})
+    last = gang(phase=LauncherPhase.LEAVING, ended_well=True)
+    decision = judged(scene(last, ended_well=done, past_its_gang=done), found)
+    assert isinstance(decision.plan, SwapPlan) is leaves
+    out = {"nodes": (b.node("n2", NodeState.QUARANTINED),)}
+    assert list(stranded(scene(gang(), ended_well=done, past_its_gang=done, **out), frozenset()))
+
+
 def test_a_gang_that_has_finished_is_not_stranded() -> None:
     out = {"nodes": (b.node("n2", NodeState.QUARANTINED),)}
     assert list(stranded(scene(gang(), **out), frozenset()))

@@ -54,7 +54,7 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
         if not own or any(move_key(finding) in moves and moves[move_key(finding)].plan for finding in own):
             continue  # another gang leaves the same node in this round: this one does in the next
         move = (
-            _done(current.snapshot, job)
+            (None if job.key in current.snapshot.past_its_gang else _done(current.snapshot, job))
             or _left_alone(current.snapshot, job, own)
             or _move_inside(current, job, own)
             or _move(current, job, own, seats)
@@ -177,7 +177,7 @@ def _leaves_its_block(current: Round, job: Job, leaving: Collection[str]) -> boo
 
 def _done(snapshot: Snapshot, job: Job) -> Move | None:
     """A job that has finished never runs again, also where Slurm still shows it as running, and where a person wants
-    the move.
+    the move. With its gang gone it cannot hang, whatever else it does.
     """
     if job.key not in snapshot.ended_well:
         return None

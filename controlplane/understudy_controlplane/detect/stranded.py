@@ -37,7 +37,8 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
             gang = snapshot.gangs.get(job.key)
             if gang is not None and node.name not in gang.seats:
                 continue  # its launcher does not use the node
-            if job.managed and job.key not in snapshot.ended_well and snapshot.recovery_of(job.key) is None:
+            done = job.key in snapshot.ended_well and job.key not in snapshot.past_its_gang
+            if job.managed and not done and snapshot.recovery_of(job.key) is None:
                 yield Finding(
                     Signal.GANG_STRANDED,
                     "stranded.gang",

@@ -13,8 +13,8 @@ LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase
 
 ENDED_WELL = "every rank of its last launch has ended well"
 ENDED_WELL_SECONDS = 600.0
-"""Slurm shows the end of such a job within this time. One that still runs then has other work to do, and is moved as
-any other.
+"""Slurm shows the end of such a job within this time. One that still runs then has other work to do, and leaves a bad
+node as any other.
 """
 
 

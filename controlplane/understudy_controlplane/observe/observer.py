@@ -169,6 +169,7 @@ class Observer:
             if (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
         }
         saved, gangs = self._saved_at(running, nodes, now), self._gangs(running)
+        ended_well = self._ended_well(running, gangs)
         first_nans, wrong_results = self._history.anomalies(now)
         return Snapshot(
             now=now,
@@ -220,7 +221,8 @@ class Observer:
             moved_gpus=self._inventory.moved,
             gpu_wear=self._wear.grown,
             gangs=gangs,
-            ended_well=self._ended_well(running, gangs),
+            ended_well=frozenset(ended_well),
+            past_its_gang=frozenset(key for key, at in ended_well.items() if now - at > ENDED_WELL_SECONDS),
             checkpointed_at={key: times[-1] for key, times in saved.items()},
             checkpoint_gaps={key: times[-1] - times[-2] for key, times in saved.items() if len(times) > 1},
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
@@ -303,19 +305,19 @@ class Observer:
         domains |= topology.failing_together
         return domains | {name: tuple(nodes) for name, nodes in self._sources.current.config.guards.domains.items()}
 
-    def _ended_well(self, running: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> frozenset[JobKey]:
-        """What a launcher last reported arrives first; what the database has outlives it, and the control plane."""
-        now = self._sources.clock.now()
-        stored = self._sources.stores.launches.ended_well(
-            self._sources.current.config.cluster, since=now - ENDED_WELL_SECONDS
-        )
-        found = (
-            job.key
-            for job in running
-            if (job.key, job.slurm.restart_count) in stored
-            or (job.key in gangs and gangs[job.key].has_just_ended_well(now))
-        )
-        return frozenset(found)
+    def _ended_well(self, running: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> dict[JobKey, float]:
+        """And when that was last reported. What a launcher reports arrives first; what the database has outlives it,
+        and the control plane.
+        """
+        stored = self._sources.stores.launches.ended_well(self._sources.current.config.cluster)
+        found: dict[JobKey, float] = {}
+        for job in running:
+            at, gang = stored.get((job.key, job.slurm.restart_count)), gangs.get(job.key)
+            if gang is not None and gang.ended_well:
+                at = max(at or 0.0, gang.heard_at or 0.0)
+            if at is not None:
+                found[job.key] = at
+        return found
 
     def _gangs(self, jobs: Sequence[Job]) -> dict[JobKey, Gang]:
         """Gangs of managed running jobs, as reported by the launcher of the job's current allocation."""

@@ -67,16 +67,18 @@ _STARTED_AFTER = (
 )
 """A batch script may start a launcher after another."""
 _ENDED_WELL = (
-    select(_JOB.c.job_id, _JOB.c.submit_at, _END.c.restart_count)
+    select(_JOB.c.job_id, _JOB.c.submit_at, _END.c.restart_count, _END.c.received_at)
     .join(_JOB, _JOB.c.id == _END.c.job)
-    .where(_END.c.cause == LaunchCause.DONE.value, _END.c.received_at >= bindparam("since"), ~_STARTED_AFTER)
+    .where(_END.c.cause == LaunchCause.DONE.value, ~_STARTED_AFTER)
 )
 _RUNNING_ENDED_WELL = _ENDED_WELL.where(
     _JOB.c.cluster == bindparam("of_cluster"),
     _JOB.c.state == "RUNNING",
     _JOB.c.restart_count == _END.c.restart_count,
 )
-_HAS_ENDED_WELL = _ENDED_WELL.where(IS_JOB, _END.c.restart_count == bindparam("attempt")).limit(1)
+_HAS_ENDED_WELL = _ENDED_WELL.where(
+    IS_JOB, _END.c.restart_count == bindparam("attempt"), _END.c.received_at >= bindparam("since")
+).limit(1)
 SEEN_BY_LAUNCHERS = (LaunchCause.PROGRAM.value, LaunchCause.BLACK_HOLE.value, LaunchCause.HANG.value)
 _BROKEN_OFF = (
     select(_END.c.launch, _END.c.cause, _END.c.at, _END.c.reason, _END.c.failed_node, _JOB.c.job_id, _JOB.c.submit_at)
@@ -177,13 +179,13 @@ class LaunchStore:
                 found[JobKey(cluster, row.job_id, row.submit_at)] = one
         return found
 
-    def ended_well(self, cluster: str, since: float) -> frozenset[tuple[JobKey, int]]:
-        """Job and restart count of running jobs of whose last launch every rank has ended well, as reported since then:
-        they are done.
+    def ended_well(self, cluster: str) -> dict[tuple[JobKey, int], float]:
+        """Job and restart count of running jobs of whose last launch every rank has ended well, and when that was
+        reported: they are done.
         """
         with reading(self._engine) as connection:
-            rows = connection.execute(_RUNNING_ENDED_WELL, {"of_cluster": cluster, "since": since}).all()
-        return frozenset((JobKey(cluster, row.job_id, row.submit_at), row.restart_count) for row in rows)
+            rows = connection.execute(_RUNNING_ENDED_WELL, {"of_cluster": cluster}).all()
+        return {(JobKey(cluster, row.job_id, row.submit_at), row.restart_count): row.received_at for row in rows}
 
     def has_ended_well(self, job: JobKey, restart_count: int, since: float) -> bool:
         """Whether every rank of the last launch of this attempt has, as reported since then."""
