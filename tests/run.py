@@ -5,6 +5,9 @@ A test that passes only then is flaky: it is listed at the end, and `build/flaky
 of the second run. The exit status is 0 where no test failed twice. `build/test/STAGE.log` is the output of each stage.
 The variable UNDERSTUDY_BUILD names another folder than `build`.
 
+The first stage collects all tests, and writes which marks those of each file have: the other stages collect only the
+files that have tests for them.
+
 A stage that gives way runs beside the next ones, with the lowest priority and its output in its log alone: tests with
 processes and clusters wait much, and leave it a third of the machine. It has ended before a stage begins that promises
 times.
@@ -33,10 +36,14 @@ from tests import NEED_TORCH, REPOSITORY
 BUILD = Path(os.environ.get("UNDERSTUDY_BUILD", REPOSITORY / "build"))
 LOGS = BUILD / "test"
 FLAKY = BUILD / "flaky"
+MARKS = LOGS / "marks.json"
+"""File -> the marks of its tests, each combination once."""
 RERUNS_MAX = 12
 """More failures than this in one stage have one cause, and it is not the machine's speed."""
 
-LOWEST_PRIORITY = ("nice", "-n", "19")
+# Linux shares the processors between sessions first (sched(7), autogroup): each daemon of a cluster has one of its own,
+# and within a session alone the priority would mean nothing to them. Not every kernel has such groups.
+LOWEST_PRIORITY = ("nice", "-n", "19", "sh", "-c", '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec "$0" "$@"')
 running: list[subprocess.Popen[str]] = []
 
 PYTEST_RAN = (0, 1, 5)
@@ -48,7 +55,10 @@ PYTEST = (sys.executable, "-m", "pytest")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    marks: str
+    wanted: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+    """A stage of pytest runs the tests with all marks of the former and none of the latter."""
+    what: str = ""
     options: tuple[str, ...] = ()
     needs_slurm_versions: bool = False
     depends_on_machine: bool = True
@@ -56,28 +66,38 @@ class Stage:
     command: tuple[str, ...] = PYTEST
     promises_times: bool = False
 
+    @property
+    def expression(self) -> str:
+        """The marks of its tests, as `pytest -m` has them."""
+        return " and ".join((*self.wanted, *(f"not {mark}" for mark in self.unwanted)))
+
+    def has(self, marks: frozenset[str]) -> bool:
+        return marks.issuperset(self.wanted) and marks.isdisjoint(self.unwanted)
+
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
 CLUSTERS = ("-n", "6", "--dist", "loadgroup")
 STAGES = {
-    "lint": Stage("format, lint, types, walls between packages", gives_way=True, command=("make", "lint")),
+    "lint": Stage(what="format, lint, types, walls between packages", gives_way=True, command=("make", "lint")),
     "unit": Stage(
-        "not integration and not timed and not cluster",
-        (*SIDE_BY_SIDE, "--timeout", "60", *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
+        unwanted=("integration", "timed", "cluster"),
+        options=(*SIDE_BY_SIDE, "--timeout", "60", *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
         depends_on_machine=False,
     ),
-    "patient": Stage("patient", SIDE_BY_SIDE, gives_way=True),
-    "integration": Stage("integration and not patient and not timed and not cluster", SIDE_BY_SIDE),
+    "patient": Stage(("patient",), options=SIDE_BY_SIDE, gives_way=True),
+    "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=SIDE_BY_SIDE),
     "new-seeds": Stage(
-        "simulations that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.simulate.new_seeds")
+        what="simulations that no run has tried",
+        gives_way=True,
+        command=(sys.executable, "-m", "tests.simulate.new_seeds"),
     ),
     "new-inputs": Stage(
-        "inputs that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.fuzz.new_inputs")
+        what="inputs that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.fuzz.new_inputs")
     ),
-    "timed": Stage("timed and not cluster", promises_times=True),
-    "cluster": Stage("cluster and not timed", CLUSTERS, needs_slurm_versions=True),
-    "cluster-timed": Stage("cluster and timed", needs_slurm_versions=True, promises_times=True),
+    "timed": Stage(("timed",), ("cluster",), promises_times=True),
+    "cluster": Stage(("cluster",), ("timed",), options=CLUSTERS, needs_slurm_versions=True),
+    "cluster-timed": Stage(("cluster", "timed"), needs_slurm_versions=True, promises_times=True),
 }
 
 
@@ -94,7 +114,7 @@ class Outcome:
 def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     stage = STAGES[name]
     beside = f" (gives way to the next stages; output: {LOGS / name}.log)" if stage.gives_way else ""
-    print(f"== {name}: {stage.marks}{beside}", flush=True)
+    print(f"== {name}: {stage.what or stage.expression}{beside}", flush=True)
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
     began = time.monotonic()
@@ -103,7 +123,7 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
         return Outcome(name, Counter(), (), code != 0, time.monotonic() - began)
     options = [
         "-m",
-        stage.marks,
+        stage.expression,
         "-q",
         "-rs",
         *stage.options,
@@ -111,7 +131,7 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
         "15",
         "-o",
         f"cache_dir={cache}",
-        *arguments,
+        *(arguments or files_of(stage)),
     ]
     code = run_program([*stage.command, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
     seconds = time.monotonic() - began
@@ -119,6 +139,23 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     return Outcome(
         name, counts(LOGS / f"{name}.log"), failed, code not in PYTEST_RAN or (code == 1 and not failed), seconds
     )
+
+
+def files_of(stage: Stage) -> list[str]:
+    """The files with tests of the stage. Without a stage that has collected all tests: none, which means all files.
+
+    That stage is `unit`. Of the files that it leaves out, those are named that name the marks.
+    """
+    if not MARKS.exists() or not stage.wanted:
+        return []
+    marks_by_file = json.loads(MARKS.read_text())
+    named = [file for file, tests in marks_by_file.items() if any(stage.has(frozenset(marks)) for marks in tests)]
+    left_out = [REPOSITORY / "tests" / file for file in NEED_TORCH]
+    return named + [
+        str(path.relative_to(REPOSITORY))
+        for path in left_out
+        if all(f"pytest.mark.{mark}" in path.read_text() for mark in stage.wanted)
+    ]
 
 
 def failed_in(cache: Path) -> tuple[str, ...]:
@@ -144,22 +181,12 @@ def run_program(command: Sequence[str], log: Path, *, gives_way: bool = False) -
             start_new_session=gives_way,
         )
         running.append(program)
-        if gives_way:
-            give_way(program.pid)
         assert program.stdout is not None
         for line in program.stdout:
             if not gives_way:
                 print(line, end="", flush=True)
             file.write(line)
         return program.wait()
-
-
-def give_way(leader: int) -> None:
-    """Linux shares the processors between sessions first (sched(7), autogroup): each daemon of a cluster has one of its
-    own, and within a session alone the priority would mean nothing to them.
-    """
-    with contextlib.suppress(OSError):  # this kernel has no such groups
-        Path(f"/proc/{leader}/autogroup").write_text("19")
 
 
 def counts(log: Path) -> Counter[str]:
@@ -177,7 +204,7 @@ def run_again(outcome: Outcome, file: str, tests: Sequence[str]) -> set[str]:
     name = re.sub(r"[^\w.-]+", "_", file)
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
-    options = ["-m", STAGES[outcome.stage].marks, "-rA", "-o", f"cache_dir={cache}"]
+    options = ["-m", STAGES[outcome.stage].expression, "-rA", "-o", f"cache_dir={cache}"]
     code = run_program([*PYTEST, *tests, *options], FLAKY / f"{name}.second.log")
     return set() if code not in {0, 1} else set(tests) - set(failed_in(cache))
 
@@ -195,6 +222,8 @@ def main() -> int:
     arguments = [word for word in sys.argv[1:] if word not in STAGES]
     shutil.rmtree(FLAKY, ignore_errors=True)
     LOGS.mkdir(parents=True, exist_ok=True)
+    MARKS.unlink(missing_ok=True)
+    os.environ["UNDERSTUDY_MARKS"] = str(MARKS) if not arguments else ""
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor() as threads, ended_at_the_end():
         beside: list[Future[Outcome]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
-from tests.run import without_group
+from tests import run as run_module
+from tests.run import STAGES, files_of, without_group
 
 pytestmark = pytest.mark.integration
 
@@ -127,6 +129,31 @@ def test_a_stage_that_gives_way_runs_beside_the_next_ones_and_ends_before_times_
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout.splitlines()[-1] == "3 passed, 0 failed", done.stdout
+
+
+def test_a_stage_collects_only_the_files_that_have_tests_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = tmp_path / "marks.json"
+    monkeypatch.setattr(run_module, "MARKS", marks)
+    marks.write_text('{"tests/a.py": [[], ["cluster", "timed"]], "tests/b.py": [["cluster", "parametrize"]]}')
+    left_out = ["tests/launch/test_on_a_cluster.py"]
+    assert files_of(STAGES["cluster"]) == ["tests/b.py", *left_out]
+    assert files_of(STAGES["cluster-timed"]) == ["tests/a.py", *left_out]
+    assert files_of(STAGES["unit"]) == []
+    marks.unlink()
+    assert files_of(STAGES["cluster"]) == []
+
+
+def test_the_first_stage_says_which_marks_each_file_has(tmp_path: Path) -> None:
+    marks = tmp_path / "marks.json"
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_MARKS": str(marks)}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "timed", "tests/test_run.py", "tests/fuzz"]
+    subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, check=False)
+    by_file = json.loads(marks.read_text())
+    assert by_file["tests/test_run.py"] == [["integration"]]
+    assert by_file["tests/fuzz/test_fuzz.py"] == [[], ["parametrize"]]
 
 
 HANGS = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import sys
 import time
@@ -105,15 +106,24 @@ class Fuzzer:
         for content in self.target.corpus():
             self._execute(content)
 
-    def run(self, executions: int | None = None, seconds: float | None = None) -> None:
-        """Until that many, or for so many seconds of processor time. Raises DefectError."""
+    def run(
+        self, executions: int | None = None, seconds: float = math.inf, seconds_without_new: float = math.inf
+    ) -> None:
+        """Until that many, or for so many seconds of processor time, or until so many of them have reached no new line.
+
+        Raises DefectError.
+        """
         rng = random.Random(self.seed)
         known = self.target.corpus()
         self.replay()
-        until = None if seconds is None else time.process_time() + seconds
-        while (executions is None or self.executions < executions) and (until is None or time.process_time() < until):
+        began = newest = time.process_time()
+        while executions is None or self.executions < executions:
+            now = time.process_time()
+            if now - began >= seconds or now - newest >= seconds_without_new:
+                return
             content = _changed(rng, rng.choice(known), known)[:INPUT_BYTES_MAX]
             if self._execute(content):
+                newest = now
                 self.found.append(content)
                 known = [*known, content][-EACH_KEPT_MAX:]
 
