@@ -72,15 +72,15 @@ sys.addaudithook(refuse_processes)
 @pytest.hookimpl(tryfirst=True)  # before `-m` deselects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Says to `tests.run` which files have tests with which marks."""
-    told = Path(os.environ.get("UNDERSTUDY_MARKS") or os.devnull)
-    if told.exists() or os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+    written = Path(os.environ.get("UNDERSTUDY_MARKS") or os.devnull)
+    if written.exists() or os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
         return
     marks: dict[str, set[tuple[str, ...]]] = {}
     for item in items:
         marks.setdefault(item.nodeid.partition("::")[0], set()).add(
             tuple(sorted({m.name for m in item.iter_markers()}))
         )
-    told.write_text(json.dumps({file: sorted(combinations) for file, combinations in marks.items()}))
+    written.write_text(json.dumps({file: sorted(combinations) for file, combinations in marks.items()}))
 
 
 def pytest_collection_finish() -> None:
