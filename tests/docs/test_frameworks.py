@@ -13,7 +13,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import JOB, TrainingSite, shards, steps, windows
 from understudy_agent.config import Config
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Layout
 
 pytestmark = pytest.mark.integration
 
@@ -158,6 +158,46 @@ def test_a_checkpoint_that_lightning_writes_in_the_background_is_announced_when_
         first, second = shards(plane, 0, step)
         assert (first.file, first.size_bytes) == (".", Path(first.path).stat().st_size)
         assert (second.path, second.file) == (first.path, "")
+
+
+FULLY_SHARDED = """
+import lightning.pytorch
+from lightning.pytorch.strategies import ModelParallelStrategy
+
+try:
+    lightning.pytorch.Trainer(strategy="fsdp", accelerator="cpu")
+except ValueError as refused:
+    assert "requires a GPU" in str(refused)
+else:
+    raise AssertionError("FSDPStrategy runs here: test it as well")
+
+sharded = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo")
+"""
+CONFIGURED = """
+    def configure_model(self):
+        torch.distributed.fsdp.fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+
+    def training_step("""
+"""FSDPStrategy is refused without GPUs, by Lightning and by PyTorch. What it writes is what ModelParallelStrategy does."""
+
+
+def test_each_rank_of_lightnings_fully_sharded_strategy_announces_what_it_wrote(
+    plane: FakeControlPlane, config: Config, site: TrainingSite
+) -> None:
+    script = FULLY_SHARDED + script_of("lightning").replace('strategy="ddp"', "strategy=sharded")
+    script = script.replace("\n    def training_step(", CONFIGURED)
+    plane.restore_points[JOB, 0] = (0, "")
+    with running_agent(config):
+        site.train(script, 2, config.socket)
+        plane.wait_for(lambda plane: all(steps(plane, 0, rank) == list(range(20)) for rank in range(2)))
+        announced = {shard.rank: shard for shard in shards(plane, 0, 10)}
+        assert {shard.path for shard in announced.values()} == {str(site.checkpoints / "epoch=0-step=10.ckpt")}
+        files = {rank: {one.file, *(more.file for more in one.more_files)} for rank, one in announced.items()}
+        assert {"__1_0.distcp"} == files[1] and {"__0_0.distcp", ".metadata", "meta.pt"} == files[0]
+        assert {one.layout for one in announced.values()} == {Layout.RESHARDABLE}
+        plane.restore_points[JOB, 1] = (10, announced[0].path)
+        site.train(script, 2, config.socket, attempt=1)
+        plane.wait_for(lambda plane: all(steps(plane, 1, rank) == list(range(10, 20)) for rank in range(2)))
 
 
 def test_the_nan_of_the_trainer_is_reported(plane: FakeControlPlane, config: Config, site: TrainingSite) -> None:
