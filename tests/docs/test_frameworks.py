@@ -58,11 +58,16 @@ SCRIPTS = [
 ]
 
 
+WITHOUT_SCRIPT = {"deepspeed", "megatron", "dcp", "torch-save", "safetensors"}
+
+
 def test_every_page_has_a_script_that_is_run() -> None:
-    """Those of libraries that need GPUs are in tests/hook/test_adapters.py, with their documented calls."""
+    """Those of libraries that need GPUs are in tests/hook/test_adapters.py, with their documented calls; formats in
+    tests/hook/test_checkpoints.py.
+    """
     with_script = [path.stem for path in PAGES.glob("*.md") if "## The whole script" in path.read_text()]
     assert sorted(page.name for page in SCRIPTS) == sorted(with_script)
-    assert {path.stem for path in PAGES.glob("*.md")} - {*with_script} == {"deepspeed", "megatron"}
+    assert {path.stem for path in PAGES.glob("*.md")} - {*with_script} == WITHOUT_SCRIPT
 
 
 @pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.name)
