@@ -17,6 +17,7 @@ from understudy_agent.coalesced_requests import CoalescedRequests
 from understudy_agent.config import Config, read_boot_id, tls_of
 from understudy_agent.credentials import credentials_of
 from understudy_agent.facts import FactQueue, Settle
+from understudy_agent.fetched import FetchedCheckpoints
 from understudy_agent.hooks.records import HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.keeper.agent_line import exchange
@@ -124,6 +125,7 @@ class Agent:
         self._ports = PortHistory(self._hardware, self._boot_id)
         self._host: Host | None = None
         self._readbacks = Readbacks()
+        self._fetched = FetchedCheckpoints(self._ranks.is_here)
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
         self._manager = ServiceManager()
@@ -155,9 +157,11 @@ class Agent:
                 reading = group.create_task(self._kernel_log.follow(self._take))
                 reporting = group.create_task(self._report())
                 following = group.create_task(self._records.follow())
+                removing = group.create_task(self._fetched.follow())
                 await self._stopping.wait()
                 reading.cancel()
                 following.cancel()
+                removing.cancel()
                 reporting.cancel()
         finally:
             self._manager.stopping()
@@ -199,6 +203,7 @@ class Agent:
     def _on_gone(self, gone: JobGone) -> None:
         """Sends the job's last step times at once, while the control plane still accepts them."""
         self._ranks.forget(gone.job_id, gone.at)
+        self._fetched.note_gone(gone.job_id, time.monotonic())
         self._due.set()
 
     def _take(self, events: list[KernelEvent]) -> None:

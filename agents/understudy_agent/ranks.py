@@ -198,6 +198,10 @@ class RankServer:
                 log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
                 rank.cut_off()
 
+    def is_here(self, job_id: int) -> bool:
+        """Whether a rank of this job is connected."""
+        return any(rank.job_id == job_id for rank in self._ranks)
+
     def pass_on(self, orders: Iterable[SaveOrder]) -> None:
         """To the ranks that they are for."""
         for order in orders:

@@ -183,7 +183,7 @@ CONFIGURED = """
         torch.distributed.fsdp.fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
     def training_step("""
-"""FSDPStrategy is refused without GPUs, by Lightning and by PyTorch. What it writes is what ModelParallelStrategy does."""
+"""FSDPStrategy is refused without GPUs, by Lightning and by PyTorch. It writes what ModelParallelStrategy does."""
 
 
 def test_each_rank_of_lightnings_fully_sharded_strategy_announces_what_it_wrote(

@@ -1,0 +1,137 @@
+"""Checkpoints that ranks fetched from an object store into the folder for temporary files: removed when their job has
+left the node, and does not come back soon; by a process with the rights of their owner, and nothing but that folder.
+
+`understudy.objects` names the folder by the user and the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from understudy_agent.log import fields, log
+from understudy_agent.readback import take_rights
+from understudy_agent.readbacks import owner
+
+REMOVED = ".removed"
+NAME = re.compile(r"understudy-([0-9]{1,10})-([0-9]{1,10})(\.removed)?")
+
+PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
+    "from understudy_agent.fetched import main; main()"
+)
+
+BACK_WITHIN_SECONDS = 600.0
+"""A job that is requeued, and starts on this node again within this, finds what it has fetched."""
+
+LOOK_SECONDS = 30.0
+JOBS_MAX = 1000
+ENTRIES_MAX = 10_000
+"""Of the folder for temporary files, which every user can fill."""
+
+REMOVE_SECONDS_MAX = 600
+
+
+class FetchedCheckpoints:
+    """Belongs to one event loop."""
+
+    def __init__(self, is_here: Callable[[int], bool], folder: Path | None = None) -> None:
+        """`is_here`: whether a rank of this job is connected."""
+        self._is_here, self._folder = is_here, folder or Path(tempfile.gettempdir())
+        self._gone: dict[int, float] = {}
+
+    def note_gone(self, job_id: int, now: float) -> None:
+        """The job has left this node, for ever or until it is requeued."""
+        if len(self._gone) < JOBS_MAX or job_id in self._gone:
+            self._gone[job_id] = now
+
+    async def follow(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.remove_due(time.monotonic())
+
+    async def remove_due(self, now: float) -> None:
+        over = {job_id for job_id, since in self._gone.items() if now - since >= BACK_WITHIN_SECONDS}
+        for job_id in over:
+            del self._gone[job_id]
+        over = {job_id for job_id in over if not self._is_here(job_id)}
+        for user_id, path in await asyncio.to_thread(list, self._of_jobs(over)) if over else ():
+            await _remove_as(user_id, path)
+
+    def _of_jobs(self, jobs: set[int]) -> Iterator[tuple[int, Path]]:
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in itertools.islice(entries, ENTRIES_MAX):
+                named = NAME.fullmatch(entry.name)
+                if named is None or not (named[3] or int(named[2]) in jobs):
+                    continue
+                if _belongs_to(entry.path, int(named[1])):
+                    yield int(named[1]), Path(entry.path)
+
+
+def _belongs_to(path: str, user_id: int) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == user_id
+
+
+async def _remove_as(user_id: int, path: Path) -> None:
+    try:
+        rights = owner(user_id)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-c", PROGRAM, str(path), *map(str, rights)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            code = await process.wait()  # it ends by itself
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(PermissionError, TimeoutError):
+                    process.kill()
+                    await asyncio.wait_for(process.wait(), 1.0)
+    except (OSError, KeyError) as error:
+        log.warning("fetched_checkpoint_not_removed", extra=fields(path=path, error=error))
+        return
+    log.info("fetched_checkpoint_removed" if code == 0 else "fetched_checkpoint_not_removed", extra=fields(path=path))
+
+
+def remove(path: Path) -> None:
+    """Where it is a folder of this process's user, and never through a link. First it gets another name: a rank that
+    comes back meanwhile finds all of it, or nothing. Raises OSError.
+    """
+    if not _belongs_to(str(path), os.geteuid()):
+        raise FileNotFoundError(path)
+    removed = path
+    if path.suffix != REMOVED:
+        removed = path.with_name(f"{path.name}{REMOVED}")
+        shutil.rmtree(removed, ignore_errors=True)
+        path.rename(removed)
+    shutil.rmtree(removed)
+
+
+def main() -> None:
+    """Arguments: the folder, and the rights that it takes."""
+    path, *rights = sys.argv[1:]
+    signal.alarm(REMOVE_SECONDS_MAX)
+    if rights:
+        take_rights(*map(int, rights))
+    os.nice(19)
+    remove(Path(path))
