@@ -234,20 +234,6 @@ def test_munge_down_is_slurm_away(make_site: MakeSite) -> None:
     assert_recovered(site, job, nodes)
 
 
-def test_a_failed_node_that_an_administrator_drains_meanwhile_keeps_their_reason(make_site: MakeSite) -> None:
-    site = make_site()
-    job, nodes = start_gang(site, DIES_SLOWLY)
-    site.nodes["n2"].fail_gpu()
-    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
-    site.cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=alice: board swap")
-    wait_ended(site)
-    assert gang.nodes_of(site, job) == sorted({*nodes, "n6"} - {"n2"})
-    time.sleep(3)
-    assert site.node("n2")["slurm"]["reason"] == "alice: board swap"
-    site.cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
-    site.wait_for(lambda: site.node("n2")["state"] == "in_service", 60, "alice vouches for it")
-
-
 def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_another(make_site: MakeSite) -> None:
     site = make_site()
     job, nodes = start_gang(site, DIES_SLOWLY)
@@ -263,26 +249,6 @@ def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_ano
     assert site.node("n6")["slurm"]["reason"] == "alice: new cable"
     assert site.node("n6")["state"] == "foreign_drain"
     assert [one["subject"] for one in site.items("/v1/incidents")] == ["n2"]
-
-
-def test_reservations_deleted_by_hand_in_the_middle_are_made_again_or_not_needed(make_site: MakeSite) -> None:
-    site = make_site()
-    job, _ = start_gang(site, DIES_SLOWLY)
-    site.nodes["n2"].fail_gpu()
-    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
-    assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_spares").returncode == 0
-    # Slurm refuses to delete seats that a job is bound to: the job has to be unbound first.
-    assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_seats_1").returncode != 0
-    assert site.cluster.run("scontrol", "update", f"JobId={job}", "ReservationName=").returncode == 0
-    assert site.cluster.run("scontrol", "delete", "ReservationName=understudy_seats_1").returncode == 0
-    wait_ended(site)
-    assert site.recoveries()[-1]["status"] == "succeeded"
-    fields = gang.job_fields(site, job)
-    assert (fields["JobState"], fields["Restarts"]) == ("RUNNING", "1")
-    seats = gang.nodes_of(site, job)
-    assert "n2" not in seats
-    site.wait_for(lambda: len(site.spares_held()) == 3, 60, "the pool is made again")
-    assert not set(site.spares_held()) & {"n2", *seats}
 
 
 def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_site: MakeSite) -> None:

@@ -209,36 +209,6 @@ def test_a_person_may_take_the_node_at_any_time(make_site: MakeSite) -> None:
     site.wait_for(lambda: site.node("n1")["state"] == "in_service", 60, "resuming it ends the hold")
 
 
-def test_a_test_that_is_wrong_takes_no_more_nodes_from_service_than_the_guards_allow(make_site: MakeSite) -> None:
-    site = make_site(
-        nodes=4,
-        spares=1,
-        settings={
-            "validation": {"enabled": True, "selfcheck": "false", "command": "false"},
-            "guards": {"quarantines_per_hour_max": 1},
-        },
-    )
-    gang.start_site(site)
-    assert ask(site, "n1", "validate", "a new script").returncode == 0
-    wait_for_state(site, "n1", "quarantined")
-    assert rows_about(site, "n1") == [254, 225]
-    site.wait_for(lambda: "understudy_node_n1" not in gang.reservations(site), 60, "it is kept no longer")
-    assert "DRAIN" in site.node("n1")["slurm"]["flags"]
-
-    assert ask(site, "n2", "validate", "once more").returncode in (0, 3), "3: a guard holds the request"
-    site.wait_for(
-        lambda: [one for one in site.items("/v1/decisions") if one["because"] == "hourly_budget"], 60, "n2 is held"
-    )
-    waiting = gang.submit(site, "--nodelist=n2", nodes=1, comment="not managed")
-    assert (site.node("n2")["state"], rows_about(site, "n2")) == ("validating", [254])
-    assert "understudy_node_n2" in gang.reservations(site)
-    assert gang.state(site, waiting) == "PENDING"
-
-    site.cluster.run("scontrol", "delete", "ReservationName=understudy_node_n2")
-    wait_for_state(site, "n2", "in_service")
-    gang.wait_running(site, waiting)
-
-
 def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_site: MakeSite, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     reset, held = tmp_path / "reset", tmp_path / "held"

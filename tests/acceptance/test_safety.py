@@ -99,38 +99,3 @@ def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: Make
     assert site.node("n2")["slurm"]["flags"] == []
     site.http.post("/v1/resume", json=intent, headers=headers).raise_for_status()
     site.wait_for(lambda: site.node("n2")["state"] == "quarantined", 60, "work is taken up again")
-
-
-def test_a_job_cancelled_in_the_middle_of_its_recovery_ends_it_and_frees_the_seats(make_site: MakeSite) -> None:
-    site = make_site(nodes=6, spares=1)
-    gang.start_site(site)
-    job = gang.submit(site, "--begin=now")
-    gang.wait_running(site, job)
-    site.nodes["n2"].fail_gpu()
-    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
-    site.cluster.run("scancel", str(job))
-    site.wait_for(
-        lambda: [one for one in site.recoveries() if one["status"] != "running"], 60, "the recovery has ended"
-    )
-    (recovery,) = site.recoveries()
-    assert gang.state(site, job) == "CANCELLED"
-    assert recovery["status"] == "overtaken"
-    assert "cancelled" in recovery["outcome"].lower()
-    assert "understudy_seats_1" not in gang.reservations(site)
-
-
-def test_a_second_node_lost_during_a_recovery_is_replaced_as_well(make_site: MakeSite) -> None:
-    site = make_site()
-    gang.start_site(site)
-    job = gang.submit(site)
-    gang.wait_running(site, job)
-    site.nodes["n2"].fail_gpu()
-    site.wait_for(lambda: gang.job_fields(site, job).get("Restarts") == "1", 60, "the job is requeued")
-    site.nodes["n3"].fail_gpu()
-    site.wait_for(
-        lambda: gang.state(site, job) == "RUNNING" and "n3" not in gang.nodes_of(site, job), 60, "it moved on"
-    )
-    site.wait_for(lambda: all(one["status"] != "running" for one in site.recoveries()), 60, "all is done")
-    assert site.recoveries()[-1]["status"] == "succeeded"
-    assert gang.nodes_of(site, job) in (["n1", "n4", "n5", "n6"], ["n1", "n4", "n6", "n7"])  # idle n5 may have joined
-    assert set(gang.reservations(site)) == {"understudy_spares"}

@@ -225,37 +225,6 @@ def test_ranks_that_cannot_be_killed_hold_up_nothing(gang: GangJob) -> None:
     assert "outlived SIGKILL" in gang.output
 
 
-def test_a_program_that_cannot_start_is_tried_once_more_at_most(gang: GangJob) -> None:
-    (gang.home / "broken.py").write_text("import no_such_module_at_all\n")
-    gang.submit(GANG, [str(gang.python), str(gang.home / "broken.py")])
-    assert gang.exit_code() == 1
-    assert [one["row"] for one in gang.events("decision")] == ["L40", "L30"]
-    assert len(gang.events("launch")) == 2
-    assert "No module named 'no_such_module_at_all'" in gang.output
-    assert "No node is to blame" in gang.output
-
-
-def test_a_usage_error_passes_its_exit_code_on(gang: GangJob) -> None:
-    gang.submit(GANG, gang.simple("exit:*:*:2"))
-    assert gang.exit_code() == 2
-    assert len(gang.events("launch")) == 1
-
-
-def test_three_launches_without_progress_end_the_job(gang: GangJob) -> None:
-    gang.submit(GANG, gang.simple("exit:0:1:9", "exit:1:4:9", "exit:2:7:9"))
-    assert gang.exit_code() == 9
-    assert [one["row"] for one in gang.events("decision")] == ["L130", "L130", "L100"]
-    assert "3 launches without progress" in gang.output
-
-
-def test_progress_gives_the_budget_back(gang: GangJob) -> None:
-    failing = [f"exit:{launch}:{rank}:9" for launch, rank in enumerate((2, 4, 6, 2))]
-    gang.submit([*GANG, "--progress-file", "steps"], gang.simple("step", *failing))
-    gang.wait_for_launch(4, 8, seconds=40)
-    gang.finish()
-    assert gang.exit_code() == 0
-
-
 @pytest.mark.timed
 def test_a_gang_that_hangs_is_started_again(gang: GangJob) -> None:
     """Two of its nodes ignore all they can: the ranks do not end of themselves."""
@@ -293,26 +262,6 @@ def test_out_of_spares_the_gang_goes_on_smaller(gang: GangJob) -> None:
     gang.condemn("n4")
     assert gang.exit_code() == 69
     assert "fewer than 3 nodes" in gang.output
-
-
-def test_out_of_spares_it_is_left_to_the_pool(gang: GangJob) -> None:
-    gang.submit(["--nodes", "2", "--procs-per-node", "1", "--wait-for-requeue", "1"], nodes=2)
-    gang.wait_for_launch(0, 2)
-    gang.condemn("n2")
-    assert gang.exit_code() == 75
-    assert "no spare" in gang.output
-
-
-def test_out_of_spares_it_waits_for_a_verdict_to_be_taken_back(gang: GangJob) -> None:
-    gang.submit(["--nodes", "2", "--procs-per-node", "1", "--when-out-of-spares", "wait"], nodes=2)
-    gang.wait_for_launch(0, 2)
-    gang.condemn("n2")
-    gang.wait_for(lambda: gang.events("waiting"), 60, "the launcher waits")
-    (gang.home / "verdicts").write_text("")
-    gang.wait_for_launch(1, 2)
-    assert gang.nodes(1) == ["n1", "n2"]
-    gang.finish()
-    assert gang.exit_code() == 0
 
 
 def test_slurms_warning_asks_the_ranks_for_a_checkpoint(gang: GangJob) -> None:
