@@ -133,6 +133,16 @@ def test_nodes_that_fail_otherwise_in_the_same_round_count_by_themselves() -> No
     assert len(drained) <= 3
 
 
+def test_nodes_that_die_in_the_same_round_count_by_themselves() -> None:
+    """A fabric that is lost kills no node."""
+    config = b.config(guards={"quarantined_nodes_max": 3})
+    dead = [b.node(name, heard_at=b.NOW - 600, slurmd_silent_since=b.NOW - 590) for name in BLOCK[:6]]
+    seen = fleet(*map(unlinked, BLOCK[6:]), *dead, incidents=opened())
+    decisions = decide(seen, detect(seen, config), config)
+    drained = [one for one in decisions if one.to_state is NodeState.QUARANTINED]
+    assert 1 <= len(drained) <= 3
+
+
 def test_a_block_whose_fabric_is_back_has_spares_again_though_its_incident_is_kept_for_the_budgets() -> None:
     out = b.node("n1", NodeState.QUARANTINED)
     taken = fleet(out, incidents=opened(), quarantined_at={"n1": (b.NOW - 20,)})

@@ -24,7 +24,7 @@ from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, WAITS_FOR_JOBS, Row, look_up, row_without_node
-from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.finding import (
     HANGS,
     DetectorDetail,
@@ -34,7 +34,6 @@ from understudy_controlplane.fleet.finding import (
     SilenceDetail,
     failed_detectors,
 )
-from understudy_controlplane.fleet.incident import is_of_the_node
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -54,9 +53,10 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     ]
     condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
-    others = frozenset(one.node for one in condemned if is_of_the_node(one.signal, one.rule))
-    if others:
-        snapshot = replace(snapshot, condemned_for_others=others)
+    taken_out = {one.finding.node: one.finding for one in entered if one.row.action in TAKES_OUT}
+    if taken_out:
+        faults = {name: (one.signal.value, one.rule) for name, one in taken_out.items()}
+        snapshot = replace(snapshot, condemned_for=faults)
     if condemned:  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)

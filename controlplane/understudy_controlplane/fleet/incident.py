@@ -26,9 +26,10 @@ OF_THE_NODE = frozenset(
 )
 
 
-def is_of_the_node(signal: str, rule: str) -> bool:
-    """What no failure of its domain explains."""
-    return signal in OF_THE_NODE and rule not in FABRIC_SIGNS | NVLINK_XIDS
+def is_of_the_node(signal: str, rule: str, domain_rule: str) -> bool:
+    """A fault of a node that the failure of its domain does not explain. A fabric that is lost kills no node."""
+    of_fabric = rule in FABRIC_SIGNS | NVLINK_XIDS
+    return not of_fabric and (signal in OF_THE_NODE or domain_rule == BLOCK_FABRIC)
 
 
 FAILED_AS_ONE = frozenset({DOMAIN_SILENT, BLOCK_FABRIC})

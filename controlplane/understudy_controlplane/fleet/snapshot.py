@@ -17,9 +17,7 @@ from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
 from understudy_controlplane.fleet.incident import (
     BLOCK_FABRIC,
-    FABRIC_SIGNS,
     FAILED_AS_ONE,
-    NVLINK_XIDS,
     PORT_DOWN,
     OpenIncident,
     is_of_the_node,
@@ -132,8 +130,8 @@ class Snapshot:
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
     fabric_back: frozenset[str] = frozenset()
     """NVLink blocks that no longer show the loss of their fabric; their incident stays open for the budgets."""
-    condemned_for_others: frozenset[str] = frozenset()
-    """Nodes that this round condemns for what no failure of their domain explains."""
+    condemned_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Nodes that this round takes out of service, and signal and rule of what for."""
     topology: Topology = NO_TOPOLOGY
     preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
@@ -279,16 +277,13 @@ class Snapshot:
             for subject, incident in self.incidents.items()
             if incident.rule in FAILED_AS_ONE
             for name in self.domains.get(subject.name, ())
-            if name not in self.condemned_for_others and not self._failed_by_itself(name, incident)
+            if not self._failed_by_itself(name, incident.rule)
         }
 
-    def _failed_by_itself(self, node: str, domains: OpenIncident) -> bool:
-        own = self.incident_of(node)
-        if own is None:
-            return False
-        if domains.rule == BLOCK_FABRIC:
-            return own.rule not in FABRIC_SIGNS | NVLINK_XIDS
-        return is_of_the_node(own.signal, own.rule)
+    def _failed_by_itself(self, node: str, domain_rule: str) -> bool:
+        own, new = self.incident_of(node), self.condemned_for.get(node)
+        faults = [*([(own.signal, own.rule)] if own is not None else []), *([new] if new is not None else [])]
+        return any(is_of_the_node(signal, rule, domain_rule) for signal, rule in faults)
 
     @cached_property
     def without_fabric(self) -> frozenset[str]:
