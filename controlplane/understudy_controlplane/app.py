@@ -81,9 +81,8 @@ from understudy_controlplane.notify.notifier import Notifier
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.pruner import Pruner
-from understudy_controlplane.recover.agent_work import AgentTasks, AgentWork
-from understudy_controlplane.recover.copier import HEARD_SECONDS_MAX, Copier
-from understudy_controlplane.recover.copier import View as CopierView
+from understudy_controlplane.recover.agent_work import HEARD_SECONDS_MAX, AgentTasks, AgentWork, Nodes
+from understudy_controlplane.recover.copier import Copier
 from understudy_controlplane.recover.deleter import Deleter, View
 from understudy_controlplane.recover.effect import Effect
 from understudy_controlplane.recover.restore import RestorePoints
@@ -214,9 +213,10 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     launchers = Launchers(stores.launches.gangs(cluster))
     restore_points = RestorePoints(stores.checkpoints, stores.fleet, clock)
     loop = _loop(current, outside, stores, Live(telemetry, directory, launchers), restore_points)
-    verifier = Verifier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget)
-    copies = _copier_view(loop, stores, current, clock)
-    copier = Copier(stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget, copies)
+    of_checkpoints = stores.checkpoints, lambda: current.config.checkpoints, clock, restore_points.forget
+    nodes = _nodes_for_checkpoints(loop, clock)
+    verifier = Verifier(*of_checkpoints, nodes)
+    copier = Copier(*of_checkpoints, nodes, _interval_of_copies(loop, stores, current))
     deleter = Deleter(
         stores.checkpoints,
         lambda: current.config.checkpoints,
@@ -478,9 +478,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, 
     )
 
 
-def _copier_view(loop: Loop, stores: Stores, current: CurrentConfig, clock: Clock) -> CopierView:
-    reports = ReportStore(stores.engine)
-
+def _nodes_for_checkpoints(loop: Loop, clock: Clock) -> Nodes:
     def gang(key: JobKey) -> Sequence[str]:
         snapshot = loop.pulse.snapshot
         job = snapshot.jobs.get(key) if snapshot is not None else None
@@ -492,6 +490,12 @@ def _copier_view(loop: Loop, stores: Stores, current: CurrentConfig, clock: Cloc
         since = clock.now() - HEARD_SECONDS_MAX
         return {name for name, node in nodes.items() if node.heard_at is not None and node.heard_at >= since}
 
+    return Nodes(gang, heard)
+
+
+def _interval_of_copies(loop: Loop, stores: Stores, current: CurrentConfig) -> Callable[[JobKey], float]:
+    reports = ReportStore(stores.engine)
+
     def interval(key: JobKey) -> float:
         snapshot = loop.pulse.snapshot
         job = snapshot.jobs.get(key) if snapshot is not None else None
@@ -500,7 +504,7 @@ def _copier_view(loop: Loop, stores: Stores, current: CurrentConfig, clock: Cloc
         copy_rate = current.config.checkpoints.copy_megabytes_per_second * 1e6
         return object_interval(job, snapshot, stores.checkpoints, reports, copy_rate)
 
-    return CopierView(interval, gang, heard)
+    return interval
 
 
 def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside: Outside) -> Saves:

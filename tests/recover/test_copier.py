@@ -22,8 +22,8 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Attempt, Condition, RankPlace
-from understudy_controlplane.recover.agent_work import ANSWER_SECONDS_MAX, OFFERED_SECONDS_MAX, AgentTasks
-from understudy_controlplane.recover.copier import DUE_AGAIN_SECONDS, Copier, View
+from understudy_controlplane.recover.agent_work import ANSWER_SECONDS_MAX, OFFERED_SECONDS_MAX, AgentTasks, Nodes
+from understudy_controlplane.recover.copier import DUE_AGAIN_SECONDS, Copier
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -52,8 +52,10 @@ class Site:
 
     def start(self, gang: tuple[str, ...] = (), heard: Set[str] = frozenset()) -> None:
         """The control plane, also again."""
-        view = View(lambda _: self.interval, lambda _: gang, lambda: heard)
-        self.copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget, view)
+        nodes = Nodes(lambda _: gang, lambda: heard)
+        self.copier = Copier(
+            self.store, lambda: self.policy, self.clock, self.points.forget, nodes, lambda _: self.interval
+        )
         self.tasks = AgentTasks([self.copier, self.verifier])
 
     def save(
@@ -328,7 +330,7 @@ def test_a_checkpoint_that_is_not_due_yet_costs_one_query_and_reports_wait_for_n
         asked.append(not report.is_alive())
         return 100.0
 
-    site.copier = Copier(site.store, lambda: site.policy, site.clock, site.points.forget, View(interval))
+    site.copier = Copier(site.store, lambda: site.policy, site.clock, site.points.forget, interval=interval)
     site.save(60, copy_to="s3://runs", tier=Tier.SHARED)
     for _ in range(3):
         with statements(site.engine) as made:

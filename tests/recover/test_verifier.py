@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,11 @@ from sqlalchemy import Engine
 from tests import builders as b
 from tests.agent.test_readback import DAMAGES, Saved
 from understudy_agent.readback import read_back
-from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult, ShardFile
+from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult, ShardFile, Tier
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer
-from understudy_controlplane.recover.agent_work import OFFERED_SECONDS_MAX
+from understudy_controlplane.recover.agent_work import OFFERED_SECONDS_MAX, Nodes
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -54,11 +55,18 @@ class Site:
         self.policy = policy
         self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
 
-    def save(self, *steps: int, checksum: str = "crc32:00000000") -> None:
+    def start(self, gang: Sequence[str], heard: Set[str]) -> None:
+        """With other nodes: those on which the job runs now, and those whose agents report."""
+        nodes = Nodes(lambda _: gang, lambda: heard)
+        self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget, nodes)
+
+    def save(self, *steps: int, checksum: str = "crc32:00000000", tier: Tier = Tier.UNKNOWN) -> None:
         facts = FactStore(self.engine)
         for rank in range(2):
             saved = [
-                CheckpointShard(7, 0, rank, 2, n, f"/c/{n}", f"r{rank}", 5, checksum, b.NOW + n, user_id=OWNER)
+                CheckpointShard(
+                    7, 0, rank, 2, n, f"/c/{n}", f"r{rank}", 5, checksum, b.NOW + n, user_id=OWNER, tier=tier
+                )
                 for n in steps
             ]
             started = RankStarted(7, 0, rank, 2, b.NOW, 10, user_id=OWNER)
@@ -103,6 +111,36 @@ def test_a_result_of_before_a_restart_says_nothing_of_another_checkpoint() -> No
     assert task.number != before.number
     site.verifier.take("n1", ReadBackResult(before.number, ReadBackOutcome.BAD))
     assert site.conditions() == {20: Condition.AS_WRITTEN}
+
+
+def test_on_a_shared_file_system_another_node_of_the_gang_reads_what_a_node_that_is_gone_wrote() -> None:
+    site = Site()
+    site.start(["n1", "n3"], {"n1", "n3"})
+    site.save(40, tier=Tier.SHARED)
+    for outcome in (ReadBackOutcome.SAMPLED, ReadBackOutcome.VERIFIED):
+        assert site.verifier.task("n2") is None
+        for node in ("n1", "n3"):
+            if site.verifier.task(node) is not None:
+                site.answer(node, outcome)
+    assert site.conditions() == {40: Condition.VERIFIED}
+
+
+def test_what_a_node_in_the_place_of_another_does_not_see_is_not_lost() -> None:
+    site = Site()
+    site.start(["n3"], {"n3"})
+    site.save(40, tier=Tier.SHARED)
+    site.answer("n3", ReadBackOutcome.LOST)
+    assert site.conditions() == {40: Condition.AS_WRITTEN}
+    assert site.verifier.task("n3") is None
+
+
+@pytest.mark.parametrize("tier", [Tier.LOCAL, Tier.UNKNOWN])
+def test_no_other_node_reads_a_place_that_only_one_may_see(tier: Tier) -> None:
+    site = Site()
+    site.start(["n1", "n3"], {"n1", "n3"})
+    site.save(40, tier=tier)
+    assert site.verifier.task("n3") is None
+    assert site.verifier.task("n2") is not None
 
 
 def test_a_clock_that_is_set_forward_gives_no_node_up() -> None:

@@ -1,4 +1,5 @@
-"""Work on files of checkpoints that agents do: each node what its own ranks wrote, one task of a node at a time.
+"""Work on files of checkpoints that agents do: each node what its own ranks wrote, one task of a node at a time. Where
+such a node is gone and the place is shared, another node of the gang does its part, else one that wrote another part.
 
 A task comes to an agent with the answer to its report, and its result with the agent's next ones. What is under way is
 in memory only, and begins again after a restart of the control plane.
@@ -9,16 +10,16 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackResult
+from understudy_agent.wire import FileToRead, ReadBack, ReadBackResult, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
-from understudy_controlplane.fleet.job import WrittenCheckpoint
+from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError
 
@@ -28,6 +29,16 @@ ANSWER_SECONDS_MAX = 6 * 3600.0
 OFFERED_SECONDS_MAX = 300.0
 """A node that does not take its part within this is gone, or its agent is older."""
 GIVEN_UP_MAX = 1000
+HEARD_SECONDS_MAX = 60.0
+"""A node whose agent has reported nothing for longer is given nothing, where another can do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Who may stand in for a node that is gone."""
+
+    gang: Callable[[JobKey], Sequence[str]] = lambda _: ()  # nodes on which the job runs now
+    heard: Callable[[], Set[str]] = frozenset  # nodes whose agents report
 
 
 @dataclass(slots=True)
@@ -36,9 +47,15 @@ class Part:
 
     node: str
     task: ReadBack
+    written_by: Set[str]
     offered_at: float | None = None  # by the monotonic clock
     taken: bool = False
     unanswered: set[str] = field(default_factory=set)  # nodes that were to do it and did not
+
+    @property
+    def stands_in(self) -> bool:
+        """Its node did not write all of it, and may not see the place."""
+        return self.written_by != {self.node}
 
 
 @dataclass(slots=True)
@@ -68,8 +85,10 @@ class AgentWork(ABC):
         policy: Callable[[], Checkpoints],
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
+        nodes: Nodes | None = None,
     ) -> None:
         self._store, self._policy, self._clock, self._on_change = store, policy, clock, on_change
+        self._nodes = nodes or Nodes()
         self._lock = threading.Lock()
         self._works: dict[int, Work] = {}  # by row of the checkpoint
         self._offered: dict[str, Part] = {}  # by node
@@ -145,13 +164,23 @@ class AgentWork(ABC):
     @abstractmethod
     def _note_given_up(self, one: WrittenCheckpoint, why: str) -> None: ...
 
-    def _place(self, one: WrittenCheckpoint, node: str) -> str:  # noqa: ARG002
+    def _place(self, one: WrittenCheckpoint, node: str) -> str:
         """Which node does the part of this node, which wrote it."""
-        return node
+        heard = self._nodes.heard()
+        return node if node in heard else self._other(one, node, self._nodes.gang(one.job), heard) or node
 
-    def _instead(self, work: Work, part: Part) -> str:  # noqa: ARG002
+    def _instead(self, work: Work, part: Part) -> str:
         """Which node does the part of one that does not answer; empty: none can."""
-        return ""
+        others = [*self._nodes.gang(work.checkpoint.job), *(one.node for one in work.parts)]
+        return self._other(work.checkpoint, part.node, others, self._nodes.heard() - part.unanswered)
+
+    @staticmethod
+    def _other(one: WrittenCheckpoint, node: str, others: Sequence[str], heard: Set[str]) -> str:
+        """Of a place that only its own node may see: none. Parts of several nodes come to different ones."""
+        able = [other for other in dict.fromkeys(others) if other in heard and other != node]
+        if one.tier not in {Tier.SHARED, Tier.OBJECT} or not able:
+            return ""
+        return able[sum(node.encode()) % len(able)]
 
     def _order(self) -> Iterable[Work]:
         return self._works.values()
@@ -161,15 +190,18 @@ class AgentWork(ABC):
     ) -> None:
         """`on_node` does it for all nodes, where it sees all files."""
         by_node: dict[str, list[FileToRead]] = {}
+        written_by: dict[str, set[str]] = {}
         for shard in self._store.shards(one.row):
             if shard.file:
                 file = FileToRead(shard.file, shard.size_bytes, shard.checksum, shard.at)
-                by_node.setdefault(on_node or self._place(one, shard.node), []).append(file)
+                node = on_node or self._place(one, shard.node)
+                by_node.setdefault(node, []).append(file)
+                written_by.setdefault(node, set()).add(shard.node)
         parts = []
         for node, files in by_node.items():
             for some in _in_parts(files, files_at_once):
                 self._last_number += 1
-                parts.append(Part(node, self._make_task(one, some, whole)))
+                parts.append(Part(node, self._make_task(one, some, whole), written_by[node]))
         self._works[one.row] = Work(one, parts, self._clock.monotonic(), whole)
 
     def _give_up(self, work: Work, why: str) -> None:

@@ -1,5 +1,4 @@
-"""Has checkpoints copied from disks of nodes to a shared file system, and to an object store, by the agents of the
-nodes that wrote them; from a shared file system also by others, where such a node is gone.
+"""Has checkpoints copied from disks of nodes to a shared file system, and to an object store, by agents.
 
 Of each job the newest one, one after another; to an object store no more often than is best for that tier. A copy
 counts when all nodes have copied what they wrote. After a restart agents go on where they were.
@@ -7,8 +6,7 @@ counts when all nodes have copied what they wrote. After a restart agents go on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import structlog
 
@@ -17,7 +15,7 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
-from understudy_controlplane.recover.agent_work import AgentWork, Part, Work
+from understudy_controlplane.recover.agent_work import AgentWork, Nodes, Part, Work
 from understudy_controlplane.store.checkpoints import CheckpointStore
 
 log = structlog.get_logger()
@@ -27,19 +25,8 @@ WITHIN_SECONDS = 24 * 3600.0
 LOOKED_AT_MAX = 1000
 
 
-HEARD_SECONDS_MAX = 60.0
-"""A node whose agent has reported nothing for longer copies nothing."""
-
 DUE_AGAIN_SECONDS = 60.0
 """Whether a checkpoint that was not due is due now is computed again after this time: another interval may be best."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    interval: Callable[[JobKey], float] = lambda _: 0.0
-    """Seconds between checkpoints of this job in an object store; 0: it is not known."""
-    gang: Callable[[JobKey], Sequence[str]] = lambda _: ()  # nodes on which the job runs now
-    heard: Callable[[], Set[str]] = frozenset  # nodes whose agents report
 
 
 class Copier(AgentWork):
@@ -51,10 +38,12 @@ class Copier(AgentWork):
         policy: Callable[[], Checkpoints],
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
-        view: View | None = None,
+        nodes: Nodes | None = None,
+        interval: Callable[[JobKey], float] = lambda _: 0.0,
     ) -> None:
-        super().__init__(store, policy, clock, on_change)
-        self._view = view or View()
+        """`interval`: seconds between checkpoints of a job in an object store; 0: it is not known."""
+        super().__init__(store, policy, clock, on_change, nodes)
+        self._interval = interval
         self._found: list[WrittenCheckpoint] = []
         self._not_due: dict[int, float] = {}  # row of a checkpoint → until when it is not looked at again
 
@@ -90,26 +79,10 @@ class Copier(AgentWork):
         if now < self._not_due.get(one.row, 0.0):
             return False
         last = self._store.newest_at(one.job_row, Tier.OBJECT)
-        if last is None or one.at - last >= self._view.interval(one.job):
+        if last is None or one.at - last >= self._interval(one.job):
             return True
         self._not_due[one.row] = now + DUE_AGAIN_SECONDS
         return False
-
-    def _place(self, one: WrittenCheckpoint, node: str) -> str:
-        heard = self._view.heard()
-        return node if node in heard else self._other(one, node, self._view.gang(one.job), heard) or node
-
-    def _instead(self, work: Work, part: Part) -> str:
-        others = [*self._view.gang(work.checkpoint.job), *(one.node for one in work.parts)]
-        return self._other(work.checkpoint, part.node, others, self._view.heard() - part.unanswered)
-
-    @staticmethod
-    def _other(one: WrittenCheckpoint, node: str, others: Sequence[str], heard: Set[str]) -> str:
-        """What lies on disks of nodes only its own node sees. Parts of several nodes come to different ones."""
-        able = [other for other in dict.fromkeys(others) if other in heard and other != node]
-        if one.tier is Tier.LOCAL or not able:
-            return ""
-        return able[sum(node.encode()) % len(able)]
 
     def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
         rate = self._policy().copy_megabytes_per_second * 1e6

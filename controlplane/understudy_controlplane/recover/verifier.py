@@ -1,4 +1,4 @@
-"""Has checkpoints read back by the agents of the nodes that wrote them: newest first, few nodes at a time.
+"""Has checkpoints read back by agents: newest first, few nodes at a time.
 
 What was wrong is recorded with the checkpoint, and the restore point passes over it. What cannot be read stays as it
 was: nothing is known then.
@@ -54,6 +54,9 @@ class Verifier(AgentWork):
 
     def _note(self, work: Work, part: Part, result: ReadBackResult) -> None:
         outcome = result.outcome
+        if outcome is ReadBackOutcome.LOST and part.stands_in:
+            self._give_up(work, f"{part.node} does not see what {', '.join(sorted(part.written_by))} wrote")
+            return
         if outcome in CONDITIONS:
             self._conclude(work, CONDITIONS[outcome], f"{result.why} (read back on {part.node})")
             return
