@@ -47,7 +47,7 @@ KEYS = {
     "node": "NodeName",
     "number": "number in a hardware event",
     "outcome": "how a recovery ended, in words",
-    "part": "part of the hardware",
+    "part": "part of the hardware, or of a round of the control plane",
     "path": "file or directory",
     "pid": "process id",
     "port": "port that is listened on",

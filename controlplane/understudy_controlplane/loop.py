@@ -329,7 +329,7 @@ class Loop:
                 self.pulse.errors_total += 1
                 self.pulse.meters.detectors_failed.labels(name).inc()
                 if name not in self.pulse.failed_detectors:
-                    log.error("detector_failed", detector=name, error=one.summary, raised_in=one.detail.raised_in)
+                    log.error("detector_failed", part=name, error=one.summary, detail=", ".join(one.detail.raised_in))
         self.pulse.failed_detectors = failed
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:

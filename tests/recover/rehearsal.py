@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine
 
 from tests import builders as b
 from tests.new_database import new_database
-from understudy_agent.wire import Gpu
+from understudy_agent.wire import Gpu, RankWindow
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.node import NodeState
@@ -246,6 +246,11 @@ class Rehearsal:
 
     def _probe(self, node: SlurmNode) -> bool:
         return node.name not in self.silent
+
+    def report_steps(self, name: str, *ranks: RankWindow) -> None:
+        """Of ranks on this node."""
+        report = b.report(name, ranks=ranks, boot_id=self._boot_id(name), sent_at=self.fake.now)
+        self.control_plane.telemetry.receive(report, self.clock.now())
 
     def report(self) -> None:
         if len(self._known) < len(NODES):

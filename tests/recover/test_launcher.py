@@ -22,8 +22,9 @@ from understudy_agent.wire import (
     LauncherState,
     LaunchStarted,
     RankStarted,
+    RankWindow,
 )
-from understudy_controlplane.fleet.gang import ENDED_WELL_SECONDS, Gang
+from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
@@ -301,18 +302,26 @@ def test_a_gang_that_finishes_instead_of_its_restart_needs_none(
     assert (rehearsal.gang_state(), len(moves(rehearsal))) == (("RUNNING", 0), 1)
 
 
-def test_a_job_that_goes_on_with_other_work_after_its_launcher_is_moved_as_any_other(
-    rehearsal: Rehearsal, launcher: ObedientLauncher
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_job_that_trains_on_without_its_launcher_is_moved_and_one_that_copies_its_results_is_not(
+    rehearsal: Rehearsal, launcher: ObedientLauncher, trains: bool
 ) -> None:
+    long_ago = LAST_STEPS_SECONDS + 60
     launcher.finish()
-    launcher.turn(seconds_ago=ENDED_WELL_SECONDS + 1)
+    launcher.turn(seconds_ago=long_ago)
     launcher.speaks = False
-    report(rehearsal, ALL_ENDED_WELL, seconds_ago=ENDED_WELL_SECONDS + 1)
+    report(rehearsal, ALL_ENDED_WELL, seconds_ago=long_ago)
+    if trains:
+        seconds, job = [1.0] * 9, rehearsal.fake.job(rehearsal.gang)
+        assert job is not None
+        steps = RankWindow(rehearsal.gang, 0, 0, 1, user_id=job.user_id, self_seconds=seconds, wall_seconds=seconds)
+        rehearsal.report_steps("n1", steps)
     rehearsal.fail("n2")
-    rehearsal.run_until(lambda: all_ended(rehearsal))
+    rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED)
+    rehearsal.run(60)
     assert [(one.plan.kind, one.status) for one in moves(rehearsal)] == [
         (RecoveryKind.POOL_SWAP, RecoveryStatus.SUCCEEDED)
-    ]
+    ] * trains
 
 
 def test_the_gang_of_a_second_launcher_in_the_allocation_is_moved(

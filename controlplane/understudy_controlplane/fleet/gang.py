@@ -12,9 +12,9 @@ LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase
 """In these phases a launcher starts no further launch."""
 
 ENDED_WELL = "every rank of its last launch has ended well"
-ENDED_WELL_SECONDS = 600.0
-"""Slurm shows the end of such a job within this time. One that still runs then has other work to do, and leaves a bad
-node as any other.
+LAST_STEPS_SECONDS = 600.0
+"""Steps of a gang that has ended may be reported so much later, by an agent that was cut off. A job with steps that
+come later still trains on without that launcher.
 """
 
 
@@ -53,9 +53,9 @@ class Gang:
         """Every rank of its last launch has."""
         return self.state.ended_well
 
-    def has_just_ended_well(self, now: float) -> bool:
+    def has_ended_well_since(self, since: float) -> bool:
         """Its job is done, and must not run again."""
-        return self.ended_well and self.heard_at is not None and now - self.heard_at <= ENDED_WELL_SECONDS
+        return self.ended_well and self.heard_at is not None and self.heard_at >= since
 
     @property
     def leaving(self) -> bool:

@@ -77,7 +77,7 @@ class Snapshot:
     ended_well: frozenset[JobKey] = frozenset()
     """Running jobs of whose last launch every rank has ended well, by their launchers: Slurm is about to learn that."""
     past_its_gang: frozenset[JobKey] = frozenset()
-    """Of these, jobs that still run ten minutes later: they have other work to do."""
+    """Of these, jobs whose ranks have reported new steps long after that: they train on, without that launcher."""
     broken_off: Mapping[JobKey, BrokenOff] = field(default_factory=dict)
     """Running jobs → the newest launch of this allocation that their launchers have ended for a crash or a hang."""
     dealt_with: Mapping[tuple[JobKey, int], tuple[int, float]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.drill import Drill, is_drill
-from understudy_controlplane.fleet.gang import ENDED_WELL_SECONDS, Gang
+from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
@@ -222,7 +222,11 @@ class Observer:
             gpu_wear=self._wear.grown,
             gangs=gangs,
             ended_well=frozenset(ended_well),
-            past_its_gang=frozenset(key for key, at in ended_well.items() if now - at > ENDED_WELL_SECONDS),
+            past_its_gang=frozenset(
+                key
+                for key, at in ended_well.items()
+                if key in tables and tables[key].advanced_at > at + LAST_STEPS_SECONDS
+            ),
             checkpointed_at={key: times[-1] for key, times in saved.items()},
             checkpoint_gaps={key: times[-1] - times[-2] for key, times in saved.items() if len(times) > 1},
             disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),

@@ -23,7 +23,7 @@ from understudy_controlplane.decide.course import (
 )
 from understudy_controlplane.decide.peers import NO_TURNS, Turn
 from understudy_controlplane.fleet.counted import times
-from understudy_controlplane.fleet.gang import ENDED_WELL_SECONDS
+from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS
 from understudy_controlplane.fleet.recovery import (
     JOBS_ON_A_NODE,
     UNDOES,
@@ -382,16 +382,17 @@ class Runner:
         return not answers(node)
 
     def _ended_well(self, recovery: Recovery) -> bool:
-        """As its launcher reports, or has reported: of the attempt that Slurm shows."""
+        """As its launcher reports, or has reported: of the attempt that Slurm shows. An end long before the
+        decision was known to it: the job trains on since then.
+        """
         plan, reading = recovery.swap, self._reading
         shown = reading.jobs.get(plan.job.job_id) if plan is not None and reading is not None else None
         if plan is None or shown is None:
             return False
         gang = self._launchers.gang(plan.job.job_id)
-        now = self._clock.now()
+        since = recovery.decided_at - LAST_STEPS_SECONDS
         same = gang is not None and gang.attempt.restart_count == shown.restart_count
-        reported = same and gang is not None and gang.has_just_ended_well(now)
-        since = now - ENDED_WELL_SECONDS
+        reported = same and gang is not None and gang.has_ended_well_since(since)
         return reported or self._stores.launches.has_ended_well(plan.job, shown.restart_count, since)
 
     def _gang(self, recovery: Recovery) -> Callable[[int], GangFacts]:
