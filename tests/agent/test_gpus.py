@@ -146,12 +146,12 @@ async def test_no_second_process_is_started_while_one_cannot_be_killed(bench: Be
         await until(gpus.unkillable)
         assert "cannot be killed" in gpus.newest().problems[0]
         await asyncio.sleep(1.5)
-        assert children() == [held[0].pid]
-        held[0].kill()  # the kernel ends it
+        assert children() == [held[-1].pid]  # a slow machine may have ended one before, which then ended by itself
+        held[-1].kill()  # the kernel ends it
         bench.fake.heal(0)
         await until(lambda: statuses(gpus) == {GpuStatus.OK})
         assert not gpus.unkillable()
-        assert children() != [held[0].pid]
+        assert children() != [held[-1].pid]
 
 
 @pytest.mark.anyio
