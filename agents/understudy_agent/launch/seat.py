@@ -48,7 +48,9 @@ from understudy_agent.launch.warm_pool import WarmInterpreter
 SILENCE_SECONDS = 120.0
 """After this time without a message the seat ends, as if the launcher was gone."""
 SILENCE_WHEN_ENDED_SECONDS = 8.0
-"""The same once Slurm has sent SIGTERM to the step: where the batch host has lost its power, no connection is reset."""
+"""The same from Slurm's SIGTERM to the step on: where the batch host has lost its power, no connection is reset. The
+launcher's last beat may be older, and it beats more often once the seat has reported the signal.
+"""
 SEND_SECONDS = 30.0
 ENDING_POLL_SECONDS = 0.01
 LAST_WORDS_SECONDS = 0.3
@@ -240,8 +242,8 @@ class Seat:
 
     def _report_signals(self, numbers: bytes) -> None:
         """Slurm warns steps, and not the batch script, of a preemption: the seat reports it to the launcher."""
-        if signal.SIGTERM in numbers:
-            self._patience_seconds = SILENCE_WHEN_ENDED_SECONDS
+        if signal.SIGTERM in numbers and self._patience_seconds == SILENCE_SECONDS:
+            self._patience_seconds, self._last_message_at = SILENCE_WHEN_ENDED_SECONDS, time.monotonic()
         for received in sorted(set(numbers) - {signal.SIGCHLD}):
             self._send("signalled", number=received)
 
