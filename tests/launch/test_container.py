@@ -108,6 +108,12 @@ def test_what_the_user_mounts_is_not_mounted_twice(mount: str) -> None:
     assert "--volume=/run/understudy:/run/understudy" not in arguments(found, found.program, {}, INSIDE)
 
 
+@pytest.mark.parametrize("option", ["--env=PYTHONPATH=/a:/run", "-e PYTHONPATH=/a:/run", "--label=x=/a:/run"])
+def test_a_value_that_looks_like_a_mount_is_none(option: str) -> None:
+    found = container(f"podman run {option} image python train.py")
+    assert "--volume=/run/understudy:/run/understudy" in arguments(found, found.program, {}, INSIDE)
+
+
 def test_apptainer_takes_mounts_and_variables_from_its_environment() -> None:
     found = container("apptainer exec --nv --cleanenv image.sif python train.py")
     assert arguments(found, found.program, {}, INSIDE) == list(found.before + found.options + found.program)

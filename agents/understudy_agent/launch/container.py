@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from understudy_agent.launch.command import PythonProgram, parse_python
@@ -28,6 +29,8 @@ PASSED_ON = (
 )
 """Beginnings of names; a name stands for itself as well. Everything else is the image's and the user's."""
 _DESTINATION = re.compile(r"\b(?:dst|destination|target)=([^,]+)")
+_MOUNTS = ("--volume", "--mount", "-v")
+"""Options of podman, their value in the same word or in the next."""
 _APPTAINER = frozenset({"apptainer", "singularity"})
 _NEVER = {
     "--name": "each rank has a container of its own, and the launcher names it",
@@ -133,10 +136,13 @@ def arguments(
 def _mounted(options: Sequence[str]) -> list[str]:
     """Where the user's own mounts are: podman takes none twice."""
     found: list[str] = []
-    for option in options:
-        named = _DESTINATION.search(option)
-        parts = option.rpartition("=")[2].removeprefix("-v").split(":")
-        found += [named[1]] if named else parts[1:2]
+    for before, option in pairwise(("", *options)):
+        own = next((name for name in _MOUNTS if option.startswith(name)), None)
+        if own is None and before not in _MOUNTS:
+            continue
+        value = option[len(own) :].removeprefix("=") if own is not None else option
+        named = _DESTINATION.search(value)
+        found += [named[1]] if named else value.split(":")[1:2]
     return [place for place in found if place.startswith("/")]
 
 
