@@ -89,7 +89,10 @@ def test_the_last_look_at_a_launch_is_not_put_off_though_the_one_before_ended_ju
     assert gang.has_progressed(launch, now=11.3)
 
 
-def test_while_the_file_with_the_steps_hangs_and_for_as_long_after_it_no_gang_is_hung(gang: Gang) -> None:
+def test_while_the_file_with_the_steps_hangs_and_for_as_long_after_it_no_gang_is_hung(
+    gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy_agent.launch.slow_files.HANGS_SECONDS", 0.0)
     launch = gang.launch(0, now=10.0)
     gang.reach(1)
     gang.budget.look(launch, now=11.0)

@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from understudy_agent.launch.progress import FileProgress
 from understudy_agent.launch.slow_files import LINES_MAX, READ_SECONDS_MAX, LateText, SlowRead
 from understudy_agent.launch.verdicts import FileVerdicts
@@ -38,6 +40,19 @@ def test_while_a_reading_hangs_its_last_value_stands_and_it_is_not_waited_for_ag
     while slow.newest() == 1:
         time.sleep(0.01)
     assert slow.newest() == 2
+
+
+def test_a_reading_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy file system one in many always is: a gang that stands still would never be taken for hung."""
+    goes_on = threading.Event()
+    slow = SlowRead(lambda: goes_on.wait(30), False)
+    monkeypatch.setattr("understudy_agent.launch.slow_files.HANGS_SECONDS", 60.0)
+    slow.newest()
+    seen = [slow.hangs]
+    monkeypatch.setattr("understudy_agent.launch.slow_files.HANGS_SECONDS", 0.0)
+    seen.append(slow.hangs)
+    assert seen == [False, True]
+    goes_on.set()
 
 
 def test_progress_and_verdicts_on_a_file_system_that_hangs(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Generic, TextIO, TypeVar
 
 READ_SECONDS_MAX = 0.2
 """For one look at a file. A healthy file system takes some milliseconds."""
+HANGS_SECONDS = 1.0
+"""For one reading. A file system that is only busy takes less, now and then more than a look."""
 LINES_MAX = 10_000
 """Lines that wait to be written."""
 CLOSE_SECONDS_MAX = 2.0
@@ -30,16 +32,21 @@ class SlowRead(Generic[T]):
         self._thread: threading.Thread | None = None
         self._wanted: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._reading: threading.Event | None = None
+        self._asked_at = 0.0
 
     @property
     def hangs(self) -> bool:
+        return self._is_reading and time.monotonic() - self._asked_at > HANGS_SECONDS
+
+    @property
+    def _is_reading(self) -> bool:
         return self._reading is not None and not self._reading.is_set()
 
     def newest(self) -> T:
         """Takes READ_SECONDS_MAX at most."""
-        if self.hangs:
+        if self._is_reading:
             return self._newest
-        self._reading = threading.Event()
+        self._reading, self._asked_at = threading.Event(), time.monotonic()
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="slow read", daemon=True)
             self._thread.start()
