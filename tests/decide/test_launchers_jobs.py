@@ -18,6 +18,7 @@ from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.decide.placement import layout_of
+from understudy_controlplane.decide.plans import launcher_restart_plan
 from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
@@ -319,6 +320,9 @@ def test_a_launcher_that_leaves_a_node_keeps_the_permission_and_one_whose_gang_m
     inside_plan, pool_plan = planned(scene(), fault("n2")), planned(scene(gang(spares=())), fault("n2"))
     assert may_shrink(b.node("n8"), recoveries=(ordered(inside_plan),))
     assert not may_shrink(recoveries=(ordered(pool_plan),))
+    credit = launcher_restart_plan(scene(), JOB, b.NOW - 9, 2, 5)
+    assert not may_shrink(b.node("n8"), recoveries=(ordered(credit),)), "nothing is ordered, and an idle node fits"
+    assert may_shrink(recoveries=(ordered(credit),))
 
 
 def test_a_seat_is_ordered_bad_only_by_a_plan() -> None:

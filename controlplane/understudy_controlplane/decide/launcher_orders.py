@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.distance import KINDS
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import JobKey, group_sizes
 from understudy_controlplane.fleet.node import REASON_PREFIX, NodeState
-from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -41,7 +41,7 @@ def _shrinking(snapshot: Snapshot, config: Config) -> set[JobKey]:
 def _has_no_other_node(current: Round, key: JobKey, gang: Gang) -> bool:
     snapshot = current.snapshot
     job, recovery = snapshot.jobs.get(key), snapshot.recovery_of(key)
-    if recovery is not None:
+    if recovery is not None and recovery.plan.kind is not RecoveryKind.LAUNCHER_RESTART:
         return isinstance(recovery.plan, AllocationSwapPlan)
     known = [name for name in gang.seats if name in snapshot.nodes]
     if job is None or not job.managed or not known:
