@@ -10,6 +10,7 @@ the number of launchers, in polls (one for each) and in seconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -47,6 +48,8 @@ class Launchers:
         self.ask = ask
         self._lines: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
         self._last_reports: set[asyncio.Future[None]] = set()
+        self._repeated: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
+        """Those whose last report is sent again where the control plane does not answer."""
 
     def open(self, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]) -> LauncherLine:
         """Raises TooManyLaunchersError."""
@@ -66,11 +69,21 @@ class Launchers:
         self._lines.leave(line)
         line.stop()
 
-    def finish(self, report: Coroutine[Any, Any, None]) -> None:
+    def finish(self, line: LauncherLine, job_id: int, report: Coroutine[Any, Any, None]) -> None:
         """What is left to do for a launcher that has disconnected."""
+        with contextlib.suppress(NoRoomError):
+            self._repeated.enter(line, line.user_id, job_id)
         task = asyncio.ensure_future(report)
         self._last_reports.add(task)
         task.add_done_callback(self._last_reports.discard)
+        task.add_done_callback(lambda _: self._repeated.leave(line))
+
+    def may_repeat(self, line: LauncherLine) -> bool:
+        return line in self._repeated
+
+    def follows(self, line: LauncherLine) -> bool:
+        """Whether another launcher of the same job reports: what the one before reported last is old."""
+        return any(one.is_of_job_of(line) for one in self._lines)
 
     def note_step(self, hello: Hello, user_id: int, step: int) -> None:
         """A rank on this node has finished this step. Only the launcher of its own gang is notified."""
@@ -113,6 +126,10 @@ class LauncherLine:
             and self.user_id == user_id
         )
 
+    def is_of_job_of(self, other: LauncherLine) -> bool:
+        own, its = self._state, other._state
+        return own is not None and its is not None and (own.job_id, self.user_id) == (its.job_id, other.user_id)
+
     def note_step(self, launch: int, step: int) -> None:
         self._step = max(self._step, (launch, step))
 
@@ -120,7 +137,7 @@ class LauncherLine:
         for task in self._tasks:
             task.cancel()
         if self._state is not None and not self._refused:
-            self._launchers.finish(self._report_last())
+            self._launchers.finish(self, self._state.job_id, self._report_last())
 
     async def _report_last(self) -> None:
         """The launcher has just written it, and may have left since: how it left decides whether its job runs again."""
@@ -129,7 +146,7 @@ class LauncherLine:
             try:
                 await self._launchers.ask(self._report("", 0.0))
             except UnreachableError as error:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or not self._launchers.may_repeat(self):
                     self._log_trouble("launcher_last_report_not_sent", error)
                     return
             except RejectedError as error:
@@ -138,6 +155,8 @@ class LauncherLine:
             else:
                 return
             await asyncio.sleep(RETRY_SECONDS)
+            if self._launchers.follows(self):
+                return
 
     async def _follow(self) -> None:
         known = ""
