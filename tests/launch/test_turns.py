@@ -41,6 +41,16 @@ def test_a_member_that_has_left_has_no_turn() -> None:
     assert list(turns.due(5.0)) == []
 
 
+def test_a_member_that_comes_again_has_one_turn_and_none_once_it_has_left() -> None:
+    """As a seat whose step gets one signal after another."""
+    turns = Turns[str](2.0, 0.0)
+    for _ in range(10):
+        turns.add("a")
+    assert list(turns.due(5.0)) == ["a"]
+    turns.remove("a")
+    assert list(turns.due(10.0)) == []
+
+
 @given(st.lists(st.floats(0.001, 3.0), min_size=1, max_size=200))
 def test_no_member_waits_longer_than_an_interval_and_a_pass(passes: list[float]) -> None:
     turns = Turns[int](2.0, 0.0)

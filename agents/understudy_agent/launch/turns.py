@@ -20,6 +20,7 @@ class Turns(Generic[T]):
         self._last = now
 
     def add(self, member: T) -> None:
+        self.remove(member)
         part = self._part_of[member] = self._added % PARTS
         self._parts[part][member] = None
         self._added += 1
