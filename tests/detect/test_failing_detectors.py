@@ -56,6 +56,14 @@ def test_one_that_fails_does_not_stop_the_others(name: str) -> None:
     assert [one.action for one in decisions if one.subject == "n2"] == [Action.QUARANTINE]
 
 
+def test_an_error_that_quotes_what_a_user_has_sent_is_cut() -> None:
+    def quotes(_seen: Snapshot, _config: Config) -> list[Finding]:
+        raise ValueError("x" * 100_000)
+
+    (failure,) = detect(b.snapshot(), CONFIG, {"hang": quotes})
+    assert len(failure.summary) < 400
+
+
 def test_no_fault_is_gone_and_no_suspicion_ends_where_one_fails() -> None:
     suspect = b.node("n2", record=b.record("n2", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.HEALTH)))
     seen = b.snapshot(suspect)

@@ -9,6 +9,8 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
 
 FRAMES_SHOWN_MAX = 8
+ERROR_CHARACTERS_MAX = 300
+"""It may name what a user has sent."""
 
 
 class Failures:
@@ -39,13 +41,14 @@ class Failures:
 
     def _finding(self, detector: str, error: Exception, mass: bool) -> Finding:
         trace = extract_tb(error.__traceback__)[-FRAMES_SHOWN_MAX:]
+        cause = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
         frames = tuple(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in trace)
         return Finding(
             Signal.DETECTOR_FAILED,
             f"detection.{detector}",
             "",
             self._now,
-            f"detector {detector} failed: {type(error).__name__}: {error}",
+            f"detector {detector} failed: {cause}",
             Evidence({"detector": detector, "raised_in": [*frames]}),
             detail=DetectorDetail(detector=detector, mass=mass, raised_in=frames),
         )
