@@ -53,16 +53,13 @@ def test_how_a_gang_ended_waits_for_an_agent_that_is_being_restarted(agent: sock
     line.turn()
     connection.close()
 
-    def receive() -> bytes:
-        again, _ = agent.accept()
-        with again, again.makefile("rb") as lines:
-            return lines.readline()
-
     line.report({**STATE, "phase": "done"})
     with ThreadPoolExecutor() as threads:
-        received = threads.submit(receive)
+        accepted = threads.submit(agent.accept)
         assert line.close()
-        assert b'"done"' in received.result(20)
+        again, _ = accepted.result(20)
+    with again, again.makefile("rb") as lines:
+        assert b'"done"' in lines.readline()
 
 
 def test_an_agent_that_stays_away_holds_the_end_up_for_seconds_and_one_that_never_was_there_not_at_all(
