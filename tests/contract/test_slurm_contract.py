@@ -618,8 +618,8 @@ def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[
     side.clear()
 
 
-def validation_job(node: str, reservation: str = "understudy") -> JobRequest:
-    script = "#!/bin/sh\nsleep 3\n"
+def validation_job(node: str, reservation: str = "understudy", seconds: int = 3) -> JobRequest:
+    script = f"#!/bin/sh\nsleep {seconds}\n"
     return JobRequest("understudy-x", node, "train", reservation, "root", "gpu:8", script, 5, "/dev/null")
 
 
@@ -632,7 +632,7 @@ def test_a_job_of_the_control_plane_runs_on_a_node_resumed_in_its_reservation_an
     side.wait(2.5)
     assert own_job(side).state == "PENDING", "a drained node runs no job"
     side.slurm.resume_node("n1")
-    until(side, lambda: own_job(side).state == "RUNNING", "it runs", 30)
+    until(side, lambda: own_job(side).state in ("RUNNING", "COMPLETED"), "it runs", 30)
     job = own_job(side)
     assert (job.nodes, job.user, job.reservation, job.requeue) == (("n1",), "root", "understudy", False)
     until(side, lambda: own_job(side).state == "COMPLETED", "it has ended well", 30)
@@ -641,7 +641,7 @@ def test_a_job_of_the_control_plane_runs_on_a_node_resumed_in_its_reservation_an
 
 def test_a_job_of_the_control_plane_is_cancelled_and_its_reservation_deleted(side: Side) -> None:
     side.slurm.create_reservation("understudy", ["n1"], "root", 60)
-    side.slurm.submit_job(validation_job("n1"))
+    side.slurm.submit_job(validation_job("n1", seconds=300))
     until(side, lambda: own_job(side).state == "RUNNING", "it runs", 30)
     refused(side.slurm.delete_reservation, "understudy")
     side.slurm.cancel_job(own_job(side).job_id)

@@ -199,7 +199,7 @@ def services_are_confined(machine: Machine) -> None:
     node = json.loads(machine.until(shown, lambda text: json.loads(text)["host"] is not None))  # read every 15 s
     expected = (
         "NVML cannot be used",
-        "/dev/kmsg: overrun",
+        "/dev/kmsg: records were overwritten",
         "kernel log: ",
     )  # clusters of other tests fill the kernel log of this host
     assert [one for one in node["agent_problems"] if not one.startswith(expected)] == []
