@@ -111,7 +111,7 @@ class Monitor:
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
             if identity.rank == 0:
-                self._name_inputs(link, os.fspath(config_file), data_version)
+                self._name_inputs(link, config_file, data_version)
             answer_when_asked(self._outbox.collectives.latest)
         except IdentityError as error:
             log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
@@ -525,12 +525,12 @@ class Monitor:
             if self._link is not None:
                 self._link.wake()
 
-    def _name_inputs(self, link: Link, config_file: str, data_version: str) -> None:
+    def _name_inputs(self, link: Link, config_file: str | os.PathLike[str], data_version: str) -> None:
         """In a thread of its own: a file system may be slow."""
 
         @never_raise
         def look() -> None:
-            self._outbox.inputs = training_inputs(config_file, data_version, os.environ)._asdict()
+            self._outbox.inputs = training_inputs(os.fspath(config_file or ""), data_version, os.environ)._asdict()
             link.wake()
 
         threading.Thread(target=look, name="understudy-inputs", daemon=True).start()

@@ -51,10 +51,11 @@ class _Unknown(Exception):
 def training_inputs(config_file: str, data: str, environment: Mapping[str, str]) -> TrainingInputs:
     """Of this process. Reads files, for at most some SECONDS_MAX. Values of the environment are not looked at."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
+    version = str(data or environment.get("UNDERSTUDY_DATA_VERSION", ""))
     return TrainingInputs(
         code_of(Path(main)) if main else "",
         config_of(config_file or environment.get("UNDERSTUDY_CONFIG_FILE", ""), sys.argv[1:]),
-        (data or environment.get("UNDERSTUDY_DATA_VERSION", ""))[:DATA_CHARACTERS_MAX],
+        version.encode("utf-8", "replace").decode()[:DATA_CHARACTERS_MAX],  # the agent takes no other bytes
     )
 
 

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -729,3 +729,20 @@ def test_rank_0_names_once_for_each_attempt_what_it_runs_with(
     assert isinstance(named, TrainingInputs)
     assert (named.job_id, named.restart_count, named.rank, named.user_id) == (7, 0, 0, os.getuid())
     assert (named.config, named.data) == (config_of(str(tmp_path / "run.yaml"), []), "corpus 3")
+
+
+@pytest.mark.parametrize("version", ["corpus \udcff", "v" * 300, 3, None])
+def test_no_version_of_the_data_costs_rank_0_its_agent(
+    plane: FakeControlPlane, config: Config, monkeypatch: pytest.MonkeyPatch, version: Any
+) -> None:
+    """One with bytes that are no UTF-8, as a variable of the environment may have: the agent refused every connection
+    with it.
+    """
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    with running_agent(config):
+        monitor = Monitor(config_file=cast(str, None), data_version=version)
+        plane.wait_for(lambda plane: any(isinstance(fact, TrainingInputs) for fact in plane.facts))
+        monitor.close()
+    (named,) = set(of_kind(plane, TrainingInputs))
+    assert isinstance(named, TrainingInputs)
+    assert named.data == {"corpus \udcff": "corpus ?", "v" * 300: "v" * 255, 3: "3", None: ""}[version]
