@@ -32,4 +32,19 @@ def changes(newest_first: Sequence[RunAttempt]) -> list[tuple[RunAttempt, tuple[
 
 def _changed(earlier: RunAttempt, later: RunAttempt) -> tuple[str, ...]:
     known = ((name, getattr(earlier, name), getattr(later, name)) for name in INPUTS)
-    return tuple(name for name, before, now in known if before and now and before != now)
+    return tuple(name for name, before, now in known if before and now and not _is_same(name, before, now))
+
+
+def _is_same(name: str, before: str, now: str) -> bool:
+    """Of code it may not be known once what its files were, and they may be in another commit, as they were."""
+    if name != "code" or before == now:
+        return before == now
+    first, second = _named(before), _named(now)
+    shared = first.keys() & second.keys()
+    by = "files" if "files" in shared else "commit"
+    return by in shared and first[by] == second[by]
+
+
+def _named(code: str) -> dict[str, str]:
+    words = code.split()
+    return dict(zip(words[::2], words[1::2], strict=False))
