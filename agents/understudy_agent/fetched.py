@@ -15,14 +15,15 @@ import shutil
 import signal
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from understudy_agent.log import fields, log
-from understudy_agent.readback import take_rights
+from understudy_agent.readback import bound_memory, take_rights
 from understudy_agent.readbacks import owner
+
+TEMPORARY = "/tmp"  # noqa: S108 - nothing is written to it, and it may be full
 
 REMOVED = ".removed"
 NAME = re.compile(r"understudy-([0-9]{1,10})-([0-9]{1,10})(\.removed)?")
@@ -48,7 +49,7 @@ class FetchedCheckpoints:
 
     def __init__(self, is_here: Callable[[int], bool], folder: Path | None = None) -> None:
         """`is_here`: whether a rank of this job is connected."""
-        self._is_here, self._folder = is_here, folder or Path(tempfile.gettempdir())
+        self._is_here, self._folder = is_here, folder or Path(os.environ.get("TMPDIR") or TEMPORARY)
         self._gone: dict[int, float] = {}
 
     def note_gone(self, job_id: int, now: float) -> None:
@@ -131,6 +132,7 @@ def main() -> None:
     """Arguments: the folder, and the rights that it takes."""
     path, *rights = sys.argv[1:]
     signal.alarm(REMOVE_SECONDS_MAX)
+    bound_memory()  # a user's folder may have millions of entries
     if rights:
         take_rights(*map(int, rights))
     os.nice(19)

@@ -111,7 +111,10 @@ class PacedFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise ValueError(f"there is no place {at}")
+        self._at = at
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
@@ -394,7 +397,8 @@ def _read_structure(descriptor: int, place: str, size: int, whole: bool, pace: P
     if place.endswith(".safetensors"):
         return False, _read_safetensors(descriptor, place, size, start)
     if place.endswith(".json"):
-        _read_json(os.pread(descriptor, min(size, MANIFEST_BYTES_MAX), 0), place)
+        if size <= MANIFEST_BYTES_MAX:
+            _read_json(os.pread(descriptor, size, 0), place)
     elif start.startswith(b"PK\x03\x04") and not place.endswith(DISTCP):  # torch.save
         return _read_zip(descriptor, place, size, whole, pace), None
     elif place.endswith((".pt", ".pth", ".ckpt", ".distcp")) and size and not any(start):
@@ -484,9 +488,12 @@ def _read_manifest(place: Path) -> bytes:
         with open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise Finding("bad", f"{place} is no file")
-            return file.read(MANIFEST_BYTES_MAX)
+            data = file.read(MANIFEST_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise Finding("bad", f"{place} is not there") from None
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise Finding("unseen", f"{place} has more than {MANIFEST_BYTES_MAX} bytes: it is not looked through")
+    return data
 
 
 def take_rights(user: int, group: int, *groups: int) -> None:
@@ -496,6 +503,13 @@ def take_rights(user: int, group: int, *groups: int) -> None:
     os.setresuid(user, user, user)
     if 0 in (*os.getresuid(), os.getresgid()[1]) and user != 0:
         raise PermissionError("the rights of root are not given up")
+
+
+def bound_memory() -> None:
+    """Of this process, which shares the agent's limit: it ends before the agent."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
 
 
 def _end_with_stdin() -> None:
@@ -512,9 +526,7 @@ def main() -> None:
     task = sys.stdin.buffer.readline(TASK_BYTES_MAX)
     if task.endswith(b"\n"):
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # before the agent
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    bound_memory()
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # nothing that a user configures starts a program
     asked = json.loads(task)
     if rights:

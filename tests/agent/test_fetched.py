@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy_agent import fetched as fetched_module
-from understudy_agent.fetched import BACK_WITHIN_SECONDS, FetchedCheckpoints, remove
+from understudy_agent.fetched import BACK_WITHIN_SECONDS, PROGRAM, FetchedCheckpoints, remove
+from understudy_agent.readback import MEMORY_BYTES_MAX
 
 OWNER, STRANGER = 33, 34
 """www-data and backup, which every Debian has."""
@@ -74,7 +77,7 @@ def test_only_what_jobs_that_do_not_come_back_have_fetched_is_removed_and_only_b
 def test_the_record_of_the_epilog_has_the_agent_remove_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(fetched_module, "BACK_WITHIN_SECONDS", 0.0)
     monkeypatch.setattr(fetched_module, "LOOK_SECONDS", 0.05)
     fetch(folder, OWNER, 7)
@@ -106,3 +109,20 @@ def test_no_link_is_removed_or_followed(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         remove(link)
     assert (other / "step-20" / "r0").exists()
+
+
+def test_an_agent_starts_where_no_folder_for_temporary_files_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the disk is full, which the agent is to report."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    FetchedCheckpoints(lambda _: False)
+
+
+@pytest.mark.integration
+def test_what_removes_a_folder_of_a_user_has_bounded_memory_and_ends_before_the_agent(folder: Path) -> None:
+    place = fetch(folder, os.geteuid(), 7)
+    own = "; print(resource.getrlimit(resource.RLIMIT_AS)[0], open('/proc/self/oom_score_adj').read())"
+    command = [sys.executable, "-I", "-c", f"import resource; {PROGRAM}{own}", str(place)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [str(MEMORY_BYTES_MAX), "1000"]
+    assert names(folder) == set()
