@@ -45,8 +45,9 @@ class Readbacks:
         """The task of the newest answer. The same again is no news; another one waits until this one has ended. A
         program is read no further where it is asked for no longer, as where the node is about to run a gang.
         """
-        if self._of_program and (asked is None or asked.number != self._number) and self.reading is not None:
-            self.reading.cancel()
+        is_over = self._of_program and (asked is None or asked.number != self._number)
+        if is_over and self.reading is not None and self.reading.cancel():
+            self._number = 0  # asked for again, it is read again
         if asked is None or asked.number == self._number or (self.reading is not None and not self.reading.done()):
             return
         self._number, self.result, self._of_program = asked.number, None, bool(asked.program)

@@ -30,9 +30,10 @@ import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
 from understudy.program_files import pack
+from understudy_agent import readback
 from understudy_agent.announced_file import Finding
 from understudy_agent.readback import NanLook, read_back, regions_of_safetensors
-from understudy_agent.readbacks import PROGRAM, Readbacks, in_own_unit, memory_is_limited
+from understudy_agent.readbacks import ENDS_SECONDS, PROGRAM, Readbacks, in_own_unit, memory_is_limited
 from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 
 RATE = 1e9
@@ -343,6 +344,14 @@ def test_a_zip_file_that_this_python_does_not_read_is_not_bad(saved: Saved, flag
     assert saved.read()["outcome"] == "read"
 
 
+def test_a_zip_file_that_names_a_place_before_its_beginning_is_no_whole_one(saved: Saved) -> None:
+    place, content = saved.path / "model.pt", bytearray(torch_file(7))
+    content[-6:-2] = (1 << 24).to_bytes(4, "little")  # where its list of parts begins
+    place.write_bytes(content)
+    found = saved.read()
+    assert (found["outcome"], found["why"].partition(": ")[0]) == ("bad", f"{place} is no whole zip file")
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found(saved: Saved, name: str) -> None:
     damage, expected = DAMAGES[name]
@@ -486,6 +495,19 @@ def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
     assert int(kibibytes) < 600 << 10
 
 
+def test_a_manifest_that_is_too_large_to_look_through_is_not_bad(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of half a million parts of tensors."""
+    size = (saved.path / ".metadata").stat().st_size
+    monkeypatch.setattr(readback, "MANIFEST_BYTES_MAX", size)
+    assert saved.read()["outcome"] == "read"
+    saved.add("trainer_state.json", json.dumps(["x" * size]).encode(), summed=False)
+    assert saved.read()["outcome"] == "read", "it is read, and not taken apart"
+    monkeypatch.setattr(readback, "MANIFEST_BYTES_MAX", size - 1)
+    for look_for_nan in (False, True):
+        found = saved.read(look_for_nan=look_for_nan)
+        assert (found["outcome"], found["why"].startswith(f"{saved.path}/.metadata has more than")) == ("unseen", True)
+
+
 def test_a_manifest_that_is_a_pipe_holds_nothing_up(saved: Saved) -> None:
     (saved.path / ".metadata").unlink()
     os.mkfifo(saved.path / ".metadata")
@@ -596,17 +618,32 @@ def test_a_program_is_read_no_further_when_the_answer_to_a_report_has_no_such_ta
     async def goes_on(*tasks: ReadBack | None) -> bool:
         """Whether the first of these tasks is still at work after the answers with the others."""
         readbacks = Readbacks()
-        for one in tasks:
-            readbacks.take(one)
+        readbacks.take(tasks[0])
+        first = readbacks.reading
+        assert first is not None
+        for one in tasks[1:]:
             await asyncio.sleep(0.2)
-        assert readbacks.reading is not None
-        done = readbacks.reading.done()
+            readbacks.take(one)
+        _, at_work = await asyncio.wait({first}, timeout=ENDS_SECONDS)
         await readbacks.stop()
-        return not done
+        return first in at_work
+
+    async def begins_again() -> None:
+        readbacks = Readbacks()
+        readbacks.take(program)
+        first = readbacks.reading
+        await asyncio.sleep(0.2)
+        readbacks.take(None)
+        async with asyncio.timeout(30):
+            while readbacks.reading is first:
+                await asyncio.sleep(0.05)
+                readbacks.take(program)
+        await readbacks.stop()
 
     assert asyncio.run(goes_on(program, program))
     assert not asyncio.run(goes_on(program, None))
     assert not asyncio.run(goes_on(program, checkpoint))
+    asyncio.run(begins_again())
     assert asyncio.run(goes_on(checkpoint, None, program)), "a checkpoint is read to its end"
 
 
