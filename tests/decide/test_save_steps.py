@@ -202,6 +202,18 @@ def test_saves_in_memory_are_ordered_their_own_interval_where_all_ranks_ask_for_
     assert (both.every, both.memory_every) == (1596, 30)
 
 
+@pytest.mark.parametrize("steps", [1.0, 1.2, 1.5, 2.0, 2.5, 3.5, 4.5, 40.0])
+def test_an_interval_of_few_steps_is_not_ordered_again_and_again_as_measurements_vary(steps: float) -> None:
+    """Each order has a checkpoint with files saved, too."""
+    gang, count = replace(GANG, asks_memory=True, own_memory_every=100), 0
+    for number in range(40):
+        measured = steps * (1 + 0.05 * (-1) ** number) * 0.5
+        for one in orders(gang, cost=replace(COST, best_seconds=250, best_memory_seconds=measured), mode=Mode.ACT):
+            gang, count = replace(gang, ordered_memory_every=one.memory_every), count + 1
+    assert count == 1
+    assert abs(gang.memory_every - steps) <= max(0.25 * steps, 0.75)
+
+
 def test_another_order_keeps_the_interval_that_was_ordered() -> None:
     order = SaveOrder(7, 0, 0, 1000, 3, 90, OrderState.WITHDRAWN)
     [one] = orders(replace(GANG, ordered_every=1596, order=order), request=ASKED)

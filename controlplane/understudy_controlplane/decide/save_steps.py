@@ -20,6 +20,9 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 OTHER_INTERVAL_SHARE = 0.25
 """An interval that differs by less costs next to nothing: the optimum is flat."""
 
+OTHER_INTERVAL_STEPS = 0.75
+"""Nor is one as good as the other in turn, where a measurement varies: half a step is lost in rounding."""
+
 TIME_LIMIT_SAVES = 2.0
 """How many times the time that a checkpoint takes is left before the time limit, besides the following."""
 
@@ -74,21 +77,20 @@ def step_ahead(gang: SavingGang, now: float) -> int:
 
 
 def best_every(gang: SavingGang, cost: SaveCost) -> int | None:
-    """Steps of the best interval, at least one; None: it is not known what a checkpoint costs."""
-    return _steps(gang, cost.best_seconds)
+    """Steps of the best interval, at least one, where it is another one than now; None: none is known to be better."""
+    return _other(gang, cost.best_seconds, gang.every)
 
 
 def best_memory_every(gang: SavingGang, cost: SaveCost) -> int | None:
     """The same of saves in memory; None also where the training does not ask when to make them."""
-    return _steps(gang, cost.best_memory_seconds) if gang.asks_memory else None
+    return _other(gang, cost.best_memory_seconds, gang.memory_every) if gang.asks_memory else None
 
 
-def _steps(gang: SavingGang, seconds: float | None) -> int | None:
-    return None if seconds is None or gang.step_seconds is None else max(1, round(seconds / gang.step_seconds))
-
-
-def _is_other(best: int | None, now: int) -> bool:
-    return best is not None and abs(best - now) > OTHER_INTERVAL_SHARE * now
+def _other(gang: SavingGang, seconds: float | None, now: int) -> int | None:
+    if seconds is None or gang.step_seconds is None:
+        return None
+    steps = max(1.0, seconds / gang.step_seconds)
+    return round(steps) if abs(steps - now) > max(OTHER_INTERVAL_SHARE * now, OTHER_INTERVAL_STEPS) else None
 
 
 def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveRequest | None) -> WantedSave | None:
@@ -133,16 +135,13 @@ def _of_gang(
 def _interval(key: JobKey, step: int, gang: SavingGang, cost: SaveCost) -> WantedSave | None:
     """Another one, of files or of saves in memory."""
     best, in_memory = best_every(gang, cost), best_memory_every(gang, cost)
-    of_files, of_memory = _is_other(best, gang.every), _is_other(in_memory, gang.memory_every)
-    changes = [(best, gang.every, "")] if of_files else []
-    changes += [(in_memory, gang.memory_every, " in memory")] if of_memory else []
     why = "; ".join(
-        f"every {counted(new or 0, 'step')}{where} from now on instead of "
+        f"every {counted(new, 'step')}{where} from now on instead of "
         + (counted(before, "step") if before else "no interval")
-        for new, before, where in changes
+        for new, before, where in ((best, gang.every, ""), (in_memory, gang.memory_every, " in memory"))
+        if new is not None
     )
-    every = best if of_files and best else gang.ordered_every
-    memory_every = in_memory if of_memory and in_memory else gang.ordered_memory_every
+    every, memory_every = best or gang.ordered_every, in_memory or gang.ordered_memory_every
     return WantedSave(key, step, every, SaveCause.INTERVAL, why, memory_every=memory_every) if why else None
 
 
