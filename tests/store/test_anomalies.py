@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 
 from tests import builders as b
 from tests.tokens import bearer, with_tokens
@@ -36,6 +36,8 @@ from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, Re
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
+from understudy_controlplane.store import facts as facts_module
+from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
@@ -98,6 +100,15 @@ def report(engine: Engine) -> Report:
 
     record("n2", *gang())
     return record
+
+
+def test_a_job_that_names_ever_new_attempts_fills_no_table(
+    report: Report, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts_module, "ATTEMPTS_NAMED_MAX", 3)
+    assert report("n1", *(inputs_of(launch, "commit a") for launch in range(9))) == []
+    with engine.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.attempt)).scalar_one() == 3
 
 
 def decided(engine: Engine, attempt: int) -> RestoreDecision:

@@ -92,6 +92,10 @@ OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 
 OF_ATTEMPT = ("job", "restart_count", "launch")
 
+ATTEMPTS_NAMED_MAX = 1000
+"""Of a job: its processes choose the numbers of attempts that they name."""
+_ATTEMPTS = select(func.count()).where(tables.attempt.c.job == bindparam("job"))
+
 OF_WORLD = ("job", "restart_count", "launch", "world_size")
 """What the ranks of one gang have in common."""
 
@@ -555,7 +559,8 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
             _delete_checkpoints(connection, row)
             continue
         if table is tables.attempt:
-            insert_or_update(connection, table, OF_ATTEMPT, row, _with_inputs)
+            if connection.execute(_ATTEMPTS, row).scalar_one() < ATTEMPTS_NAMED_MAX:
+                insert_or_update(connection, table, OF_ATTEMPT, row, _with_inputs)
             continue
         of_save = {name: row.pop(name) for name in OF_SAVE} if table is tables.checkpoint_shard else {}
         is_first = table is tables.rank_start and connection.execute(_EARLIER_START, row).first() is None
