@@ -79,13 +79,16 @@ def test_a_rank_behind_a_switch_that_has_failed_is_not_to_blame() -> None:
     assert (finding.signal, finding.node) == (Signal.GANG_HUNG, "n3"), "its port is up"
 
 
-@pytest.mark.parametrize(("since", "hangs"), [(59.0, False), (61.0, True)])
-def test_a_gang_whose_processes_have_just_started_again_has_all_its_time_again(since: float, hangs: bool) -> None:
+@pytest.mark.parametrize(("since", "hangs"), [(61.0, False), (1799.0, False), (1801.0, True)])
+def test_a_gang_whose_processes_have_just_started_again_has_its_time_for_the_first_step(
+    since: float, hangs: bool
+) -> None:
     """What is known of its ranks is of the launch before, until they report."""
     plan = AllocationSwapPlan(steps=(), drain_reason="", nodes=("n3",), job=b.job().key, submit_at=1, restart_count=0)
     steps = (RecoveryStep(0, StepName.AWAIT_PROCESSES, StepStatus.DONE, done_at=b.NOW - since),)
-    recovery = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - 90, steps)
-    assert bool(found(table(WAITING), recoveries=(recovery,))) is hangs
+    recovery = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - since - 30, steps)
+    before = table(WAITING, still_seconds=since + 60, heard_since=b.NOW - since - 900)
+    assert bool(found(before, recoveries=(recovery,), started_at=b.NOW - 4000)) is hangs
 
 
 def test_several_nodes_that_never_came_are_each_named() -> None:

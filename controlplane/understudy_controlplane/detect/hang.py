@@ -54,7 +54,8 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if not nodes or not all_report(nodes, snapshot, silence):
             continue
         since = _still_since(table, snapshot)
-        if snapshot.now - since <= patience_seconds(table, policy):
+        starts = _processes_since(table, snapshot) > max(table.advanced_at, table.heard_since)
+        if snapshot.now - since <= (policy.first_step_seconds if starts else patience_seconds(table, policy)):
             continue
         together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
