@@ -259,6 +259,7 @@ class Cluster:
         self.bad_since: dict[tuple[int, Attempt], int] = {}
         """From which step on an attempt's loss was NaN, as the control plane has acknowledged."""
         self.restores: list[Restore] = []
+        self.connected: set[int] = set()  # jobs of which a rank has ever connected to its agent
         self.worked: dict[int, set[Attempt]] = {}
         """Job → attempts of which all ranks together have finished a step."""
         self.splits: list[Split] = []
@@ -360,6 +361,7 @@ class Cluster:
         ]
         gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
         gang.starts_at, gang.since, gang.reported = math.inf, now, True
+        self.connected.add(gang.job_id)
         gang.asking = AskingRanks(len(gang.seats), gang.first_step) if gang.asks else None
         if gang.left_behind:
             gang.hung_on = gang.seats[-1]

@@ -426,9 +426,11 @@ class Invariants:
                 raise Violation("an-ended-job-never-runs-again", words)
 
     def _gangs_work(self, ended: list[Recovery]) -> None:
-        """A gang of which some ranks belong to another launch finishes no step: its recovery has not succeeded."""
+        """A gang of which some ranks belong to another launch finishes no step: its recovery has not succeeded. Of jobs
+        whose ranks never connected, as those of guests, only Slurm is known.
+        """
         cluster = self._world.cluster
-        at_work = {gang.job_id for gang in cluster.gangs if not gang.over}  # jobs of guests have no ranks
+        at_work = {gang.job_id for gang in cluster.gangs if not gang.over} & cluster.connected
         for recovery in ended:
             swap = recovery.swap
             if swap is None or recovery.status is not RecoveryStatus.SUCCEEDED or swap.job.job_id not in at_work:
