@@ -76,6 +76,8 @@ class Stage:
 
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
+# Servers, browsers and what PyTorch wrote are made once for a file: all its tests are one process's.
+BY_FILE = ("-n", "3", "--dist", "loadfile")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
 CLUSTERS = ("-n", "6", "--dist", "loadgroup")
 STAGES = {
@@ -86,7 +88,7 @@ STAGES = {
         depends_on_machine=False,
     ),
     "patient": Stage(("patient",), options=SIDE_BY_SIDE, gives_way=True),
-    "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=SIDE_BY_SIDE),
+    "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=BY_FILE),
     "new-seeds": Stage(
         what="simulations that no run has tried",
         gives_way=True,
