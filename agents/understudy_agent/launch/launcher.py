@@ -425,8 +425,10 @@ class Launcher:
         return replace(self._options.rules, site_shrinks=self._line.may_shrink)
 
     def _replaceable(self) -> int:
-        """So many of its nodes can be lost without the loss of the allocation."""
-        rules = self._rules
+        """So many of its nodes can be lost without the loss of the allocation. The site's permission to shrink does not
+        count: silence alone takes no node from a gang for good.
+        """
+        rules = self._options.rules
         fewer = len(self._launch.seats) - max(1, rules.nodes_min) if rules.may_shrink else 0
         return len(self._standbys.spares(self._launch)) + max(0, fewer)
 
