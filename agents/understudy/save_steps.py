@@ -1,9 +1,9 @@
 """Before which steps a rank saves a checkpoint: the same ones on every rank of the gang, without a collective.
 
 Files have one schedule, saves in the memory of the nodes another one; an order says both. The control plane orders a
-step in the future. Every rank is asked first whether it can still follow (`proposed`); only
-when all have answered is the order `valid`. A rank that reaches the step before it knows what became of the order
-waits for that. docs/adr/0039-when-a-gang-saves.md has the reasons.
+step in the future. Every rank is asked first whether it can still follow (`proposed`); only when all have answered is
+the order `valid`. A rank that reaches the step before it knows what became of the order waits for that.
+docs/adr/0039-when-a-gang-saves.md has the reasons.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ left the node, and does not come back soon; by a process with the rights of thei
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import re
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from understudy_agent.log import fields, log
 from understudy_agent.readback import bound_memory, take_rights
-from understudy_agent.readbacks import owner
+from understudy_agent.readbacks import ENDS_SECONDS, end, owner
 
 TEMPORARY = "/tmp"  # noqa: S108 - nothing is written to it, and it may be full
 
@@ -72,16 +71,19 @@ class FetchedCheckpoints:
             await _remove_as(user_id, path)
 
     def _of_jobs(self, jobs: set[int]) -> Iterator[tuple[int, Path]]:
-        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
-            for entry in itertools.islice(entries, ENTRIES_MAX):
-                named = NAME.fullmatch(entry.name)
-                if named is None or not (named[3] or int(named[2]) in jobs):
-                    continue
-                if _belongs_to(entry.path, int(named[1])):
-                    yield int(named[1]), Path(entry.path)
+        try:
+            with os.scandir(self._folder) as entries:
+                names = [entry.name for entry in itertools.islice(entries, ENTRIES_MAX)]
+        except OSError as error:
+            log.warning("fetched_checkpoints_not_looked_up", extra=fields(path=self._folder, error=error))
+            return
+        for name in names:
+            named, path = NAME.fullmatch(name), self._folder / name
+            if named is not None and (named[3] or int(named[2]) in jobs) and _belongs_to(path, int(named[1])):
+                yield int(named[1]), path
 
 
-def _belongs_to(path: str, user_id: int) -> bool:
+def _belongs_to(path: Path, user_id: int) -> bool:
     try:
         found = os.lstat(path)
     except OSError:
@@ -102,23 +104,24 @@ async def _remove_as(user_id: int, path: Path) -> None:
             start_new_session=True,
         )
         try:
-            code = await process.wait()  # it ends by itself
+            code = await asyncio.wait_for(process.wait(), REMOVE_SECONDS_MAX + ENDS_SECONDS)  # its alarm ends it before
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(PermissionError, TimeoutError):
-                    process.kill()
-                    await asyncio.wait_for(process.wait(), 1.0)
-    except (OSError, KeyError) as error:
+            await end(process)
+    except (OSError, KeyError) as error:  # TimeoutError is an OSError
         log.warning("fetched_checkpoint_not_removed", extra=fields(path=path, error=error))
         return
-    log.info("fetched_checkpoint_removed" if code == 0 else "fetched_checkpoint_not_removed", extra=fields(path=path))
+    if code == 0:
+        log.info("fetched_checkpoint_removed", extra=fields(path=path))
+    else:
+        why = f"its program ended with status {code}"
+        log.warning("fetched_checkpoint_not_removed", extra=fields(path=path, error=why))
 
 
 def remove(path: Path) -> None:
     """Where it is a folder of this process's user, and never through a link. First it gets another name: a rank that
     comes back meanwhile finds all of it, or nothing. Raises OSError.
     """
-    if not _belongs_to(str(path), os.geteuid()):
+    if not _belongs_to(path, os.geteuid()):
         raise FileNotFoundError(path)
     removed = path
     if path.suffix != REMOVED:

@@ -99,13 +99,18 @@ async def _result(asked: ReadBack) -> tuple[ReadBackOutcome, str]:
             await process.wait()
     finally:
         process.stdin.close()  # which ends it, also in a unit of its own
-        if process.returncode is None:
-            with contextlib.suppress(PermissionError):  # it ends by itself
-                process.kill()
-            with contextlib.suppress(TimeoutError):  # it hangs in the kernel
-                await asyncio.wait_for(process.wait(), ENDS_SECONDS)
+        await end(process)
     found = msgspec.json.decode(output[:RESULT_BYTES_MAX], type=dict[str, str])
     return ReadBackOutcome(found["outcome"]), found["why"]
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """A program with a user's rights, where it still runs."""
+    if process.returncode is None:
+        with contextlib.suppress(PermissionError):  # an agent without CAP_KILL: its own alarm ends it
+            process.kill()
+        with contextlib.suppress(TimeoutError):  # it hangs in the kernel
+            await asyncio.wait_for(process.wait(), ENDS_SECONDS)
 
 
 def memory_is_limited(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> bool:

@@ -191,9 +191,8 @@ def test_a_gang_is_not_restarted_in_the_round_that_finds_its_switch() -> None:
     assert [one.signal for one in detect(known, CONFIG) if one.signal in HANGS] == [Signal.GANG_HUNG_UNNAMED]
 
 
-@pytest.mark.parametrize("down", [LEAF, ()], ids=["while it is down", "when its ports are back"])
-def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
-    """Gangs that stop together are left to a person, as their cause is not known; here it is."""
+def three_gangs(**changes: Any) -> Snapshot:
+    """Each with a node behind the switch, and standing still for 990 s."""
     jobs = [b.job(job_id=7 + number, nodes=[f"n{number + 1}", f"n{number + 5}"]) for number in range(3)]
     tables = {
         one.key: replace(
@@ -203,7 +202,13 @@ def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
         )
         for one in jobs
     }
-    seen = replace(fleet(jobs[0], "n12", down=down, tables=tables), jobs={one.key: one for one in jobs})
+    return replace(fleet(jobs[0], "n12", tables=tables, **changes), jobs={one.key: one for one in jobs})
+
+
+@pytest.mark.parametrize("down", [LEAF, ()], ids=["while it is down", "when its ports are back"])
+def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
+    """Gangs that stop together are left to a person, as their cause is not known; here it is."""
+    seen = three_gangs(down=down)
 
     def signals(snapshot: Snapshot) -> list[Signal]:
         return [one.signal for one in detect(snapshot, CONFIG) if one.signal in HANGS | {Signal.GANG_HUNG_TOGETHER}]
@@ -275,17 +280,7 @@ def test_a_gang_that_stopped_when_the_ports_did_is_explained_however_late_that_w
     found_ago: float, started_ago: float, explained: bool
 ) -> None:
     """Also where the control plane was started again since: when it stopped is not known any more."""
-    jobs = [b.job(job_id=7 + number, nodes=[f"n{number + 1}", f"n{number + 5}"]) for number in range(3)]
-    tables = {
-        one.key: replace(
-            b.step_table([[0.1] * 20] * 3, [*one.slurm.nodes, one.slurm.nodes[1]], advanced_at=b.NOW - 990),
-            job=one.key,
-            **WAITS,
-        )
-        for one in jobs
-    }
     late = {SWITCH: replace(opened(found_ago)[SWITCH], fault_at=b.NOW - (980 if explained else found_ago))}
-    seen = fleet(jobs[0], "n12", down=(), tables=tables, incidents=late, started_at=b.NOW - started_ago)
-    seen = replace(seen, jobs={one.key: one for one in jobs})
+    seen = three_gangs(down=(), incidents=late, started_at=b.NOW - started_ago)
     expected = Signal.GANG_HUNG if explained else Signal.GANG_HUNG_TOGETHER
     assert [one.signal for one in detect(seen, CONFIG) if one.job is not None] == [expected] * 3

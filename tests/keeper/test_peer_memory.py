@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,15 +112,6 @@ if rank == 1:
     understudy.peer.sum_of = lambda content: "crc32:00000000"
 assert peers.save(9) and peers.wait()
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[KeeperSite]:
-    made = KeeperSite(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def run(site: KeeperSite, nodes: list[str], plan: str, attempt: int) -> list[list[Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,15 +159,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], lis
 
 def ends(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((folder / "checkpoints").glob("end-*"))]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[KeeperSite]:
-    made = KeeperSite(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def starts(site: TrainingSite, attempt: int) -> list[str]:
