@@ -72,8 +72,9 @@ def test_its_gang_confirms_it_by_standing_still() -> None:
         steps(7.5, nodes=("n3",) * 4),
         replace(steps(7.5), advanced_at=0.0),
         steps(1.0),
+        steps(60.0),
     ],
-    ids=["a long step", "a checkpoint", "no rank elsewhere", "no step yet", "it makes progress"],
+    ids=["a long step", "a checkpoint", "no rank elsewhere", "no step yet", "it makes progress", "it stood before"],
 )
 def test_a_gang_that_may_go_on_confirms_nothing(table: StepTable) -> None:
     assert found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: table})).signal is Signal.SILENT

@@ -9,7 +9,7 @@ announces that. Many silent at once: the cause is the network or the control pla
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -101,7 +101,7 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     }
     quiet = {name for name, at in at_of.items() if snapshot.now - at > policy.silent_after_seconds}
     advanced_at = _advanced_at(snapshot, quiet)
-    confirmed = _confirmed(snapshot, quiet)
+    confirmed = _confirmed(snapshot, {name: at_of[name] for name in quiet})
     domains = silent_domains(snapshot, fallen, _watched(snapshot).keys()) if fallen else []
     domain_of = {name: one for one in domains for name in one.nodes}
     for name, node in snapshot.nodes.items():
@@ -203,25 +203,30 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
     return ""
 
 
-def _confirmed(snapshot: Snapshot, quiet: set[str]) -> dict[str, str]:
-    """Silent node → what confirms its death besides agent and slurmd: its gang or launcher, seen from other nodes."""
+def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]:
+    """Silent node → what confirms its death besides agent and slurmd: its gang or launcher, seen from other nodes.
+
+    A gang that stood still while the node was still heard (`quiet`: when last) stands for another reason.
+    """
     found: dict[str, str] = {}
     for table in snapshot.tables.values():
-        there = quiet.intersection(table.nodes) if quiet else set()
-        if there and _stands(table, snapshot) and any(name and name not in quiet for name in table.nodes):
-            found |= dict.fromkeys(there, "its gang stands still")
+        there = quiet.keys() & table.nodes if quiet and table.advanced_at else set()
+        if there and any(name and name not in quiet for name in table.nodes):
+            pause = _longest_pause(table, snapshot)
+            stands = snapshot.now - table.advanced_at > pause
+            moved_till_then = [name for name in there if quiet[name] - table.advanced_at <= pause]
+            found |= dict.fromkeys(moved_till_then if stands else (), "its gang stands still")
     for gang in snapshot.gangs.values():
         heard = gang.heard_at is not None and snapshot.now - gang.heard_at < LAUNCHER_AGE_MAX_SECONDS
         if heard and gang.host not in quiet:
-            found |= dict.fromkeys(quiet.intersection(gang.state.lost), "its launcher has lost it")
+            found |= dict.fromkeys(quiet.keys() & gang.state.lost, "its launcher has lost it")
     return found
 
 
-def _stands(table: StepTable, snapshot: Snapshot) -> bool:
-    """For longer than a step takes, than it has paused before, and than a rank waits for an order."""
+def _longest_pause(table: StepTable, snapshot: Snapshot) -> float:
+    """Longer than a step takes, than the gang has paused before, and than a rank waits for an order: it stands still."""
     pause = max(STANDS_SECONDS_MIN, 3 * step_seconds(table), table.longest_pause_seconds)
-    pause = max(pause, WAITS_FOR_ORDER_SECONDS) if table.job in snapshot.ordered_to_save else pause
-    return bool(table.advanced_at) and snapshot.now - table.advanced_at > pause
+    return max(pause, WAITS_FOR_ORDER_SECONDS) if table.job in snapshot.ordered_to_save else pause
 
 
 def _advanced_at(snapshot: Snapshot, nodes: set[str]) -> dict[str, float]:
