@@ -65,6 +65,9 @@ DOES_NOT_ASK = 2
 """The gang whose training never asks when to save."""
 TIME_LIMIT_MINUTES = 600
 MUNGE_SECONDS = 300.0
+REST_SECONDS = 300.0
+"""At the end, in which nothing begins that the scenario has not begun before."""
+
 SPARE_CHECK_SECONDS_MAX = 60.0
 """How long the validations of spares that have begun take after the end."""
 SIGNALS_MAX = 200
@@ -224,6 +227,8 @@ class World:
             self.slurm.changes += 1
             self._wake()
         end = BEGIN + end_of(self.scenario)
+        self.pass_until(end - REST_SECONDS)
+        self.line.kill, self._commits_left = None, 0  # a kill that waits still would come too late to rest from
         self.pass_until(end)
         while self._validates_a_spare() and self.now < end + SPARE_CHECK_SECONDS_MAX:
             self.pass_until(self.now + 1.0)
