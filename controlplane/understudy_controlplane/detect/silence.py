@@ -224,7 +224,7 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
 
 
 def _longest_pause(table: StepTable, snapshot: Snapshot) -> float:
-    """A gang without a step for longer stands still: no step, no pause before and no rank's wait for an order took it."""
+    """No step, no pause before, and no rank's wait for an order to save took a gang longer than this."""
     pause = max(STANDS_SECONDS_MIN, 3 * step_seconds(table), table.longest_pause_seconds)
     return max(pause, WAITS_FOR_ORDER_SECONDS) if table.job in snapshot.ordered_to_save else pause
 
