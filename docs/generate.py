@@ -70,6 +70,8 @@ GUARDS = {
     "block or domain is reached: the gang stays where it is",
     Because.DETECTOR_FAILED: "a detector failed, so it is not known what is wrong with the node: it is neither "
     "repaired nor validated, and does not return",
+    Because.DECISION_FAILED: "an error in this decision, or in another one about the same gang: nothing is done, and a "
+    "person is notified",
     Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
 }
 

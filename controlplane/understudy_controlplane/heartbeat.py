@@ -39,7 +39,7 @@ class Heartbeat:
         if self.pulse.last_error:
             return f"the last tick failed: {self.pulse.last_error}"
         if self.pulse.failed_detectors:
-            return "; ".join(self.pulse.failed_detectors.values())
+            return "; ".join(one.cause for one in self.pulse.failed_detectors.values())
         if self.ready and self.pulse.config_problems:
             return "; ".join(self.pulse.config_problems)
         snapshot = self.pulse.snapshot

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import structlog
@@ -22,6 +23,7 @@ from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.approvals import endings
 from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.drill import end_of
+from understudy_controlplane.decide.failures import failed_decisions
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import fabric_back, incident_news
@@ -33,14 +35,14 @@ from understudy_controlplane.decide.peers import turns
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failed_detectors
+from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import summary
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
-from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.live.pulse import FailedDetector, Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.live.verdicts import Verdicts
 from understudy_controlplane.observe.observer import Observer
@@ -184,7 +186,7 @@ class Loop:
         if acting:
             due = turns(snapshot, self._current.config)
             self._runner.begin_round({recovery.id for recovery in recoveries}, self.observer.view, due)
-            all(self._advance(recovery, course(recovery, snapshot, findings, decisions)) for recovery in recoveries)
+            all(self._advance(one, partial(course, one, snapshot, findings, decisions)) for one in recoveries)
         else:
             self._runner.unreadable()
         self.pulse.last_tick_at = self._clock.now()
@@ -282,11 +284,11 @@ class Loop:
                     self._validated.update(ended.plan.nodes)
         self._running = now_running
 
-    def _advance(self, recovery: Recovery, its_course: Course) -> bool:
+    def _advance(self, recovery: Recovery, its_course: Callable[[], Course]) -> bool:
         """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
         self.pulse.turns += 1
         try:
-            return self._runner.advance(recovery, its_course)
+            return self._runner.advance(recovery, its_course())
         except Exception as error:
             self.pulse.errors_total += 1
             self.pulse.last_error = f"recovery {recovery.id}: {type(error).__name__}: {error}"
@@ -310,26 +312,31 @@ class Loop:
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self.look(slurm_age_max_seconds)
         findings = detect(snapshot, self._current.config, self.detectors)
-        self._note_failed_detectors(findings)
         if back := fabric_back(snapshot, findings):
             snapshot = replace(snapshot, fabric_back=back)
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
         self._launchers.replace_orders(launcher_orders(snapshot, self._current.config))
-        return snapshot, findings, decide(snapshot, findings, self._current.config)
+        decisions = decide(snapshot, findings, self._current.config)
+        known = [*findings, *failed_decisions(decisions)]
+        self._note_failures(known)
+        return snapshot, known, decisions
 
-    def _note_failed_detectors(self, findings: list[Finding]) -> None:
-        """What `/healthz` and `/metrics` show of them; one that goes on failing is logged once."""
-        failed: dict[str, str] = {}
-        for one in findings:
-            if isinstance(one.detail, DetectorDetail):
-                name = one.detail.detector
-                failed[name] = one.summary
-                self.pulse.errors_total += 1
-                self.pulse.meters.detectors_failed.labels(name).inc()
-                if name not in self.pulse.failed_detectors:
-                    log.error("detector_failed", part=name, error=one.summary, detail=", ".join(one.detail.raised_in))
+    def _note_failures(self, findings: Iterable[Finding]) -> None:
+        """What `/healthz` and `/metrics` show of detectors and decisions that fail; one that goes on failing is logged
+        once.
+        """
+        failed: dict[str, FailedDetector] = {}
+        for finding in findings:
+            if not isinstance(one := finding.detail, DetectorDetail):
+                continue
+            failed[one.label] = FailedDetector(one.effect, finding.summary)
+            self.pulse.errors_total += 1
+            self.pulse.meters.detectors_failed.labels(one.label if one.is_decision else one.detector).inc()
+            if one.label not in self.pulse.failed_detectors:
+                event = "decision_failed" if one.is_decision else "detector_failed"
+                log.error(event, part=one.detector, error=finding.summary, detail=", ".join(one.raised_in))
         self.pulse.failed_detectors = failed
 
     def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:
@@ -348,7 +355,7 @@ class Loop:
                 key: row for key in snapshot.jobs if (row := self._directory.row_of(key.job_id)) is not None
             }
             self._stores.journal.record(noted, now, rows, looked_at=snapshot.now)
-        whole = not failed_detectors(findings)
+        whole = not failures(findings)
         self._recorded = self._recorded.after(decisions, news, now, whole=whole)
         for decision in (one.decision for one in noted if one.noted):
             self.pulse.meters.decisions.labels(decision.action.value, decision.because.value).inc()

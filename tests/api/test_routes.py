@@ -39,8 +39,9 @@ from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.cli.explained_subject import lines
 from understudy_controlplane.config import Config
 from understudy_controlplane.detect import DETECTORS
-from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -543,6 +544,26 @@ def test_a_detector_that_fails_is_shown_and_judgement_goes_on(tmp_path: Path) ->
     loop.detectors = DETECTORS
     loop.tick()
     assert client.get("/readyz").status_code == 200
+
+
+def test_a_decision_that_fails_is_shown_and_the_loop_goes_on(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    add_tokens(rehearsal.control_plane.engine)
+    loop, client = rehearsal.control_plane.loop, client_of(rehearsal)
+
+    def of_a_job_that_is_gone(seen: Snapshot, _config: Config) -> list[Finding]:
+        return [Finding(Signal.JOB_HELD, "prolog.job_held", "", seen.now, "held", job=JobKey("testbed", 9, 1))]
+
+    loop.detectors = {**loop.detectors, "held": of_a_job_that_is_gone}
+    with structlog.testing.capture_logs() as logs:
+        loop.tick()
+        loop.tick()
+    (logged,) = (one for one in logs if one["event"] == "decision_failed")
+    assert logged["error"].startswith("decision prolog.job_held failed: KeyError")
+    assert client.get("/healthz").json()["problems"][0].startswith("decision prolog.job_held fails")
+    shown = [one["because"] for one in client.get("/v1/decisions").json()["items"] if one["subject"] == "job 9"]
+    assert shown == ["decision_failed"]
+    assert 'understudy_detectors_failed_total{detector="decision prolog.job_held"} 2.0' in client.get("/metrics").text
 
 
 def test_readyz_needs_a_tick_and_slurm(tmp_path: Path) -> None:

@@ -156,8 +156,8 @@ def test_the_node_returns_by_its_validation_when_the_signal_is_over() -> None:
         signals={"leak": "act"}, repair={"enabled": True}, validation={"enabled": True, "command": "true"}
     )
     during = seen(leak("n5"), nodes=[node], incidents={subject: incident})
-    assert [one for one in repair_cycle.due(during, config) if one.node == "n5"] == []
-    after = [one for one in repair_cycle.due(replace(during, signals=()), config) if one.node == "n5"]
+    assert [*repair_cycle.due(during, during.nodes["n5"], (), config)] == []
+    after = [*repair_cycle.due(replace(during, signals=()), during.nodes["n5"], (), config)]
     assert [one.signal for one in after] == [Signal.VALIDATION_DUE]
 
 

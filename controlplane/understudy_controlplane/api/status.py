@@ -204,10 +204,7 @@ def _problems(deps: ReadDependencies) -> list[Problem]:
 
 
 def _failed_detectors(deps: ReadDependencies) -> list[Problem]:
-    failed = deps.pulse.failed_detectors.items()
-    return [
-        Problem(f"detector {name} fails, and no node returns to service meanwhile", cause) for name, cause in failed
-    ]
+    return [Problem(one.effect, one.cause) for one in deps.pulse.failed_detectors.values()]
 
 
 def own_problems(deps: ReadDependencies) -> list[str]:

@@ -87,9 +87,9 @@ def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Reco
         return replace(decision, proposal=proposal.id, reason=reason)
     if proposal is not None and proposal.status is RecoveryStatus.CANCELLED:
         words = f"an operator rejected it as recovery {proposal.id}"
-        return _nothing(decision, Because.CANCELLED, words)
+        return withheld(decision, Because.CANCELLED, words)
     waiting = proposal is not None and snapshot.now < (proposal.approve_by or 0.0)
-    held = _nothing(decision, Because.AWAITS_APPROVAL, "it waits for an operator's approval")
+    held = withheld(decision, Because.AWAITS_APPROVAL, "it waits for an operator's approval")
     if waiting:
         return held
     return replace(held, proposed=plan, approve_by=snapshot.now + config.recovery.approval_seconds)
@@ -112,7 +112,7 @@ def _asked_by_control_plane(snapshot: Snapshot, decision: Decision) -> bool:
     return request.by == BY_CONTROL_PLANE and request.verb is not Verb.RELEASE
 
 
-def _nothing(decision: Decision, because: Because, words: str) -> Decision:
+def withheld(decision: Decision, because: Because, words: str) -> Decision:
     return replace(
         decision,
         action=Action.NOTHING,

@@ -29,7 +29,7 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     condemned = [_with_generation(snapshot, one) for one in entered]
     held: list[tuple[Entered, guards.Objection]] = []
     allowed: list[Entered] = []
-    new: set[str] = set()
+    new = {one.finding.node for one in current.left_out if one.row.action in TAKES_OUT}
     for one in sorted(condemned, key=_can_wait):
         takes_out = one[0].action in TAKES_OUT
         objection = (

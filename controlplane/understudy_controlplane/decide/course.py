@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import Finding, Signal, failed_detectors
+from understudy_controlplane.fleet.finding import Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
@@ -65,14 +65,17 @@ def course(
     decided = tuple(decisions)
     back = lifted | {one.subject for one in decided if one.to_state in BACK}
     out = {one.subject for one in decided if one.to_state in OUT_OF_SERVICE}
-    may_act = _may_act(recovery, snapshot) and not (failed_detectors(findings) and _is_return_to_begin(recovery))
+    may_act = _may_act(recovery, snapshot) and not _begins_unjudged(recovery, findings)
     return Course(may_act, _ending(recovery, snapshot, back, out), forgotten)
 
 
-def _is_return_to_begin(recovery: Recovery) -> bool:
-    """Where a detector fails, it is not known whether the node may return."""
+def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
+    """Where a detector, or a decision about its node, fails, it is not known whether the node may return."""
     plan = recovery.plan
-    return isinstance(plan, ReturnPlan) and not plan.requested and not any(step.attempts for step in recovery.steps)
+    if not isinstance(plan, ReturnPlan | RepairPlan | ValidationPlan) or plan.requested:
+        return False
+    unjudged = failed_detectors(findings) or not unjudged_nodes(findings).keys().isdisjoint(plan.nodes)
+    return bool(unjudged) and not any(step.attempts for step in recovery.steps)
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:

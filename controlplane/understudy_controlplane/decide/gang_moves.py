@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
-from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, job_of
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -277,6 +277,15 @@ def _too_often(job: Job) -> Move:
 def gangs_on(snapshot: Snapshot, bad: set[str]) -> list[Job]:
     """Managed jobs that have, or were promised, a seat on one of these nodes."""
     return [job for job in snapshot.jobs.values() if job.managed and bad & set(_seats(snapshot, job))]
+
+
+def gangs_by_node(snapshot: Snapshot) -> dict[str, list[JobKey]]:
+    """The same for every node that has any."""
+    found: dict[str, list[JobKey]] = {}
+    for job in snapshot.jobs.values():
+        for name in dict.fromkeys(_seats(snapshot, job)) if job.managed else ():
+            found.setdefault(name, []).append(job.key)
+    return found
 
 
 def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:

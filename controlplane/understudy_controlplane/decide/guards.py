@@ -151,12 +151,12 @@ def object_while_open(snapshot: Snapshot) -> Objection | None:
     return Objection(Because.BREAKER, words)
 
 
-def object_while_unjudged(snapshot: Snapshot) -> Objection | None:
+def object_while_unjudged(snapshot: Snapshot, node: str) -> Objection | None:
     """Neither repairs nor returns where a detector failed: a fault, or an administrator's change, may be unseen."""
-    if not snapshot.failed_detectors:
+    if not snapshot.failed_detectors and node not in snapshot.unjudged:
         return None
-    words = f"what {', '.join(snapshot.failed_detectors)} would find is not known: the detector failed"
-    return Objection(Because.DETECTOR_FAILED, words)
+    failed = ", ".join((*snapshot.failed_detectors, *filter(None, [snapshot.unjudged.get(node)])))
+    return Objection(Because.DETECTOR_FAILED, f"what {failed} would find is not known: it failed")
 
 
 def object_to_rule(finding: Finding, config: Config) -> Objection | None:

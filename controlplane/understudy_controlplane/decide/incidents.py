@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.hang import still_stopped_by
-from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors
+from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors, failures, unjudged_nodes
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -37,6 +37,8 @@ def incident_news(
     accused |= {Subject.of_node(name) for name, one in snapshot.requests.items() if one.verb is Verb.QUARANTINE}
     if failed_detectors(findings):
         accused |= incidents.keys()  # what is not found is not known to be gone
+    elif unjudged := unjudged_nodes(findings):
+        accused |= {*map(Subject.of_node, unjudged), *(one for one in incidents if one.kind is SubjectKind.DOMAIN)}
     over = ((one.id, outcome) for one in incidents.values() if (outcome := _outcome(snapshot, one, accused)))
     evidence = (
         (incidents[subject].id, one)
@@ -83,7 +85,7 @@ def fabric_back(snapshot: Snapshot, findings: Sequence[Finding]) -> frozenset[st
     """Blocks with an open incident that no longer show the loss of their fabric."""
     failed = {one.domain for one in findings if one.rule == BLOCK_FABRIC}
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
-    known = _is_settled(snapshot) and not failed_detectors(findings)
+    known = _is_settled(snapshot) and not failures(findings)
     return frozenset(of_blocks - failed) if known else frozenset()
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import repair_actions, repair_cycle
-from understudy_controlplane.decide.approvals import await_approval
 from understudy_controlplane.decide.condemnation import condemnations
+from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.launcher_restarts import restarted
 from understudy_controlplane.decide.pages import (
@@ -23,6 +24,7 @@ from understudy_controlplane.decide.pages import (
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.spare_checks import checks_due
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, WAITS_FOR_JOBS, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.finding import (
@@ -33,24 +35,41 @@ from understudy_controlplane.fleet.finding import (
     Signal,
     SilenceDetail,
     failed_detectors,
+    unjudged_nodes,
 )
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> list[Decision]:
-    """Decisions of this round, those that act with a plan. Repetitions are left to the caller (`news`)."""
+    """Decisions of this round, those that act with a plan. Repetitions are left to the caller (`news`).
+
+    One that fails stops no other (`failures`). Where all fail, nothing is done but to notify a person.
+    """
+    failures = Failures(snapshot.now)
+    current = Round(snapshot, config)
+    decisions = failures.caught("all", None, lambda: _decide(snapshot, findings, config, failures))
+    down = failures.caught("page", (), lambda: detectors_down(current, [*findings, *failures.findings]))
+    return [*decisions, *_record(current, [*_of_no_node(failures.findings)]), *page(current, [*_of_no_node(down)])]
+
+
+def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures) -> list[Decision]:
     if mass := _mass_silence(findings):
         snapshot = replace(snapshot, mass_silence=mass)
     if mass := _mass_hang(findings):
         snapshot = replace(snapshot, mass_hang=mass)
     if failed := failed_detectors(findings):
         snapshot = replace(snapshot, failed_detectors=failed)
-    asked = [*moves_asked(snapshot)]
-    entered = [
-        *_of_nodes(snapshot, (*findings, *asked, *repair_cycle.due(snapshot, config))),
-        *_of_no_node((*findings, *asked, *held_jobs(snapshot), *excluding_jobs(snapshot), *left_seats(snapshot))),
-    ]
+    snapshot = replace(snapshot, unjudged=unjudged_nodes(findings))
+    asked = failures.caught("moves", (), lambda: moves_asked(snapshot))
+    due = [*_due(snapshot, config, failures)]
+    snapshot = replace(snapshot, unjudged={**snapshot.unjudged, **unjudged_nodes(failures.findings)})
+    of_jobs = (
+        *failures.caught("held_jobs", (), lambda: held_jobs(snapshot)),
+        *failures.caught("exclusions", (), lambda: excluding_jobs(snapshot)),
+        *failures.caught("seats_left", (), lambda: left_seats(snapshot)),
+    )
+    entered = [*_of_nodes(snapshot, (*findings, *asked, *due)), *_of_no_node((*findings, *asked, *of_jobs))]
     condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
     taken_out = {one.finding.node: one.finding for one in entered if one.row.action in TAKES_OUT}
@@ -60,22 +79,32 @@ def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> l
     if condemned:  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)
-    entered += _of_no_node(pool_changes(current))
+    entered += _of_no_node(failures.caught("pool", (), lambda: pool_changes(current)))
     decisions: list[Decision] = []
     for carry_out in dict.fromkeys(CARRIED_OUT_BY.values()):
-        decisions += carry_out(current, [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out])
+        own = [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out]
+        current, carried_out = failures.carried_out(current, carry_out, own, of_gangs=carry_out is condemnations)
+        decisions += carried_out
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
-        current = replace(current.without(decisions), acting=acting)
-    decisions = await_approval(snapshot, decisions, config)
+        current = replace(current.without(decisions), acting=acting or bool(current.left_out))
+    decisions = failures.approved(current, decisions)
     waiting = (
-        *held_back(current, decisions),
-        *left_by_slurm(current),
-        *unheard(current),
-        *domains_down(current),
-        *detectors_down(current, findings),
-        *warnings_of_site(current),
+        *failures.caught("held_back", (), lambda: held_back(current, decisions)),
+        *failures.caught("left_by_slurm", (), lambda: left_by_slurm(current)),
+        *failures.caught("unheard", (), lambda: unheard(current)),
+        *failures.caught("domains_down", (), lambda: domains_down(current)),
+        *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
     )
     return decisions + page(current, [*_of_no_node(waiting)])
+
+
+def _due(snapshot: Snapshot, config: Config, failures: Failures) -> Iterator[Finding]:
+    """Of each node, and of the spares together."""
+    tried = repair_cycle.attempts_by_node(snapshot)
+    for name, node in snapshot.nodes.items():
+        look = partial(repair_cycle.due, snapshot, node, tried.get(name, ()), config)
+        yield from failures.caught("due", (name,), look)
+    yield from failures.caught("spare_checks", (), lambda: checks_due(snapshot, config))
 
 
 def _of_no_node(findings: Iterable[Finding]) -> Iterator[Entered]:

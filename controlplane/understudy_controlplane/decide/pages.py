@@ -178,10 +178,10 @@ def detectors_down(current: Round, findings: Sequence[Finding]) -> Iterator[Find
     if guards.object_to_operator(snapshot) is not None:
         return
     due = {
-        f"detector {one.detail.detector}": one
+        one.detail.label: one
         for one in findings
         if isinstance(one.detail, DetectorDetail)
-        and not _is_paged(snapshot, f"detector {one.detail.detector}", snapshot.now - DAY_SECONDS)
+        and not _is_paged(snapshot, one.detail.label, snapshot.now - DAY_SECONDS)
     }
     if due:
         words = "; ".join(one.summary for one in due.values())

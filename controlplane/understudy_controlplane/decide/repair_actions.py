@@ -19,14 +19,17 @@ from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, RepairPlan, Rung
 from understudy_controlplane.fleet.snapshot import Snapshot
 
+BEGUN = (Action.REPAIR, Action.VALIDATE)
+
 
 def carry_out(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     """One node after the other: those whose repair or validation begins count for the next."""
-    begun: dict[str, ValidationOrigin | None] = {}  # None: a repair
+    left_out = [one for one in current.left_out if one.row.action in BEGUN]
+    begun: dict[str, ValidationOrigin | None] = {one.finding.node: one.row.origin for one in left_out}  # None: a repair
     decisions: list[Decision] = []
     for one in entered:
         decisions.append(_decide(current, one, begun))
-        if decisions[-1].action in (Action.REPAIR, Action.VALIDATE):
+        if decisions[-1].action in BEGUN:
             begun[one.finding.node] = one.row.origin
     return decisions
 
@@ -88,13 +91,13 @@ def object_to(
         if objection is None and row.action is Action.VALIDATE:
             objection = guards.object_to_released(snapshot, finding.node)
         return objection
-    if row.action in (Action.REPAIR, Action.VALIDATE):
+    if row.action in BEGUN:
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
-        return guards.object_while_unjudged(snapshot) or ask(snapshot, config, finding, tried, already)
+        return guards.object_while_unjudged(snapshot, finding.node) or ask(snapshot, config, finding, tried, already)
     if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
         general = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
-        return general or guards.object_while_unjudged(snapshot)
+        return general or guards.object_while_unjudged(snapshot, finding.node)
     return guards.object_to_any(snapshot)
 
 

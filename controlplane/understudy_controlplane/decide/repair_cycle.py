@@ -1,6 +1,6 @@
 """A node's return to service: what follows from the journal and from operators' requests, with the plans. Pure.
 
-`due` says what is due as findings, so that the table is entered with them like with any other.
+`due` says what is due for a node as findings, so that the table is entered with them like with any other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import msgspec
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
-from understudy_controlplane.decide.spare_checks import checks_due
 from understudy_controlplane.detect.site_signals import threat_to
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.evidence import Evidence, Json
@@ -73,42 +72,41 @@ NOT_BEGUN = {
 """The signal of a validation that never began, by what the node was before."""
 
 
-def due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
-    tried = attempts_by_node(snapshot)
-    for name, node in snapshot.nodes.items():
-        if _left_over(snapshot, node, config):
-            words = "a reservation that kept it for the control plane is left over"
-            yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
-        raised = _raised_weight(snapshot, node)
-        if raised is not None:
-            words = f"its weight in Slurm was raised to {raised} for its probation"
-            yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
-        request = snapshot.requests.get(name)
-        if request is not None:
-            yield _left_to_administrator(snapshot, node, request) or asked(snapshot, node, request, config)
-        threatened = threat_to(snapshot, name, config.signals) is not None
-        if node.state is NodeState.QUARANTINED and config.repair.enabled and not threatened:
-            yield from _next_rung(snapshot, node, tried.get(name, ()), config)
-        elif node.state in IN_REPAIR:
-            yield from _outcome(snapshot, node, tried.get(name, ()), config)
-        elif node.state is NodeState.PROBATION:
-            hours = config.validation.probation_hours
-            if node.record.since <= snapshot.ago(hours * HOUR_SECONDS) and not snapshot.failed_detectors:
-                yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} h are over")
-        elif (
-            node.state is NodeState.SUSPECT
-            and config.probes_suspects(snapshot.mode)
-            and not _silent(snapshot, node, config)
-            and not _tested_lately(snapshot, tried.get(name, ()), config)
-            and guards.object_to_test(snapshot, name, config) is None
-        ):
-            words = "it is suspect, and idle now"
-            yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
-        if is_back_from_outage(snapshot, node, tried.get(name, ()), config) and not threatened:
-            assert node.slurm is not None
-            words = f"it works again, and Slurm keeps it DOWN ({node.slurm.reason})"
-            yield _finding(snapshot, node, Signal.BACK_FROM_OUTAGE, "validation.outage", words, known_of(node))
-    yield from checks_due(snapshot, config)
+def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
+    name = node.name
+    if _left_over(snapshot, node, config):
+        words = "a reservation that kept it for the control plane is left over"
+        yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
+    raised = _raised_weight(snapshot, node)
+    if raised is not None:
+        words = f"its weight in Slurm was raised to {raised} for its probation"
+        yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
+    request = snapshot.requests.get(name)
+    if request is not None:
+        yield _left_to_administrator(snapshot, node, request) or asked(snapshot, node, request, config)
+    threatened = threat_to(snapshot, name, config.signals) is not None
+    if node.state is NodeState.QUARANTINED and config.repair.enabled and not threatened:
+        yield from _next_rung(snapshot, node, tried, config)
+    elif node.state in IN_REPAIR:
+        yield from _outcome(snapshot, node, tried, config)
+    elif node.state is NodeState.PROBATION:
+        hours = config.validation.probation_hours
+        judged = guards.object_while_unjudged(snapshot, name) is None
+        if judged and node.record.since <= snapshot.ago(hours * HOUR_SECONDS):
+            yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} h are over")
+    elif (
+        node.state is NodeState.SUSPECT
+        and config.probes_suspects(snapshot.mode)
+        and not _silent(snapshot, node, config)
+        and not _tested_lately(snapshot, tried, config)
+        and guards.object_to_test(snapshot, name, config) is None
+    ):
+        words = "it is suspect, and idle now"
+        yield _finding(snapshot, node, Signal.PROBE_DUE, "validation.suspect", words)
+    if is_back_from_outage(snapshot, node, tried, config) and not threatened:
+        assert node.slurm is not None
+        words = f"it works again, and Slurm keeps it DOWN ({node.slurm.reason})"
+        yield _finding(snapshot, node, Signal.BACK_FROM_OUTAGE, "validation.outage", words, known_of(node))
 
 
 def is_back_from_outage(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> bool:

@@ -38,6 +38,9 @@ class Round:
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
     idle: tuple[str, ...] = ()  # nodes outside the pool that a gang may get when no spare fits, best first
     moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round
+    left_out: tuple[Entered, ...] = ()
+    """Whose decision failed: nothing is done about it, and it counts for the budgets as if it were."""
+
     acting: bool = False  # a decision of this round has a plan, other than to release a job
 
     def with_condemned(self, nodes: frozenset[str]) -> Round:

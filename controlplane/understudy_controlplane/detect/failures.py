@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from traceback import extract_tb
 
+import msgspec
+
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
 
 FRAMES_SHOWN_MAX = 8
+NODES_SHOWN_MAX = 8
 ERROR_CHARACTERS_MAX = 300
 """It may name what a user has sent."""
 
@@ -36,22 +39,28 @@ class Failures:
         try:
             return [*look()]
         except Exception as error:  # noqa: BLE001 - whatever it is, the other detectors go on
-            self.findings.append(self._finding(detector, error, mass is not None and _may_be(mass)))
+            detail = DetectorDetail(detector=detector, mass=mass is not None and _may_be(mass))
+            self.findings.append(failure(detail, error, self._now))
             return [*otherwise]
 
-    def _finding(self, detector: str, error: Exception, mass: bool) -> Finding:
-        trace = extract_tb(error.__traceback__)[-FRAMES_SHOWN_MAX:]
-        cause = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
-        frames = tuple(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in trace)
-        return Finding(
-            Signal.DETECTOR_FAILED,
-            f"detection.{detector}",
-            "",
-            self._now,
-            f"detector {detector} failed: {cause}",
-            Evidence({"detector": detector, "raised_in": [*frames]}),
-            detail=DetectorDetail(detector=detector, mass=mass, raised_in=frames),
-        )
+
+def failure(failed: DetectorDetail, error: Exception, now: float) -> Finding:
+    """`failed`: without where it was raised."""
+    trace = extract_tb(error.__traceback__)[-FRAMES_SHOWN_MAX:]
+    cause = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+    frames = tuple(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in trace)
+    nodes = failed.nodes or ()
+    concerned = f" for {', '.join(nodes[:NODES_SHOWN_MAX])}{', …' if len(nodes) > NODES_SHOWN_MAX else ''}"
+    return Finding(
+        Signal.DETECTOR_FAILED,
+        f"{'decision' if failed.is_decision else 'detection'}.{failed.detector}",
+        "",
+        now,
+        f"{failed.label} failed{concerned if nodes else ''}: {cause}",
+        Evidence({"detector": failed.detector, "raised_in": [*frames]}),
+        nodes=nodes,
+        detail=msgspec.structs.replace(failed, raised_in=frames),
+    )
 
 
 def _may_be(mass: Callable[[], bool]) -> bool:

@@ -65,6 +65,7 @@ class Because(StrEnum):
     MASS_HANG = "mass_hang"
     MOVE_BUDGET = "move_budget"
     DETECTOR_FAILED = "detector_failed"  # nothing returns to service on what is not known
+    DECISION_FAILED = "decision_failed"  # this decision, or one that belongs to it
     AWAITS_APPROVAL = "awaits_approval"  # in mode approve
     CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 

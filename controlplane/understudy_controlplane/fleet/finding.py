@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb
@@ -149,9 +150,24 @@ class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class DetectorDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="detector"):
-    detector: str  # that failed
+    detector: str  # that failed, or the part of `decide`
     mass: bool  # it may have found so much that nothing at all is to be done
-    raised_in: tuple[str, ...]  # files, lines and functions, the innermost last
+    raised_in: tuple[str, ...] = ()  # files, lines and functions, the innermost last
+    nodes: tuple[str, ...] | None = None  # that it failed for; None: for the whole fleet
+    is_decision: bool = False  # what failed is not a detector, but what follows from findings
+
+    @property
+    def label(self) -> str:
+        return f"{'decision' if self.is_decision else 'detector'} {self.detector}"
+
+    @property
+    def effect(self) -> str:
+        """What the failure means, in words that any reader may see."""
+        if self.nodes is None:
+            return f"{self.label} fails, and no node returns to service meanwhile"
+        if not self.nodes:
+            return f"{self.label} fails"
+        return f"{self.label} fails for {counted(len(self.nodes), 'node')}: neither repaired nor returned meanwhile"
 
 
 class LaunchDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="launch"):
@@ -233,5 +249,14 @@ class Finding:
 
 
 def failed_detectors(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Those of this round. What they do not find is not known to be gone."""
-    return tuple(one.detail.detector for one in findings if isinstance(one.detail, DetectorDetail))
+    """Those of this round that failed for the whole fleet. What they do not find is not known to be gone."""
+    return tuple(one.detector for one in failures(findings) if one.nodes is None)
+
+
+def unjudged_nodes(findings: Iterable[Finding]) -> dict[str, str]:
+    """Nodes for which a detector, or what follows from their findings, failed alone, and its name."""
+    return {node: one.detector for one in failures(findings) for node in one.nodes or ()}
+
+
+def failures(findings: Iterable[Finding]) -> list[DetectorDetail]:
+    return [one.detail for one in findings if isinstance(one.detail, DetectorDetail)]

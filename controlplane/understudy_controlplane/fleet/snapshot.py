@@ -138,7 +138,9 @@ class Snapshot:
     maintenances: tuple[Maintenance, ...] = ()  # under way
     clock_sets: ClockSets = NEVER_SET
     monotonic: float = 0.0  # at `now`, by the clock that is never set
-    failed_detectors: tuple[str, ...] = ()  # of this round
+    failed_detectors: tuple[str, ...] = ()  # of this round, for the whole fleet
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+    """Nodes for which a detector, or what is due, failed alone in this round → its name."""
     mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
     mass_hang: str = ""  # why nothing is done, because too many gangs stopped at once; empty: they did not
 

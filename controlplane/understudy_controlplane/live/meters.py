@@ -80,7 +80,7 @@ class Meters:
         )
         self.detectors_failed = self._counter(
             "detectors_failed_total",
-            "Rounds in which a detector failed. No node returns to service then.",
+            "Rounds in which a detector failed, or a decision. No node returns to service then that it may be about.",
             ("detector",),
             "detectors that have failed, mostly none",
         )

@@ -24,6 +24,12 @@ class SlurmReading:
     version: tuple[int, int] = (0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class FailedDetector:
+    effect: str  # for any reader
+    cause: str
+
+
 @dataclass(slots=True)
 class Pulse:
     last_tick_at: float = 0.0
@@ -32,8 +38,8 @@ class Pulse:
     turns: int = 0  # also after a tick that failed, and within a long one
     errors_total: int = 0
     last_error: str = ""
-    failed_detectors: Mapping[str, str] = field(default_factory=dict)
-    """Those of the newest round, and how each failed."""
+    failed_detectors: Mapping[str, FailedDetector] = field(default_factory=dict)
+    """Those of the newest round, and decisions that failed."""
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
     stages: Mapping[tuple[StageName, StageStatus], StageSummary] = field(default_factory=dict)
