@@ -50,27 +50,27 @@ class Shares(Generic[MemberT]):
 
 
 class Arrivals(Generic[MemberT]):
-    """Where there is no room, a newcomer takes the place of the oldest member of its own user, or of the user that has
-    most. None is refused, because a member stays for a moment only.
+    """Where there is no room, a newcomer takes the place of the oldest member of its own group, or of the group that
+    has most: a user, or an address. None is refused, because a member stays for a moment only.
     """
 
-    def __init__(self, members_max: int, of_user_max: int) -> None:
+    def __init__(self, members_max: int, of_group_max: int) -> None:
         self._members_max = members_max
-        self._of_user_max = of_user_max
-        self._members: dict[MemberT, int] = {}  # the user, in the order of arrival
+        self._of_group_max = of_group_max
+        self._members: dict[MemberT, Hashable] = {}  # the group, in the order of arrival
 
-    def enter(self, member: MemberT, user_id: int) -> MemberT | None:
+    def enter(self, member: MemberT, group: Hashable) -> MemberT | None:
         """Returns the member that has to go for it."""
         sizes = Counter(self._members.values())
         leaving = None
-        if sizes[user_id] >= self._of_user_max:
-            leaving = next(one for one, user in self._members.items() if user == user_id)
+        if sizes[group] >= self._of_group_max:
+            leaving = next(one for one, other in self._members.items() if other == group)
         elif len(self._members) >= self._members_max:
             largest = sizes.most_common(1)[0][0]
-            leaving = next(one for one, user in self._members.items() if user == largest)
+            leaving = next(one for one, other in self._members.items() if other == largest)
         if leaving is not None:
             del self._members[leaving]
-        self._members[member] = user_id
+        self._members[member] = group
         return leaving
 
     def leave(self, member: MemberT) -> None:
@@ -78,18 +78,18 @@ class Arrivals(Generic[MemberT]):
 
 
 class Pace:
-    """How often each user may come: a burst at once, then this many each second."""
+    """How often each user, or address, may come: a burst at once, then this many each second."""
 
     def __init__(self, burst: int, each_second: float) -> None:
         self._burst = burst
         self._each_second = each_second
-        self._left: dict[int, tuple[float, float]] = {}  # by user: how many are left, and when that was so
+        self._left: dict[Hashable, tuple[float, float]] = {}  # by user: how many are left, and when that was so
 
-    def admits(self, user_id: int, now: float) -> bool:
-        left, at = self._left.pop(user_id, (float(self._burst), now))
+    def admits(self, who: Hashable, now: float) -> bool:
+        left, at = self._left.pop(who, (float(self._burst), now))
         left = min(self._burst, left + (now - at) * self._each_second)
         admitted = left >= 1
-        self._left[user_id] = (left - admitted, now)
+        self._left[who] = (left - admitted, now)
         while len(self._left) > USERS_REMEMBERED_MAX:
             del self._left[next(iter(self._left))]  # the one that came longest ago
         return admitted

@@ -59,7 +59,7 @@ def keeper(own: Identity, store: Store, ended: list[BaseException] | None = None
         link.settimeout(30)
         try:
             with contextlib.closing(accept(link, own)) as frames:
-                give(frames, store)
+                give(frames, store, frames.receive())
         except (OSError, ProtocolError, ClosedError) as error:
             link.close()
             if ended is not None:

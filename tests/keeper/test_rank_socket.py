@@ -18,7 +18,8 @@ import pytest
 from understudy_agent.keeper.copies import Copier
 from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
 from understudy_agent.keeper.local import Conversation, LocalKeeper
-from understudy_agent.keeper.server import Lines, Room
+from understudy_agent.keeper.places import Room
+from understudy_agent.keeper.server import Lines
 from understudy_agent.keeper.store import Store
 
 SAVE = [0, 0, 5]

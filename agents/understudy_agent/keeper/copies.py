@@ -78,14 +78,12 @@ class Pace:
             time.sleep(ahead)
 
 
-def give(frames: Frames, store: Store) -> None:
-    """Answers another keeper until it closes the connection. Raises ProtocolError and OSError."""
+def give(frames: Frames, store: Store, message: Message) -> None:
+    """Answers another keeper, whose first message this is, until it closes the connection. Raises ProtocolError,
+    ClosedError and OSError.
+    """
     frames.link.settimeout(IDLE_SECONDS)
     while True:
-        try:
-            message = frames.receive()
-        except ClosedError:
-            return
         user_id, job_id = number(message, "user_id", ID_MAX), number(message, "job_id", ID_MAX)
         kind = message.get("type")
         if kind == "list":
@@ -97,6 +95,7 @@ def give(frames: Frames, store: Store) -> None:
             store.note_copy(key_of(message, user_id))
         else:
             frames.send({"error": f"this keeper does not know {str(kind)[:40]!r}"})
+        message = frames.receive()
 
 
 def send_part(frames: Frames, store: Store, key: Key, at: int = 0, count: int = LENGTH_MAX) -> None:

@@ -27,6 +27,7 @@ from understudy_agent.keeper.copies import (
     send_part,
 )
 from understudy_agent.keeper.frames import BLOCK_BYTES, ClosedError, Frames, Message, ProtocolError, number, text
+from understudy_agent.keeper.places import Room
 from understudy_agent.keeper.store import Key, NoRoomError, Store, get_pages
 from understudy_agent.log import fields, log
 
@@ -34,6 +35,9 @@ COPY_SECONDS_MAX = 600
 BLOCKED_SECONDS_MAX = 86_400.0
 WARDS_MAX = 4
 """That one connection follows: a node copies from one other as a rule."""
+WARDS_IN_ALL_MAX = 512
+WARDS_OF_USER_MAX = 64
+"""Each has a thread here, and a connection to the keeper of another node."""
 WARD_RANKS_MAX = 256
 
 
@@ -45,6 +49,7 @@ class LocalKeeper:
     """Of this keeper, for others."""
     in_use: dict[object, tuple[int, int]] = field(default_factory=dict)
     """User and job of each connection."""
+    wards: Room = field(default_factory=lambda: Room(WARDS_IN_ALL_MAX, WARDS_OF_USER_MAX))
 
 
 class Conversation:
@@ -167,11 +172,22 @@ class Conversation:
             raise ProtocolError(f"ranks are at most {WARD_RANKS_MAX} numbers")
         if self._followed >= WARDS_MAX:
             return {"error": f"a connection follows at most {WARDS_MAX} keepers"}
-        self._followed += 1
         ward = Ward(self._user_id, job_id, text(message, "keeper"), frozenset(ranks))
-        follow = self._keeper.copier.follow
-        threading.Thread(target=follow, args=(ward, self._ended), name="understudy-ward", daemon=True).start()
+        if not self._keeper.wards.enter(self._user_id):
+            return {"error": f"this keeper follows {WARDS_OF_USER_MAX} others for a user, {WARDS_IN_ALL_MAX} in all"}
+        self._followed += 1
+        try:
+            threading.Thread(target=self._follow_ward, args=(ward,), name="understudy-ward", daemon=True).start()
+        except RuntimeError:  # no threads left
+            self._keeper.wards.leave(self._user_id)
+            raise NoRoomError("this keeper has no thread left") from None
         return {}
+
+    def _follow_ward(self, ward: Ward) -> None:
+        try:
+            self._keeper.copier.follow(ward, self._ended)
+        finally:
+            self._keeper.wards.leave(ward.user_id)
 
     def _status(self) -> Message:
         """For root and the keeper's own user: the agent."""

@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_agent.keeper.frames import Frames, ProtocolError, text
+from understudy_agent.keeper.places import cut_after
 from understudy_agent.launch.certificate import make_certificate
 from understudy_agent.launch.tls import context_with
 
+GREETING_SECONDS = 15.0
+"""For both ends to prove themselves, once they are connected."""
 MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60
 CREDENTIAL_CHARACTERS_MAX = 4096
@@ -69,7 +72,9 @@ def accept(link: socket.socket, identity: Identity) -> Frames:
 
 
 def connect(address: str, identity: Identity, seconds: float) -> Frames:
-    """`address` is `host:port`. Raises ProtocolError and OSError."""
+    """`address` is `host:port`; what is there may be anything. `seconds`: for each step. Raises ProtocolError and
+    OSError.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ProtocolError(f"{address[:80]!r} is no address of a keeper")
@@ -77,6 +82,11 @@ def connect(address: str, identity: Identity, seconds: float) -> Frames:
         link = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
     except UnicodeError as error:
         raise ProtocolError(f"{host[:80]!r} is no name of a host") from error
+    with cut_after(GREETING_SECONDS, link):
+        return _connect(link, identity)
+
+
+def _connect(link: socket.socket, identity: Identity) -> Frames:
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -9,31 +9,41 @@ import ssl
 import struct
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from understudy_agent.keeper.copies import Copier, Pace, give
-from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
+from understudy_agent.keeper.copies import ID_MAX, Copier, Pace, give
+from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError, number
 from understudy_agent.keeper.local import Conversation, LocalKeeper
-from understudy_agent.keeper.proof import Identity, accept
+from understudy_agent.keeper.places import Greetings, Places, cut, cut_after
+from understudy_agent.keeper.proof import GREETING_SECONDS, Identity, accept
 from understudy_agent.keeper.store import Store
 from understudy_agent.log import fields, log
 from understudy_agent.own_files import make_directory
 from understudy_agent.process import peer
-from understudy_agent.shares import Pace as LinePace
+from understudy_agent.shares import NoRoomError
+from understudy_agent.shares import Pace as Admission
 
 CONNECTIONS_MAX = 1024
 CONNECTIONS_OF_USER_MAX = 768
 """Three for each of 256 ranks."""
 MESSAGE_OF_RANK_BYTES_MAX = 65_536
 KEEPERS_MAX = 256
+"""Connections of other nodes' keepers."""
 CONNECTIONS_OF_FETCHES_MAX = 8
 """To fetch the parts of lost ranks: one core decrypts 1 GB/s."""
+GREETINGS_MAX = 128
 GREETINGS_OF_ADDRESS_MAX = 32
-"""Each rank of a node fetches its part, when the node has just taken another one's place."""
-GREETING_SECONDS = 15.0
+"""At the same time: each rank of a node fetches its part, when the node has just taken another one's place."""
+GREETINGS_AT_ONCE = 320
+GREETINGS_EACH_SECOND = 64.0
+"""From one address. More are closed before anything is made for them."""
+CONNECTS_AT_ONCE = CONNECTIONS_OF_USER_MAX
+CONNECTS_EACH_SECOND = 64.0
+"""Of one user of this node."""
+BACKLOG = 4096
+"""Connections that wait in the kernel. Where they are too many, the kernel refuses those of every node and user."""
 LOCAL_SECONDS = 60.0
 """For a rank to read the next piece of its part."""
 EXPIRE_EVERY_SECONDS = 30.0
@@ -57,34 +67,12 @@ class Lines:
     """Of the log, that a user, or all strangers together, can cause: 32 at once, and one in five seconds."""
 
     def __init__(self) -> None:
-        self._pace = LinePace(burst=32, each_second=0.2)
+        self._pace = Admission(burst=32, each_second=0.2)
         self._lock = threading.Lock()
 
     def admits(self, who: int) -> bool:
         with self._lock:
             return self._pace.admits(who, time.monotonic())
-
-
-class Room:
-    """Places for connections: some in all, and some for each group of them."""
-
-    def __init__(self, in_all: int, of_each: int) -> None:
-        self._in_all, self._of_each = in_all, of_each
-        self._groups: Counter[Hashable] = Counter()
-        self._lock = threading.Lock()
-
-    def enter(self, group: Hashable) -> bool:
-        with self._lock:
-            if self._groups.total() >= self._in_all or self._groups[group] >= self._of_each:
-                return False
-            self._groups[group] += 1
-            return True
-
-    def leave(self, group: Hashable) -> None:
-        with self._lock:
-            self._groups[group] -= 1
-            if not self._groups[group]:
-                del self._groups[group]
 
 
 class Keeper:
@@ -93,8 +81,11 @@ class Keeper:
         self._settings, self._identity = settings, identity
         connections = min(CONNECTIONS_OF_FETCHES_MAX, (os.cpu_count() or 1) // 2)
         self._copier = Copier(self.store, identity, Pace(settings.bytes_per_second), connections=connections)
-        self._users, self._keepers = Room(CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX), Room(KEEPERS_MAX, KEEPERS_MAX)
-        self._greetings = Room(KEEPERS_MAX, GREETINGS_OF_ADDRESS_MAX)
+        self._users: Places[socket.socket] = Places(CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, cut)
+        self._keepers: Places[socket.socket] = Places(KEEPERS_MAX, KEEPERS_MAX, cut)
+        self._connects = Admission(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
+        pace = Admission(GREETINGS_AT_ONCE, GREETINGS_EACH_SECOND)
+        self._greetings = Greetings(GREETINGS_MAX, GREETINGS_OF_ADDRESS_MAX, pace)
         self._lines = Lines()
         self._stopping = threading.Event()
         self._listeners: list[socket.socket] = []
@@ -104,7 +95,7 @@ class Keeper:
         """Raises OSError."""
         settings = self._settings
         family = socket.AF_INET6 if ":" in settings.listen else socket.AF_INET
-        network = socket.create_server((settings.listen, settings.port), family=family, backlog=128)
+        network = socket.create_server((settings.listen, settings.port), family=family, backlog=BACKLOG)
         self._listeners.append(network)
         host, port = settings.address, network.getsockname()[1]
         self._local = LocalKeeper(self.store, self._copier, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -114,9 +105,9 @@ class Keeper:
         self._listeners.append(users)
         users.bind(os.fspath(settings.socket))
         settings.socket.chmod(0o666)
-        users.listen(128)
-        _thread(self._accept, users, self._serve_user)
-        _thread(self._accept, network, self._serve_keeper)
+        users.listen(BACKLOG)
+        _thread(self._accept, users, self._admits_user, self._serve_user)
+        _thread(self._accept, network, self._admits_keeper, self._serve_keeper)
         _thread(self._expire)
 
     @property
@@ -132,7 +123,13 @@ class Keeper:
             listener.close()
         self._settings.socket.unlink(missing_ok=True)
 
-    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    def _accept(
+        self,
+        listener: socket.socket,
+        admits: Callable[[socket.socket], bool],
+        serve: Callable[[socket.socket], None],
+    ) -> None:
+        """A flood costs little: what is too much of one user or address is closed at once, before it has a thread."""
         while not self._stopping.is_set():
             try:
                 link, _ = listener.accept()
@@ -140,17 +137,25 @@ class Keeper:
                 self._stopping.wait(0.1)  # no descriptors left, or stopped
                 continue
             try:
-                _thread(serve, link)
+                if admits(link):
+                    _thread(serve, link)
+                else:
+                    link.close()
             except RuntimeError:  # no threads left
                 link.close()
+
+    def _admits_user(self, link: socket.socket) -> bool:
+        return self._connects.admits(peer(link)[1], time.monotonic())
+
+    def _admits_keeper(self, link: socket.socket) -> bool:
+        return self._greetings.admits(_name(link))
 
     def _serve_user(self, link: socket.socket) -> None:
         frames = Frames(link, MESSAGE_OF_RANK_BYTES_MAX)
         with contextlib.closing(frames):
             pid, user_id = peer(link)
-            if not self._users.enter(user_id):
-                return
             try:
+                self._users.enter(link, user_id)
                 link.settimeout(None)
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(LOCAL_SECONDS))
                 assert self._local is not None
@@ -160,53 +165,43 @@ class Keeper:
                     log.warning("rank_refused", extra=fields(pid=pid, error=error))
                 with contextlib.suppress(OSError):
                     frames.send({"error": str(error)[:500]})
-            except OSError:
-                pass  # it is gone
+            except (OSError, NoRoomError):
+                pass  # it is gone, or its user has its share
             finally:
-                self._users.leave(user_id)
+                self._users.leave(link)
 
     def _serve_keeper(self, link: socket.socket) -> None:
-        host = _name(link)
-        if not self._greetings.enter(host):
-            link.close()
-            return
-        try:
-            frames = self._greet(link)
-        finally:
-            self._greetings.leave(host)
+        address = _name(link)
+        frames = self._greet(link, address)
         if frames is None:
             return
+        self._greetings.note_proven(address)
         with contextlib.closing(frames):
-            if not self._keepers.enter(host):
-                return
             try:
-                give(frames, self.store)
+                # it is root's and names its user: he has a share, however many nodes he has
+                first = frames.receive()
+                self._keepers.enter(frames.link, number(first, "user_id", ID_MAX), number(first, "job_id", ID_MAX))
+                give(frames, self.store, first)
             except ProtocolError as error:
                 if self._lines.admits(STRANGERS):
-                    log.warning("keeper_refused", extra=fields(address=host, error=error))
-            except OSError:
-                pass  # it is gone
+                    log.warning("keeper_refused", extra=fields(address=address, error=error))
+            except (OSError, ClosedError, NoRoomError):
+                pass  # it is gone, or its user has its share
             finally:
-                self._keepers.leave(host)
+                self._keepers.leave(frames.link)
 
-    def _greet(self, link: socket.socket) -> Frames | None:
+    def _greet(self, link: socket.socket, address: str) -> Frames | None:
         """One that does not prove itself in time is cut off."""
-        with socket.socket(fileno=os.dup(link.fileno())) as same:
-            late = threading.Timer(GREETING_SECONDS, _cut, (same,))
-            late.daemon = True
-            late.start()
+        with cut_after(GREETING_SECONDS, link) as same, self._greetings.place(same, address):
             try:
                 link.settimeout(GREETING_SECONDS)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return accept(link, self._identity)
             except (OSError, ssl.SSLError, ProtocolError, ClosedError) as error:
                 if self._lines.admits(STRANGERS):
-                    log.warning("keeper_refused", extra=fields(address=_name(same), error=error))
+                    log.warning("keeper_refused", extra=fields(address=address, error=error))
                 link.close()
                 return None
-            finally:
-                late.cancel()
-                late.join()
 
     def _expire(self) -> None:
         while not self._stopping.wait(EXPIRE_EVERY_SECONDS):
@@ -218,11 +213,6 @@ class Keeper:
 
 def _thread(target: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=target, args=arguments, daemon=True).start()
-
-
-def _cut(link: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        link.shutdown(socket.SHUT_RDWR)
 
 
 def _name(link: socket.socket) -> str:
