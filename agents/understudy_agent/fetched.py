@@ -7,7 +7,6 @@ left the node, and does not come back soon; by a process with the rights of thei
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ import signal
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from understudy_agent.readbacks import ENDS_SECONDS, end, owner
 TEMPORARY = "/tmp"  # noqa: S108 - nothing is written to it, and it may be full
 
 REMOVED = ".removed"
-NAME = re.compile(r"understudy-([0-9]{1,10})-([0-9]{1,10})(\.removed)?")
+NUMBER = "(0|[1-9][0-9]{0,9})"
+NAME = re.compile(rf"understudy-{NUMBER}-{NUMBER}(\.removed)?")
 
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
@@ -37,8 +38,8 @@ BACK_WITHIN_SECONDS = 600.0
 
 LOOK_SECONDS = 30.0
 JOBS_MAX = 1000
-ENTRIES_MAX = 10_000
-"""Of the folder for temporary files, which every user can fill."""
+REMOVED_OF_USER_MAX = 16
+"""At each look, of what a removal that was broken off has left: a user can make any number of them."""
 
 REMOVE_SECONDS_MAX = 600
 
@@ -71,16 +72,19 @@ class FetchedCheckpoints:
             await _remove_as(user_id, path)
 
     def _of_jobs(self, jobs: set[int]) -> Iterator[tuple[int, Path]]:
+        """Every user can fill the folder: all of it is looked through, and nothing else of it is kept."""
+        removed: Counter[int] = Counter()
         try:
             with os.scandir(self._folder) as entries:
-                names = [entry.name for entry in itertools.islice(entries, ENTRIES_MAX)]
+                for named in filter(None, (NAME.fullmatch(entry.name) for entry in entries)):
+                    user_id, path = int(named[1]), self._folder / named[0]
+                    if not (named[3] or int(named[2]) in jobs) or not _belongs_to(path, user_id):
+                        continue
+                    removed[user_id] += named[3] is not None
+                    if named[3] is None or removed[user_id] <= REMOVED_OF_USER_MAX:
+                        yield user_id, path
         except OSError as error:
             log.warning("fetched_checkpoints_not_looked_up", extra=fields(path=self._folder, error=error))
-            return
-        for name in names:
-            named, path = NAME.fullmatch(name), self._folder / name
-            if named is not None and (named[3] or int(named[2]) in jobs) and _belongs_to(path, int(named[1])):
-                yield int(named[1]), path
 
 
 def _belongs_to(path: Path, user_id: int) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy_agent import fetched as fetched_module
-from understudy_agent.fetched import BACK_WITHIN_SECONDS, PROGRAM, FetchedCheckpoints, remove
+from understudy_agent.fetched import BACK_WITHIN_SECONDS, PROGRAM, REMOVED_OF_USER_MAX, FetchedCheckpoints, remove
 from understudy_agent.readback import MEMORY_BYTES_MAX
 
 OWNER, STRANGER = 33, 34
@@ -91,6 +92,32 @@ def test_the_record_of_the_epilog_has_the_agent_remove_it(
         while names(folder) and time.monotonic() < until:
             time.sleep(0.05)
     assert names(folder) == set()
+
+
+def test_what_others_put_into_the_folder_hides_nothing_and_is_not_kept() -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # where many files cost little
+        for number in range(11_000):
+            os.mknod(f"{name}/understudy-{number}")
+        place = fetch(Path(name), user, 7)
+        fetched = FetchedCheckpoints(lambda _: False, Path(name))
+        tracemalloc.start()
+        try:
+            assert list(fetched._of_jobs({7})) == [(user, place)]
+            assert tracemalloc.get_traced_memory()[1] < 1 << 17
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_user_has_few_removals_gone_on_with_at_a_time(folder: Path) -> None:
+    user = os.geteuid()
+    for number in range(REMOVED_OF_USER_MAX + 5):
+        (folder / f"understudy-{user}-{number}.removed").mkdir()
+    for name in ("7", "07", "007"):
+        (folder / f"understudy-{user}-{name}").mkdir()
+    found = [path.name for _, path in FetchedCheckpoints(lambda _: False, folder)._of_jobs({7})]
+    assert len(found) == REMOVED_OF_USER_MAX + 1
+    assert f"understudy-{user}-7" in found
 
 
 def test_a_removal_that_was_broken_off_is_gone_on_with(folder: Path) -> None:
