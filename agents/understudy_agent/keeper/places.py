@@ -1,4 +1,4 @@
-"""Places for connections, in shares, from any thread: whoever comes late has one too.
+"""Places for connections, in shares, from any thread: a user, a job or an address that comes late has one too.
 
 Belongs here: who has a place, and who makes room. Must not: what a connection says.
 """
