@@ -48,8 +48,7 @@ def spares_with_program(site: Site, job: LauncherJob) -> set[str]:
     return {name for name in site.nodes for line in lines if f" node={name} " in line}
 
 
-@pytest.mark.timed
-def test_xids_are_dealt_with_within_the_allocation_in_a_second(make_site: MakeSite) -> None:
+def test_xids_are_dealt_with_within_the_allocation(make_site: MakeSite) -> None:
     site = make_site(nodes=8, spares=1)
     gang.start_site(site)
     job = LauncherJob(site, nodes=4, spares=3, steps=1200)
