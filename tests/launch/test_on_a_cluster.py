@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob, launcher_site
@@ -184,7 +183,10 @@ def test_a_spare_where_slurm_can_start_nothing_takes_no_other_down(gang: GangJob
     print(f"\nverdict to processes, beside a node without slurmd, standbys {standbys}: {seconds:.3f} s")
     assert gang.nodes(1) == ["n1", "n6", "n3", "n4"]
     assert seconds < (1 if standbys else 6)
-    time.sleep(15)
+    if standbys:  # srun has ended the step with n5 before the verdict: what follows is a step without it
+        gang.wait_for_standbys(4, generation=3)
+    else:
+        time.sleep(15)
     gang.finish()
     assert gang.exit_code() == 0
     assert len(gang.events("launch")) == 2
@@ -374,10 +376,10 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
             gang.wait_for(lambda: done_steps(gang, 1), 60, "it goes on")
             seconds = done_steps(gang, 1)[0]["at"] - at
         assert gang.exit_code(90) == 0
-        weights[faults] = torch.load(directory / "000060.pt")["model"]
+        weights[faults] = load(directory / "000060.pt")["model"]
         if not faults:
             gang.forget()
-    assert all(torch.equal(weights[False][name], weights[True][name]) for name in weights[False])
+    assert same(weights[False], weights[True])
     before, after = ({one["rank"]: one["pid"] for one in done_steps(gang, launch)} for launch in (0, 1))
     assert {rank for rank in before if before[rank] == after[rank]} == {0, 2}
     assert next(one["seats"] for one in gang.events("launch") if one["launch"] == 1) == ["n1", "n4", "n3"]
@@ -408,10 +410,10 @@ def test_where_ranks_keep_their_state_no_step_is_lost_and_the_weights_are_the_sa
             gang.wait_for(lambda: len(done_steps(gang, 0)) > 3 * 25, 60, "the gang trains")
             gang.condemn("n2")
         assert gang.exit_code(90) == 0
-        weights[faults] = torch.load(directory / "000060" / "rank-0.pt")["model"]
+        weights[faults] = load(directory / "000060" / "rank-0.pt")["model"]
         if not faults:
             gang.forget()
-    assert all(torch.equal(weights[False][name], weights[True][name]) for name in weights[False])
+    assert same(weights[False], weights[True])
     done = [(one["rank"], one["step"]) for launch in (0, 1) for one in done_steps(gang, launch) if one["rank"] != 1]
     assert sorted(done) == [(rank, step) for rank in (0, 2) for step in range(60)], "each step once"
     resumed = {one["step"] for one in done_steps(gang, 1) if one["rank"] == 1}
@@ -437,11 +439,11 @@ def test_after_the_loss_of_a_node_the_gang_goes_on_from_a_save_in_memory(gang: G
             gang.wait_for(lambda: len(done_steps(gang, 0)) > 3 * 25, 60, "the gang trains")
             gang.site.cluster.kill_node("n2")  # with its keeper
         assert gang.exit_code(90) == 0, gang.output + (keepers.parent / "log" / "keeper-n1.log").read_text()
-        weights[faults] = [torch.load(directory / f"{rank}.pt") for rank in range(3)]
+        weights[faults] = [load(directory / f"{rank}.pt") for rank in range(3)]
         if not faults:
             gang.forget()
     for before, after in zip(weights[False], weights[True], strict=True):
-        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert same(before, after)
     first, last = ([one["step"] for one in done_steps(gang, launch)] for launch in (0, 1))
     assert min(last) == (max(first) + 1) // 10 * 10 or min(last) == max(first) // 10 * 10, "the last whole save"
     assert next(one["seats"] for one in gang.events("launch") if one["launch"] == 1) == ["n1", "n4", "n3"]
@@ -571,6 +573,21 @@ def note(rank, step):
         file.write(line + "\\n")
 
 """
+
+
+def load(path: Path) -> dict[str, Any]:
+    """PyTorch is imported here: each process that collects this file would need two seconds for it."""
+    import torch
+
+    loaded: dict[str, Any] = torch.load(path)
+    return loaded
+
+
+def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether two sets of weights are equal, bit for bit."""
+    import torch
+
+    return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
 def done_steps(gang: GangJob, launch: int) -> list[dict[str, Any]]:
