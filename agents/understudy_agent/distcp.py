@@ -6,17 +6,25 @@ whatever class or function they name, an inert one stands for it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pickle
+import pickletools
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 LOCAL_HEADER_BYTES = 30
 DESCRIPTION_BYTES_MAX = 1 << 20
 """Of one tensor."""
+
+_GETS = {"GET", "BINGET", "LONG_BINGET"}
+_PUTS = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
+
+_READ = ("storage_data", "fqn", "relative_path", "offset", "length")
 
 KINDS: Mapping[str, tuple[str, int]] = {
     "HalfStorage": ("F16", 2),
@@ -45,17 +53,22 @@ class Region(NamedTuple):
 
 
 class _Inert:
-    """Takes the place of what a pickle names, and keeps what it would have been made of."""
+    """Takes the place of what a pickle names, and keeps what is read of what it would have been made of."""
 
+    __slots__ = ("_read", "arguments")
     name = ""
-    arguments: tuple[Any, ...] = ()
-    state: Mapping[Any, Any] = {}
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
 
     def __setstate__(self, state: Any) -> None:
-        self.state = state if isinstance(state, dict) else {}
+        if isinstance(state, dict):
+            found = (state.get(name) for name in _READ)
+            self._read = tuple(one if isinstance(one, str | int | dict) else None for one in found)
+
+    def get(self, name: str) -> Any:
+        read = getattr(self, "_read", None)
+        return read and read[_READ.index(name)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Of an ordered dictionary."""
@@ -67,13 +80,13 @@ class _Storage(NamedTuple):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | bytearray) -> None:
         super().__init__(io.BytesIO(data))
         self._classes: dict[str, type[_Inert]] = {}
 
     def find_class(self, module_name: str, global_name: str) -> Any:  # noqa: ARG002 - imports nothing
         if global_name not in self._classes:
-            self._classes[global_name] = type("Inert", (_Inert,), {"name": global_name})
+            self._classes[global_name] = type("Inert", (_Inert,), {"__slots__": (), "name": global_name})
         return self._classes[global_name]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -86,9 +99,9 @@ class _Unpickler(pickle.Unpickler):
 def items(manifest: bytes) -> dict[str, list[Item]]:
     """By file. What is not understood is left out."""
     try:
-        found = _load(manifest).state.get("storage_data")
+        found = _load(_forgetful(manifest)).get("storage_data")
         known = found.items() if isinstance(found, dict) else ()
-        return _by_file((key.state.get("fqn"), value.state) for key, value in known)
+        return _by_file((key.get("fqn"), value) for key, value in known)
     except (AttributeError, TypeError):
         return {}
 
@@ -131,11 +144,49 @@ def region(item: Item, content: io.BufferedIOBase) -> Region | None:
     return Region(begin, begin + numbers.file_size, kind, item.name)
 
 
-def _load(data: bytes) -> Any:
+def _load(data: bytes | bytearray) -> Any:
     """Raises TypeError for what is no such pickle."""
-    try:
+    with _as_type_error():
         return _Unpickler(data).load()
+
+
+def _forgetful(data: bytes) -> bytearray:
+    """The same pickle, whose reader keeps in its memo what is used again alone. Else nothing that it has made is ever
+    freed, and it needs sixteen times the size of a manifest. pickletools.optimize does the same, and needs more memory
+    than that for it. Raises TypeError for what is no pickle.
+    """
+    made, kept, memorized, is_cut = bytearray(), 0, 0, False
+    with _as_type_error():
+        used: dict[int, int] = {}
+        for code, argument, _ in pickletools.genops(data):
+            if code.name in _GETS:
+                used.setdefault(cast("int", argument), len(used))
+        for code, argument, at in pickletools.genops(data):
+            if is_cut:
+                kept, is_cut = at or 0, False
+            if code.name in _GETS:
+                instead = pickle.LONG_BINGET + struct.pack("<I", used[cast("int", argument)])
+            elif code.name in _PUTS:
+                number = used.get(memorized if argument is None else argument)
+                instead = b"" if number is None else pickle.LONG_BINPUT + struct.pack("<I", number)
+                memorized += 1
+            elif code.name == "FRAME":
+                instead = b""
+            else:
+                continue
+            made += data[kept:at]
+            made += instead
+            is_cut = True
+        if not is_cut:
+            made += data[kept:]
+    return made
+
+
+@contextlib.contextmanager
+def _as_type_error() -> Iterator[None]:
+    try:
+        yield
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a damaged one makes of it
+    except Exception as error:  # noqa: BLE001 - whatever a damaged pickle makes of it
         raise TypeError(str(error)) from None

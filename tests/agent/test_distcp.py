@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+import tracemalloc
 import zipfile
 import zlib
 from io import BytesIO
@@ -92,6 +93,35 @@ def test_all_tensors_of_numbers_are_looked_into(saved: Path) -> None:
         "empty": ("F32", 0),
     }
     assert {one.name for one in listed[file.name]} - set(found) == {"model.whole", "step"}
+
+
+class Described:
+    """As the classes of torch's manifest."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+def test_a_manifest_is_read_in_a_few_times_its_own_size() -> None:
+    """One of 62 MiB needed 980, and the process that reads it has 512."""
+    chunks: dict[str, Described] = {}
+    places: dict[Described, Described] = {}
+    for number in range(20):
+        parts = [Described(offsets=(rank * 128, 0), sizes=(128, 4096)) for rank in range(128)]
+        chunks[f"w{number}"] = Described(size=(16384, 4096), chunks=parts)
+        for rank in range(128):
+            place = Described(relative_path=f"__{rank}_0.distcp", offset=number << 20, length=1 << 20)
+            places[Described(fqn=f"w{number}", offset=(rank * 128, 0), index=None)] = place
+    manifest = pickle.dumps(Described(state_dict_metadata=chunks, storage_data=places))
+    tracemalloc.start()
+    try:
+        found = distcp.items(manifest)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 128
+    assert found["__7_0.distcp"] == [distcp.Item(f"w{number}", number << 20, 1 << 20) for number in range(20)]
+    assert peak < 8 * len(manifest)
 
 
 class Springs:
