@@ -530,6 +530,28 @@ def test_a_gang_that_waits_for_the_pool_shrinks_once_the_site_lets_it_and_never_
     assert gang.rows() == ["L80", "L80"]
 
 
+def test_a_node_that_is_only_silent_leaves_no_gang_by_the_sites_permission_to_shrink(gang: LocalGang) -> None:
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(gang.home / "agent.sock"))
+        agent.listen()
+        gang.start([*THREE, "--min-nodes", "2"], nodes=3)
+        line, _ = agent.accept()
+        with line:
+            gang.wait_for_launch(0, 3)
+            line.sendall(rank_messages.encode(LauncherAnswer("a", LauncherOrders(may_shrink=True))))
+            line.settimeout(60)
+            reported = b""
+            while b'"nodes_min": 2' not in reported:
+                assert (piece := line.recv(65536))
+                reported += piece
+            os.kill(gang.seat("n2"), signal.SIGSTOP)
+            gang.wait_for(lambda: gang.events("silent") or gang.events("fault"), 30, "the node is silent")
+            os.kill(gang.seat("n2"), signal.SIGCONT)
+            gang.finish()
+            assert gang.exit_code() == 0
+    assert gang.rows() == ["L10"]
+
+
 # -- the self-check before the first launch ---------------------------------------------------------------------------
 
 
