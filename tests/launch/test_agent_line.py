@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_launchers import STATE
-from understudy_agent import wire
+from understudy_agent import rank_messages, wire
 from understudy_agent.launch import messages
 from understudy_agent.launch.agent_line import AgentLine
 
@@ -75,3 +76,29 @@ def test_an_agent_that_stays_away_holds_the_end_up_for_seconds_and_one_that_neve
     never = AgentLine("/nowhere/agent.sock", 7, 1)
     never.report(STATE)
     assert never.close()
+
+
+def test_no_permission_to_shrink_stands_while_the_control_plane_is_silent(
+    agent: socket.socket, line: AgentLine
+) -> None:
+    """Spares may have come meanwhile."""
+    line.turn()
+    connection, _ = agent.accept()
+    permitted = rank_messages.encode(wire.LauncherAnswer("a", wire.LauncherOrders({"n2": "Xid 79"}, may_shrink=True)))
+    known = rank_messages.encode(wire.LauncherAnswer("a"))
+    seen = []
+    with connection:
+        for message, silent in (
+            (permitted, False),
+            (rank_messages.encode(rank_messages.ControlPlaneSilent()), True),
+            (known, False),
+        ):
+            connection.sendall(message)
+            deadline = time.monotonic() + 20
+            while (not line.has_orders or line.silent is not silent) and time.monotonic() < deadline:
+                line.turn()
+            seen.append((line.may_shrink, dict(line.poll())))
+    line.turn()
+    seen.append((line.may_shrink, dict(line.poll())))
+    assert [allowed for allowed, _ in seen] == [True, False, True, False]
+    assert all(bad == {"n2": "Xid 79"} for _, bad in seen), "its verdicts stand"

@@ -542,7 +542,8 @@ def test_a_node_that_is_only_silent_leaves_no_gang_by_the_sites_permission_to_sh
             line.settimeout(60)
             reported = b""
             while b'"nodes_min": 2' not in reported:
-                assert (piece := line.recv(65536))
+                piece = line.recv(65536)
+                assert piece, "the launcher has left"
                 reported += piece
             os.kill(gang.seat("n2"), signal.SIGSTOP)
             gang.wait_for(lambda: gang.events("silent") or gang.events("fault"), 30, "the node is silent")

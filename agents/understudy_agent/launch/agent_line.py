@@ -125,8 +125,10 @@ class AgentLine:
 
     @property
     def may_shrink(self) -> bool:
-        """The site allows a gang whose job does so, too, to continue with fewer nodes: no other node fits it now."""
-        return self._orders.may_shrink
+        """The site allows a gang whose job does so, too, to continue with fewer nodes: no other node fits it now. While
+        the control plane is silent, that is not known.
+        """
+        return self._orders.may_shrink and not self.silent
 
     @property
     def connected(self) -> bool:
