@@ -91,6 +91,17 @@ def test_a_gang_whose_processes_have_just_started_again_has_its_time_for_the_fir
     assert bool(found(before, recoveries=(recovery,), started_at=b.NOW - 4000)) is hangs
 
 
+def test_what_ranks_did_before_they_were_started_again_names_none_of_them() -> None:
+    plan = AllocationSwapPlan(steps=(), drain_reason="", nodes=("n3",), job=b.job().key, submit_at=1, restart_count=0)
+    steps = (RecoveryStep(0, StepName.AWAIT_PROCESSES, StepStatus.DONE, done_at=b.NOW - 2000),)
+    recovery = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW - 2030, steps)
+    before = table(WAITING, still_seconds=2060, heard_since=b.NOW - 2900, durations=Durations(startup=20.0))
+    (finding,) = found(before, recoveries=(recovery,), started_at=b.NOW - 4000)
+    assert (finding.signal, finding.node) == (Signal.GANG_HUNG_UNNAMED, "")
+    (finding,) = found(before, started_at=b.NOW - 4000)
+    assert (finding.signal, finding.node) == (Signal.GANG_HUNG, "n3"), "of the launch that runs they do"
+
+
 def test_several_nodes_that_never_came_are_each_named() -> None:
     places = [CAME_OUT, CAME_OUT, *[INSIDE] * 6]
     steps = table(places, nodes=("n1", "n2", "n3", "n4") * 2)

@@ -54,8 +54,9 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if not nodes or not all_report(nodes, snapshot, silence):
             continue
         since = _still_since(table, snapshot)
-        starts = _processes_since(table, snapshot) > max(table.advanced_at, table.heard_since)
-        if snapshot.now - since <= (policy.first_step_seconds if starts else patience_seconds(table, policy)):
+        if _processes_since(table, snapshot) > max(table.advanced_at, table.heard_since):
+            table = _starting(table)  # noqa: PLW2901 - of this launch nothing else is known
+        if snapshot.now - since <= patience_seconds(table, policy):
             continue
         together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
@@ -148,6 +149,12 @@ def _processes_since(table: StepTable, snapshot: Snapshot) -> float:
     recovery = snapshot.recovery_of(table.job)
     processes = recovery.step(StepName.AWAIT_PROCESSES) if recovery is not None else None
     return (processes.done_at or 0.0) if processes is not None else 0.0
+
+
+def _starting(table: StepTable) -> StepTable:
+    """Without what its ranks did before they were started again: that names none of them."""
+    unknown = np.full_like(table.sequences, -1)
+    return replace(table, advanced_at=0.0, section="", sequences=unknown, inside=np.zeros_like(table.inside), stacks={})
 
 
 def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
