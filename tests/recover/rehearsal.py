@@ -116,6 +116,7 @@ class Rehearsal:
         """Nodes that do not come back from a reboot."""
         self._rebooting: dict[str, float] = {}
         self.each_tick: Callable[[], None] = lambda: None
+        self.probe: Callable[[SlurmNode], bool] = lambda node: node.name not in self.silent
         self.clock = VirtualClock(self.fake)
         self.control_plane = self._compose()
         self.run(3)
@@ -245,7 +246,7 @@ class Rehearsal:
         self.fake.advance(seconds)
 
     def _probe(self, node: SlurmNode) -> bool:
-        return node.name not in self.silent
+        return self.probe(node)
 
     def report_steps(self, name: str, *ranks: RankWindow) -> None:
         """Of ranks on this node."""

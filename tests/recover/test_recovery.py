@@ -15,8 +15,9 @@ from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
-from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask, SlurmJob
+from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask, SlurmJob, SlurmNode
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.recover.runner import FRESH_SECONDS
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 
@@ -43,6 +44,21 @@ def test_the_gang_is_back_on_a_spare_and_no_other_job_took_its_seats(rehearsal: 
     (recovery,) = rehearsal.recoveries()
     assert recovery.status is RecoveryStatus.SUCCEEDED
     assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+
+
+def test_a_gang_whose_nodes_take_long_to_answer_moves(rehearsal: Rehearsal) -> None:
+    """So large a gang that Slurm's answer is no longer fresh when all of its slurmds have been asked."""
+    one_by_one = threading.Lock()
+
+    def slow(node: SlurmNode) -> bool:
+        with one_by_one:
+            rehearsal.fake.advance(FRESH_SECONDS / 2)
+        return True
+
+    rehearsal.probe = slow
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 20)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
 
 
 def test_every_effect_is_made_once(rehearsal: Rehearsal) -> None:

@@ -428,7 +428,7 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
         slurm=view,
         records={},
         gang=lambda _: GangFacts(hook_was_used=False),
-        answers=lambda _: True,
+        silent=lambda _: [],
         is_gone=lambda _: False,
         config=b.config(),
         now=b.NOW,

@@ -35,7 +35,7 @@ def context(slurm: VirtualSlurm, state: NodeState) -> StepContext:
         slurm=view,
         records={"n1": b.record("n1", state)},
         gang=lambda _count: GangFacts(hook_was_used=False),
-        answers=lambda _node: True,
+        silent=lambda _: [],
         is_gone=lambda _node: False,
         config=b.config(),
         now=slurm.now,

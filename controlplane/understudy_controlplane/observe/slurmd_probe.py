@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.live.telemetry import Heard
+from understudy_controlplane.slurm.slurmds import ask_slurmds
 
 PROBES_AT_ONCE = 64
 """Most probes in one tick: each may take the whole probe timeout."""
@@ -129,7 +129,7 @@ class SlurmdProbe:
         untried = self._untried_nodes(records, slurm_nodes, heard, now)[: PROBES_AT_ONCE - len(silent)]
         self._probed_at |= {node.name: now for node in silent}
         self._schedule_retries(untried, now)
-        answers = self._ask([*silent, *untried])
+        answers = ask_slurmds([*silent, *untried], self._answers)
         for node in silent:
             if answers[node.name]:
                 self._silent_since.pop(node.name, None)
@@ -181,9 +181,3 @@ class SlurmdProbe:
             doubled = min(self._tries[node.name], RETRIES_DOUBLED_MAX)
             self._retry_at[node.name] = now + RETRY_SECONDS * 2**doubled
             self._tries[node.name] += 1
-
-    def _ask(self, nodes: Sequence[SlurmNode]) -> dict[str, bool]:
-        if len(nodes) <= 1:
-            return {node.name: self._answers(node) for node in nodes}
-        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
-            return dict(zip((node.name for node in nodes), pool.map(self._answers, nodes), strict=True))

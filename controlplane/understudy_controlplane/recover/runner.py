@@ -47,6 +47,7 @@ from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.recover.tickets import Tickets
 from understudy_controlplane.recover.timeouts import timeout_seconds
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_for_effects
+from understudy_controlplane.slurm.slurmds import ask_slurmds
 from understudy_controlplane.store.stores import Stores
 
 log = structlog.get_logger()
@@ -122,6 +123,7 @@ class Runner:
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
         self._turns = NO_TURNS
+        self._answered: set[str] = set()
 
     def begin_round(
         self, running: Collection[int], view: SlurmView | None = None, turns: Mapping[str, Turn] = NO_TURNS
@@ -146,6 +148,7 @@ class Runner:
         """
         if not self._is_free(recovery):
             return True
+        self._answered.clear()
         goes_on = course.ending is None and not course.drain_forgotten
         if goes_on and self._patience.rests(recovery.id, self._clock.monotonic()):
             return True
@@ -340,14 +343,13 @@ class Runner:
             self._reading_is_own = True
             self._note_read()
         job, nodes = job_of(recovery.plan), tuple(self._reading.nodes)
-        answers = self._asker()
         return StepContext(
             plan=recovery.plan,
             slurm=self._reading,
             records=self._stores.fleet.nodes_named(_looked_at(recovery.plan)),
             gang=self._gang(recovery),
-            answers=answers,
-            is_gone=lambda node: self._is_gone(answers, node),
+            silent=self._silent,
+            is_gone=self._is_gone,
             config=self._current.config,
             now=now,
             worked_until=lambda: self._worked_until(recovery),
@@ -363,23 +365,26 @@ class Runner:
         """After the reading: Slurm may take longer to answer than a reading stays fresh."""
         self._read_at = self._clock.now()
 
-    def _asker(self) -> Callable[[SlurmNode], bool]:
-        """Probes a slurmd's port. A port that never answered the control plane proves nothing."""
-        ever_open: frozenset[str] | None = None  # asked of the database by the few steps that ask any port
+    def _silent(self, nodes: Sequence[SlurmNode]) -> list[str]:
+        """No slurmd that has answered is asked again in one `advance`: where so many are asked that the reading of
+        Slurm is no longer fresh then, the next look has a new reading and these answers.
+        """
+        asked = [node for node in nodes if node.name not in self._answered]
+        silent = self._ask(asked)
+        self._answered |= {node.name for node in asked} - {*silent}
+        return silent
 
-        def answers(node: SlurmNode) -> bool:
-            nonlocal ever_open
-            if ever_open is None:
-                ever_open = self._stores.fleet.slurmds_seen()
-            return node.name not in ever_open or self._answers(node)
+    def _ask(self, nodes: Sequence[SlurmNode]) -> list[str]:
+        """Those that do not answer. A port that never answered the control plane proves nothing."""
+        ever_open = self._stores.fleet.slurmds_seen() if nodes else frozenset()
+        answers = ask_slurmds([node for node in nodes if node.name in ever_open], self._answers)
+        return [name for name, answered in answers.items() if not answered]
 
-        return answers
-
-    def _is_gone(self, answers: Callable[[SlurmNode], bool], node: SlurmNode) -> bool:
-        if answers(node):
+    def _is_gone(self, node: SlurmNode) -> bool:
+        if not self._ask([node]):
             return False
         self._sleep(ASK_AGAIN_SECONDS)
-        return not answers(node)
+        return bool(self._ask([node]))
 
     def _ended_well(self, recovery: Recovery) -> bool:
         """As its launcher reports, or has reported: of the attempt that Slurm shows. An end long before the

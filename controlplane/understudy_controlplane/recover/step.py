@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -69,7 +69,7 @@ class StepContext:
     slurm: SlurmView
     records: Mapping[str, NodeRecord]  # of the nodes that the plan takes out of service or declares down
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
-    answers: Callable[[SlurmNode], bool]  # whether its slurmd answers at its port now
+    silent: Callable[[Sequence[SlurmNode]], list[str]]  # those of them whose slurmd does not answer at its port now
     is_gone: Callable[[SlurmNode], bool]  # twice it did not, with a pause: for effects, which run beside the loop
     config: Config
     now: float
@@ -128,7 +128,7 @@ class StepContext:
 
     def mute(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd does not answer just now. Reason enough to wait."""
-        return [node.name for node in self._up(names) if not self.answers(node)]
+        return self.silent(self._up(names))
 
     def gone(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd does not answer, asked again after a pause. Reason enough to act."""

@@ -107,7 +107,7 @@ def observe_rebooted(context: StepContext) -> Observation:
     if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
     if node is not None and node.reboot_given_up:  # its ResumeTimeout may be shorter than the control plane's limit
-        back = node.responding and context.answers(node)  # Slurm takes a while to notice that it does not
+        back = node.responding and not context.silent([node])  # Slurm takes a while to notice that it does not
         return Done(f"it answers; {node.reason}") if back else Wait(f"not back yet: {node.reason}")
     words = _not_to_be_rebooted(node)
     return Failed(words) if words else Todo("not rebooted")
