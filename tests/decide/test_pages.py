@@ -154,6 +154,11 @@ def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(sec
     assert pages(restarted(attempts=(sent,))) == []
 
 
+def test_also_where_the_clocks_were_set_back_since() -> None:
+    (page,) = pages(restarted(-1800.0))
+    assert page.row == 94
+
+
 @pytest.mark.parametrize(
     "snapshot",
     [

@@ -12,7 +12,7 @@ from tests import builders as b
 from understudy_controlplane.decide.table import TABLE, Row, look_up
 from understudy_controlplane.decide.transitions import InvariantError, follow, follow_all, violations
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
+from understudy_controlplane.fleet.finding import Finding, LiftedDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OF_A_SUSPECT,
@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.node import (
     NodeState,
     ValidationOrigin,
 )
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 
@@ -112,10 +113,16 @@ def test_a_record_that_was_wrong_before_still_takes_decisions() -> None:
 class TestWhatEndsWithATransition:
     @pytest.mark.parametrize(
         ("detail", "cleared_at"),
-        [(None, b.NOW), (LiftedDetail(after=b.NOW - 3), b.NOW - 3), (LiftedDetail(after=b.NOW - 99), b.NOW - 50)],
+        [
+            (None, b.NOW),
+            (LiftedDetail(after=b.NOW - 3), b.NOW - 3),
+            (LiftedDetail(after=b.NOW - 99), b.NOW - 50),
+            (RequestDetail(request=1, verb=Verb.RELEASE, asked_at=b.NOW - 3), b.NOW - 3),
+            (RequestDetail(request=1, verb=Verb.RELEASE, asked_at=b.NOW - 99), b.NOW - 50),
+        ],
     )
     def test_a_person_who_resumes_a_node_answers_for_what_was_reported_while_it_was_drained(
-        self, detail: LiftedDetail | None, cleared_at: float
+        self, detail: LiftedDetail | RequestDetail | None, cleared_at: float
     ) -> None:
         record = NodeRecord("n1", NodeState.FOREIGN_DRAIN, cleared_at=b.NOW - 50)
         finding = Finding(Signal.DRAIN_LIFTED, "administration", "n1", b.NOW, "resumed", detail=detail)

@@ -307,6 +307,9 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     if held is not None:
         return held
     gone = _gone(snapshot, job, seats, findings)
+    if drained := sorted({*gone} & {*hangs.leaving_service(snapshot, job)}):
+        words = f"{', '.join(drained)} is drained first: job {job.key.job_id} moves after that"
+        return Move(None, Because.RULE, words)
     needed = len(findings) + len(gone) + _removed(snapshot, job)
     free = current.fitting(job, findings[0].node)
     preempted = _preempted(current, job, findings[0].node, needed - len(free))

@@ -122,7 +122,7 @@ def unheard(current: Round) -> Iterator[Finding]:
     due = [
         key
         for key, since in snapshot.unheard_gangs.items()
-        if max(since - snapshot.slurm_ahead_seconds, snapshot.started_at) <= long_ago
+        if _running_since(snapshot, since) <= long_ago
         and key not in snapshot.paused_jobs
         and all_report(snapshot.jobs[key].slurm.nodes, snapshot, current.config.silence)
         and not _is_paged(snapshot, f"job {key.job_id}", key.submit_at)
@@ -136,6 +136,12 @@ def unheard(current: Round) -> Iterator[Finding]:
         )
         evidence = Evidence({"jobs": [*about], "since": [snapshot.unheard_gangs[key] for key in due]})
         yield Finding(Signal.GANG_UNHEARD, "hang.unheard", "", snapshot.now, words, evidence, nodes=about)
+
+
+def _running_since(snapshot: Snapshot, started_at: float) -> float:
+    """`started_at` is Slurm's time. One that is to come was there before the clocks were set back."""
+    since = started_at - snapshot.slurm_ahead_seconds
+    return max(since, snapshot.started_at) if since <= snapshot.now else snapshot.started_at
 
 
 def domains_down(current: Round) -> Iterator[Finding]:

@@ -218,7 +218,7 @@ def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str)
         snapshot.now,
         words,
         Evidence({"request": request.id}),
-        detail=RequestDetail(request=request.id, verb=request.verb),
+        detail=RequestDetail(request=request.id, verb=request.verb, asked_at=request.at),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Decision
-from understudy_controlplane.fleet.finding import LiftedDetail
+from understudy_controlplane.fleet.finding import LiftedDetail, RequestDetail
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OF_A_SUSPECT,
@@ -76,6 +76,8 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
 def _answered_for(record: NodeRecord, decision: Decision, now: float) -> float:
     """Until when the one who returns it to service answers for what was received."""
     detail = decision.finding.detail if decision.finding is not None else None
+    if isinstance(detail, RequestDetail) and detail.asked_at is not None:
+        return max(record.cleared_at, detail.asked_at)
     return max(record.cleared_at, detail.after) if isinstance(detail, LiftedDetail) else now
 
 

@@ -182,6 +182,7 @@ class ClockDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 class RequestDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="request"):
     request: int  # id of the operator's request
     verb: Verb
+    asked_at: float | None = None  # the operator knew of no fault that was reported later
 
 
 class RepairDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="repair"):

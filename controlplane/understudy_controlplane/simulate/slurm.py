@@ -281,9 +281,15 @@ class VirtualSlurm:
 
     def crash(self, saved: Any) -> None:
         """slurmctld dies and is started at once, with the state that it had saved before, and slurm.conf's weights."""
+        machines = self._nodes
         self._nodes, self._jobs, self._reservations, self._reservation_ends = copy.deepcopy(saved)
         for node in self._nodes.values():
             node.weight = 1
+            if node.name in machines:  # whether a slurmd answers is no matter of what slurmctld remembers
+                now = machines[node.name]
+                node.dead_since, node.quiet_until = now.dead_since, now.quiet_until
+        for job in self._jobs.values():  # processes end when they end, also where the clock was set since
+            job.completes_at = min(job.completes_at, self.now + job.kill_seconds + self.epilog_seconds)
         self._started_at = self.now
 
     def drain_by(self, user: str, name: str, reason: str) -> None:

@@ -152,6 +152,11 @@ def _output(context: StepContext, name: str) -> str:
 def _observe_job(context: StepContext, name: str) -> Observation:
     job = _job(context, name)
     if job is None:
+        jobs = context.slurm.jobs.values()
+        others = [str(one.job_id) for one in jobs if one.holds_nodes and context.node_name in one.nodes]
+        if others:  # Slurm might end them for the control plane's job
+            words = f"job {', '.join(others)} began on {context.node_name} before it was reserved"
+            return Failed(words, never_began=True)
         return Todo(f"there is no job {name}")
     if job.pending and context.slurm_now - job.submit_at > START_SECONDS:  # it is cancelled when the node is given up
         return Failed(f"did not start: {job.reason or job.state}", never_began=True)
