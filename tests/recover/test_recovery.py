@@ -188,6 +188,52 @@ def test_a_job_that_its_owner_ends_during_the_swap_never_runs_again(
     assert "completing" in recovery.outcome
 
 
+@pytest.mark.parametrize("moment", ["drain_node", "create_reservation", "set_reservation_nodes", "set_job_reservation"])
+def test_a_job_whose_owner_opts_out_during_the_swap_goes_on_as_it_is(rehearsal: Rehearsal, moment: str) -> None:
+    def opt_out(name: str) -> None:
+        if name == moment:
+            rehearsal.fake.set_job_comment(rehearsal.gang, "left alone, please")
+
+    rehearsal.line.after = opt_out
+    rehearsal.fail("n3")
+    rehearsal.run(30)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert not seats_are_held(rehearsal)
+    assert len(rehearsal.pool()) == 3
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.OVERTAKEN
+    assert "is not managed any more" in recovery.outcome
+
+
+@pytest.mark.parametrize("moment", ["create_reservation", "set_reservation_nodes", "set_job_reservation"])
+def test_a_job_that_is_suspended_during_the_swap_is_not_requeued_before_it_is_resumed(
+    rehearsal: Rehearsal, moment: str
+) -> None:
+    rehearsal.line.after = lambda name: rehearsal.fake.suspend(rehearsal.gang) if name == moment else None
+    rehearsal.fail("n3")
+    rehearsal.run(20)
+    job = rehearsal.fake.job(rehearsal.gang)
+    assert job is not None
+    assert (job.state, job.restart_count) == ("SUSPENDED", 0)
+    rehearsal.line.after = lambda _name: None
+    rehearsal.fake.go_on(rehearsal.gang)
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
+def test_a_begin_time_that_its_owner_sets_during_the_swap_stands(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = lambda name: (
+        rehearsal.fake.begin_later(rehearsal.gang, 7200) if name == "start_job_now" else None
+    )
+    rehearsal.line.after = rehearsal.line.before
+    rehearsal.fail("n3")
+    rehearsal.run(30)
+    job = rehearsal.fake.job(rehearsal.gang)
+    assert job is not None
+    assert (job.state, job.reason) == ("PENDING", "BeginTime")
+    assert rehearsal.line.effects[f"start_job_now {rehearsal.gang}"] == 1
+
+
 def test_a_job_cancelled_in_the_moment_of_the_requeue_never_runs_again(rehearsal: Rehearsal) -> None:
     rehearsal.fake.epilog_seconds = 20.0
     rehearsal.line.before = lambda name: rehearsal.fake.cancel(rehearsal.gang) if name == "requeue_job" else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
+from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
     DrainPlan,
@@ -203,6 +204,19 @@ def ended_by_its_gang(recovery: Recovery, job: SlurmJob | None, ended_well: Call
     if job.state != "RUNNING" or not ended_well():
         return None
     return Ending(RecoveryStatus.OVERTAKEN, f"job {plan.job.job_id} is not to run again: {ENDED_WELL}")
+
+
+def left_by_its_owner(recovery: Recovery, job: SlurmJob | None, opt_in_word: str) -> Ending | None:
+    """Its owner has taken the word out of the job's comment: it is changed no more, but for what was begun. An attempt
+    that was ended for its move is started again.
+    """
+    plan = recovery.plan
+    if not isinstance(plan, SwapPlan) or job is None or opted_in(job.comment, opt_in_word):
+        return None
+    if isinstance(plan, PoolSwapPlan) and (recovery.is_past_return or job.restart_count > plan.restart_count):
+        return None
+    words = f"job {plan.job.job_id} is not managed any more: its comment lacks the word {opt_in_word}"
+    return Ending(RecoveryStatus.OVERTAKEN, words)
 
 
 def overtaken_in_its_array(recovery: Recovery, job: SlurmJob | None) -> Ending | None:

@@ -257,6 +257,11 @@ class SlurmJob:
         return self.state == "COMPLETING"
 
     @property
+    def suspended(self) -> bool:
+        """A person, or Slurm for another job, has stopped its processes, and may let them continue."""
+        return self.state in ("SUSPENDED", "STOPPED")
+
+    @property
     def failed_by_itself(self) -> bool:
         """Its script ended with an error. Slurm gives this reason to no job that was cancelled: one whose script then
         exits with an error has none.

@@ -31,6 +31,8 @@ from understudy_controlplane.slurm.protocol import Slurm
 
 PlanT = TypeVar("PlanT", bound=PlanBase)
 
+SUSPENDED = "the job is suspended: it is requeued once it was resumed"
+
 RESTART_FORGOTTEN = "the job runs as before its requeue: slurmctld crashed and has forgotten it"
 
 

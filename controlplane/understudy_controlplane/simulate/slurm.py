@@ -181,7 +181,7 @@ class VirtualSlurm:
 
     def cancel(self, job_id: int) -> None:
         job = self._job(job_id)
-        if job.state == "RUNNING":
+        if job.state in ("RUNNING", "SUSPENDED"):
             job.exit_signal = SIGTERM
             self._kill(job, "CANCELLED")
         elif job.state == "COMPLETING" and job.next_state == "PENDING":
@@ -192,6 +192,21 @@ class VirtualSlurm:
     def end(self, job_id: int, state: str = "COMPLETED") -> None:
         """The job's script ends by itself."""
         self._let_end(self._job(job_id), state)
+
+    def suspend(self, job_id: int) -> None:
+        """An administrator suspends the job: its processes stand still, and it keeps its nodes."""
+        if self._job(job_id).state == "RUNNING":
+            self._job(job_id).state = "SUSPENDED"
+
+    def go_on(self, job_id: int) -> None:
+        """The administrator lets the suspended job continue."""
+        if self._job(job_id).state == "SUSPENDED":
+            self._job(job_id).state = "RUNNING"
+
+    def begin_later(self, job_id: int, seconds: float) -> None:
+        """The owner of the pending job lets it start no earlier."""
+        if self._job(job_id).state == "PENDING":
+            self._job(job_id).begin_at = self.now + seconds
 
     def bind_to_several(self, job_id: int, reservations: str) -> None:
         """As if the job had been submitted with several reservations."""
@@ -455,7 +470,7 @@ class VirtualSlurm:
         for one in self._addressed(job):
             if not one.requeue:
                 raise SlurmError(f"Requested operation is presently disabled for job {job}")
-            if one.state == "RUNNING":
+            if one.state in ("RUNNING", "SUSPENDED"):
                 one.restart_count += 1
                 self._kill(one, "PENDING")
 
@@ -652,7 +667,7 @@ class VirtualSlurm:
         for job in self._jobs.values():
             if node.name not in job.nodes:
                 continue
-            if job.state == "RUNNING":
+            if job.state in ("RUNNING", "SUSPENDED"):
                 job.nodes.remove(node.name)
                 job.restart_count += 1 if job.requeue else 0
                 self._kill(job, "PENDING" if job.requeue else "NODE_FAIL")

@@ -8,6 +8,7 @@ from understudy_controlplane.fleet.recovery import PoolSwapPlan, ReleaseJobPlan,
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.recover.step import (
     RESTART_FORGOTTEN,
+    SUSPENDED,
     Done,
     Failed,
     Observation,
@@ -23,6 +24,9 @@ BEGIN_TIME_SLACK_SECONDS = 1.0
 
 REQUEUE_DELAY_SECONDS_MIN = 60.0
 """Slurm begins a requeued job 121 seconds after the requeue, or as soon as `cred_expire` allows."""
+
+SLURMS_DELAY_SECONDS_MAX = 3600.0
+"""A begin time that is further from the submit time was set by the job's owner, or an administrator."""
 
 CLOCKS_APART_SECONDS_MAX = 5.0
 """A time of Slurm's that is further ahead says nothing: this machine's clock was set."""
@@ -54,6 +58,8 @@ def observe_requeued(context: StepContext) -> Observation:
 def _obstacle(context: StepContext, job: SlurmJob) -> Wait | None:
     """What has to happen before the job can be requeued."""
     plan = context.plan_as(PoolSwapPlan)
+    if job.suspended:
+        return Wait(SUSPENDED, may_take_long=True)
     dead = sorted(set(job.nodes) & set(plan.dead_nodes))
     held = _held_by_others(context, dead)
     if held:
@@ -153,10 +159,8 @@ def _on_its_way(job: SlurmJob, now: float, *, preempts: bool) -> Todo | Wait | F
     """`preempts`: Slurm ends other jobs for it, which may have a grace time."""
     if job.pending and job.priority == 0 and not job.held:
         return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
-    if job.held:
-        return Wait(
-            f"the job is held ({job.reason}): its user or an administrator has to release it", may_take_long=True
-        )
+    if put_off := _put_off_by_person(job):
+        return Wait(put_off, may_take_long=True)
     if not job.pending:
         return Wait(f"the job is {job.state}", may_take_long=job.completing)  # a start time set now would be lost
     if _requeued_within_this_second(job, now):
@@ -168,6 +172,19 @@ def _on_its_way(job: SlurmJob, now: float, *, preempts: bool) -> Todo | Wait | F
 
 def _requeued_within_this_second(job: SlurmJob, now: float) -> bool:
     return -CLOCKS_APART_SECONDS_MAX < now - job.submit_at < SAME_SECOND_MARGIN_SECONDS
+
+
+def _put_off_by_person(job: SlurmJob) -> str:
+    """Why a person keeps the job from starting; empty: none does."""
+    if job.held:
+        return f"the job is held ({job.reason}): its user or an administrator has to release it"
+    return "its user or an administrator has set a later begin time" if _is_to_begin_later(job) else ""
+
+
+def _is_to_begin_later(job: SlurmJob) -> bool:
+    """By its begin time, which Slurm has not set itself."""
+    is_delayed = job.reason == "BeginTime" and job.start_at is not None
+    return is_delayed and (job.start_at or 0) - job.submit_at > SLURMS_DELAY_SECONDS_MAX
 
 
 def _begins_later(job: SlurmJob, now: float) -> bool:
@@ -196,7 +213,7 @@ def observe_released(context: StepContext) -> Observation:
         return Wait("requeued within this second")
     if job.held_after_failed_launch:
         return Todo("Slurm holds the job since its launch failed")
-    if job.reason == "BeginTime" and _begins_later(job, context.slurm_now):
+    if job.reason == "BeginTime" and not _is_to_begin_later(job) and _begins_later(job, context.slurm_now):
         return Todo("Slurm delays its start (BeginTime)")
     return Done(f"pending: {job.reason or 'free'}")
 

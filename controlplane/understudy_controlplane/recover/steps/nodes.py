@@ -5,7 +5,7 @@ from __future__ import annotations
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, REASON_PREFIX
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
 from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
-from understudy_controlplane.recover.step import Done, Observation, Step, StepContext, Todo, Wait
+from understudy_controlplane.recover.step import SUSPENDED, Done, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.seats import SEATED
 from understudy_controlplane.slurm.protocol import Slurm
 
@@ -66,6 +66,8 @@ def observe_down(context: StepContext) -> Observation:
     if others:
         words = f"job {others[0]}, which is not managed, is on {', '.join(todo)} as well: left to Slurm's own timeout"
         return Wait(words, may_take_long=True)
+    if todo and context.job is not None and context.job.suspended:
+        return Wait(SUSPENDED, may_take_long=True)
     unseated = context.unseated(todo)
     if unseated:
         return Wait(f"job {unseated[0]}, which is managed and on {', '.join(todo)} as well, has no seats yet")
