@@ -53,6 +53,8 @@ GPUS = 2
 STEP_SECONDS = 2.0
 REPORT_SECONDS = 1.0
 START_SECONDS = 1.5
+WAKE_SECONDS = 8.0
+"""What the first step takes after a suspension."""
 CHECKPOINT_STEPS = 30
 OFTEN_UNTIL_STEP = 240
 CHECKPOINT_STEPS_LATER = 150
@@ -68,6 +70,8 @@ SLOW_SELF_SECONDS = 1.8
 NVLINKS = 18
 FABRIC = "fabric"
 """What a gang waits for where no node is behind the others."""
+SUSPENDED = "suspension"
+"""The same of one that an administrator has suspended: its ranks stand in the collective in which they were."""
 
 HARDWARE_SLOWDOWN = 0x08  # nvmlClocksEventReason bit
 
@@ -180,6 +184,8 @@ class Gang:
     since: float = math.inf  # when it began to compute
     first_step: int = 0
     stopped_at: float = math.inf
+    stuck_at: float = -math.inf  # when it last stood still without being suspended
+    wakes_at: float = math.inf  # after a suspension, when its ranks finish a step again
     hung_on: str = ""
     quick_since: float = 0.0  # its steps take half as long
     quick_until: float = 0.0
@@ -211,17 +217,29 @@ class Gang:
         self.left_behind = self.attempt if stay else None
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
+        self.wakes_at = math.inf
         self.hung_on, self.first_step_sent, self.lost, self.asking = "", False, (), None
+
+    @property
+    def suspended(self) -> bool:
+        return self.hung_on == SUSPENDED
+
+    def suspend(self, now: float) -> None:
+        """Where it computes: one that hangs, or has only just begun, is the same gang afterwards."""
+        if self.computes:
+            self.hung_on = SUSPENDED
+            self.stop(now)
 
     def stop(self, now: float) -> None:
         self.stopped_at = min(self.stopped_at, now)
 
     def go_on(self, now: float) -> None:
         """With the step in which it stopped."""
+        self.stuck_at = self.stuck_at if self.suspended else now
         away = now - self.stopped_at
         self.since += away
         self.quick_since, self.quick_until = self.quick_since + away, self.quick_until + away
-        self.stopped_at, self.hung_on = math.inf, ""
+        self.stopped_at, self.wakes_at, self.hung_on = math.inf, math.inf, ""
 
     def end(self) -> None:
         self.attempt, self.starts_at, self.since, self.asking = None, math.inf, math.inf, None
@@ -264,6 +282,8 @@ class Cluster:
         """Job → attempts of which all ranks together have finished a step."""
         self.splits: list[Split] = []
         """Where ranks did not save together, though each knew what had become of its order."""
+        self.restarted_well: list[tuple[int, float]] = []
+        """Jobs whose launchers were ordered to restart a gang that computed, and for how long it had."""
         self._lived_at = 0.0
 
     # -- what happens by itself ----------------------------------------------------------------------------------
@@ -271,7 +291,7 @@ class Cluster:
     def next_change(self) -> float:
         moments = [machine.boots_at for machine in self.machines.values()]
         for gang in self.gangs:
-            moments.append(gang.starts_at)
+            moments += [gang.starts_at, gang.wakes_at]
             if gang.computes and not gang.first_step_sent:
                 moments.append(gang.since + STEP_SECONDS)
             if gang.asking is not None and gang.asking.knows_a_proposal:
@@ -281,7 +301,16 @@ class Cluster:
     def live(self, jobs: dict[int, SlurmJob], core: Core | None, now: float) -> None:
         self._lived_at = now
         for gang in self.gangs:
-            self._follow_slurm(gang, jobs.get(gang.job_id), now)
+            job = jobs.get(gang.job_id)
+            self._follow_slurm(gang, job, now)
+            if job is not None and job.state == "SUSPENDED":
+                continue
+            if gang.suspended:
+                gang.wakes_at = min(gang.wakes_at, now + WAKE_SECONDS)
+                if now >= gang.wakes_at:
+                    gang.go_on(now)
+            elif gang.stopped_at < math.inf:
+                gang.stuck_at = now
             self._obey(gang, core, now)
             bad = [name for name in gang.seats if not self._well(name, now)]
             if bad:
@@ -300,6 +329,9 @@ class Cluster:
         return machine.alive and not machine.broken and not machine.port_is_down(now)
 
     def _follow_slurm(self, gang: Gang, job: SlurmJob | None, now: float) -> None:
+        if job is not None and job.state == "SUSPENDED":
+            gang.suspend(now)
+            return
         if job is None or job.state != "RUNNING":
             gang.end()
             return
@@ -339,6 +371,8 @@ class Cluster:
         again = orders.restart is not None and gang.attempt.launch <= orders.restart.launch
         gang.spares = tuple(name for name in gang.spares if name not in orders.bad)
         if (bad or again) and len(gang.spares) >= len(bad):
+            if not bad and gang.computes:
+                self.restarted_well.append((gang.job_id, now - gang.stuck_at))
             kept = [name for name in gang.seats if name not in bad]
             gang.seats, gang.spares = (*kept, *gang.spares[: len(bad)]), gang.spares[len(bad) :]
             self._launch(gang, Attempt(gang.attempt.restart_count, gang.attempt.launch + 1), now)
@@ -513,7 +547,7 @@ class Cluster:
                 machine.sent_at = now
                 self._send(machine, core, now)
         for gang in self.gangs:
-            if gang.launcher and gang.attempt is not None:
+            if gang.launcher and gang.attempt is not None and not gang.suspended:
                 self._report_launcher(gang, core, now)
 
     def _send(self, machine: Machine, core: Core, now: float) -> None:

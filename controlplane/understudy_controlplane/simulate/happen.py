@@ -298,6 +298,16 @@ def _releases_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> No
     world.slurm.release_job(gang.job_id)
 
 
+def _suspends(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.slurm.suspend(gang.job_id)
+    world.later(_until(world, event), lambda: world.slurm.go_on(gang.job_id))
+
+
+def _opts_out(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.slurm.set_job_comment(gang.job_id, "left alone, please")
+    world.invariants.opted_out(gang.job_id)
+
+
 TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.CANCELS: _cancels,
     Kind.COMPLETES: _ends("completed"),
@@ -314,6 +324,8 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.MOVES_JOB: _moves_job,
     Kind.ASKS_TO_SAVE: _asks_to_save,
     Kind.LEAVES_AT_CHECKPOINT: _leaves_at_checkpoint,
+    Kind.SUSPENDS: _suspends,
+    Kind.OPTS_OUT: _opts_out,
     Kind.HOLDS_JOB: _holds_job,
     Kind.RELEASES_JOB: _releases_job,
 }

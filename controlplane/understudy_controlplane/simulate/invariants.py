@@ -74,6 +74,10 @@ ABOUT_THE_JOB = frozenset(
         StepName.CREDIT_TIME,
     }
 )
+CHANGES_A_RUNNING_JOB = ("requeue_job", "requeue_failed_job", "set_time_limit")
+"""What is never done to a job whose owner has opted out. Seats that were held are given up, and an attempt that was
+ended before is started again.
+"""
 TAKES_NODE = frozenset({Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE})
 DRAINS = (StepName.DRAIN_NODES,)
 CALLS: dict[str, tuple[StepName, ...]] = {
@@ -132,6 +136,7 @@ class Invariants:
         self._halted = False
         self._left_to_person: set[int] = set()
         """Jobs of which an operator has cancelled a move: the control plane leaves them to that person."""
+        self._opted_out: set[int] = set()
         self._paused_jobs: dict[int, tuple[int, float]] = {}
         """The newest recovery when the job was last not paused, and when its pause ends by the control plane's clock:
         one that is set back lets the pause go on.
@@ -196,6 +201,11 @@ class Invariants:
         newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
         self._newest_before_pause = None if verb is Verb.RESUME else newest
         self._halted = verb is Verb.PAUSE_NOW
+
+    def opted_out(self, job_id: int) -> None:
+        """Its owner leaves the gang to itself: no promise is made for it any more, but that it is left alone."""
+        self._left_to_person.add(job_id)
+        self._opted_out.add(job_id)
 
     def paused_job(self, job_id: int, until: float) -> None:
         core = self._world.core
@@ -281,6 +291,19 @@ class Invariants:
         if self._halted and all(recovery.ends_as is not RecoveryStatus.CANCELLED for recovery, _ in begun):
             raise Violation("a-halt-halts", f"{effect} in a pause that halts what is under way")
         self._touches_nothing_of_others(effect)
+        if effect.call == "requeue_job":
+            self._hangs([recovery for recovery, _ in begun], effect)
+
+    def _hangs(self, recoveries: Iterable[Recovery], effect: Effect) -> None:
+        """A gang that is restarted for a hang stood still until a moment ago, and nobody had suspended it."""
+        plans = [one.plan for one in recoveries if isinstance(one.plan, PoolSwapPlan) and one.plan.hang]
+        jobs = {str(self._world.jobs()[one.job.job_id].address): one.job.job_id for one in plans}
+        job_id = jobs.get(str(effect.arguments[0]))
+        for gang in self._world.cluster.gangs:
+            well = self._world.now - gang.stuck_at
+            if gang.job_id == job_id and (gang.suspended or (gang.computes and well > LATE_SECONDS)):
+                words = "suspended" if gang.suspended else f"at work for {well:.0f} s"
+                raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
 
     def after_effect(self, effect: Effect) -> None:
         self.effects += 1
@@ -308,7 +331,9 @@ class Invariants:
                 | "set_excluded_nodes"
             ):
                 released = effect.call in ("release_job", "start_job_now") and first in self._world.refused
-                words = "" if released or "understudy" in jobs[first].comment else "the job is not managed"
+                undone = first in self._opted_out and effect.call not in CHANGES_A_RUNNING_JOB
+                managed = released or undone or "understudy" in jobs[first].comment
+                words = "" if managed else "the job is not managed"
             case "cancel_job":
                 words = "" if jobs[first].name.startswith("understudy-") else "the job is not the control plane's"
             case "create_reservation" | "set_reservation_nodes" if first.startswith(SEATS_PREFIX):
@@ -401,6 +426,11 @@ class Invariants:
 
     def _saves(self, core: Core) -> None:
         """All ranks of a gang save before the same step, and no order to do so stays proposed."""
+        for job_id, well in self._world.cluster.restarted_well:
+            if well > LATE_SECONDS:
+                words = f"the launcher of job {job_id} was to restart it, and it was at work for {well:.0f} s"
+                raise Violation("only-a-gang-that-hangs-is-restarted", words)
+        self._world.cluster.restarted_well.clear()
         for split in self._world.cluster.splits:
             words = (
                 f"of job {split.job_id}, attempt {split.attempt}, ranks {split.saved} saved before step {split.step}"

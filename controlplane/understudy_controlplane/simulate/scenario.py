@@ -113,6 +113,8 @@ class Kind(StrEnum):
     MOVES_JOB = "operator moves the gang off its first node"
     HOLDS_JOB = "user holds the gang's job"
     RELEASES_JOB = "user releases the gang's job"
+    SUSPENDS = "administrator suspends the gang's job"
+    OPTS_OUT = "user takes Understudy's word out of the comment of the gang's job"
     CANCELS = "user cancels the gang"
     COMPLETES = "gang completes"
     CRASHES = "gang's program fails"
@@ -313,6 +315,9 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     if crashes.random() < CRASHES_SHARE:
         events = [Event(at, Kind.RANK_CRASHES, str(LAUNCHER_GANG)) for at in _moments(drawn, crashes, 2)]
         drawn = msgspec.structs.replace(drawn, events=(*drawn.events, *events))
+    owners = Random(f"owners {seed}")
+    if owners.random() < OWNERS_SHARE:
+        drawn = _with_changes_of_jobs(drawn, owners)
     switch = Random(f"switch {seed}")
     if switch.random() < SWITCH_SHARE:
         drawn = _with_failed_switch(drawn, switch)
@@ -325,6 +330,7 @@ BLOCKS_SHARE = 0.12
 VALIDATIONS_SHARE = 0.12
 CRASHES_SHARE = 0.12
 SWITCH_SHARE = 0.12
+OWNERS_SHARE = 0.12
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -391,6 +397,21 @@ def _with_validations(scenario: Scenario, random: Random) -> Scenario:
     return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
 
 
+def _with_changes_of_jobs(scenario: Scenario, random: Random) -> Scenario:
+    """Their owners and administrators change jobs in Slurm, often while these are moved."""
+    gangs, events = range(len(gang_sizes(scenario.nodes))), list[Event]()
+    for at in _moments(scenario, random, 4):
+        gang = random.choice(gangs)
+        kind = random.choice(CHANGES_OF_JOBS)
+        if random.random() < 0.5:
+            first = sum(gang_sizes(scenario.nodes)[:gang])
+            events.append(Event(at, Kind.XID, node_names(scenario.nodes)[first], 0.0, random.choice(FATAL_XIDS)))
+        later = random.choice((0.0, random.uniform(0, TOGETHER_SECONDS)))
+        seconds = SECONDS[kind](random) if kind in SECONDS else 0.0
+        events.append(Event(round(at + later, 2), kind, str(gang), seconds))
+    return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
+
+
 def _with_failed_switch(scenario: Scenario, random: Random) -> Scenario:
     """The ports of a rack, or of two, go down together, and come back."""
     names, racks = node_names(scenario.nodes), scenario.nodes // RACK
@@ -402,6 +423,8 @@ def _with_failed_switch(scenario: Scenario, random: Random) -> Scenario:
         events += [Event(at, Kind.PORT_DOWN, name, seconds) for name in failed]
     return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
 
+
+CHANGES_OF_JOBS = (Kind.SUSPENDS, Kind.SUSPENDS, Kind.OPTS_OUT)
 
 DISTURBS_ORDERS = (
     Kind.AGENT_SILENT,
@@ -483,6 +506,7 @@ SECONDS: dict[Kind, Callable[[Random], float]] = {
     Kind.PORT_DOWN: _or_for_good(_short),
     Kind.SLURM_REFUSES: lambda random: round(random.choice((random.uniform(5, 55), random.uniform(65, 130))), 1),
     Kind.CLOCK_SET: _or_for_good(_short),
+    Kind.SUSPENDS: _seconds(1, 200),
 }
 """How long it lasts; others last up to a minute."""
 
@@ -523,6 +547,7 @@ LASTING = frozenset(
         Kind.PORT_DOWN,
         Kind.RANKS_STAY,
         Kind.PAUSES_JOB,
+        Kind.SUSPENDS,
         Kind.LEAKS,
         Kind.POWER_LOST,
         Kind.DATABASE_AWAY,
