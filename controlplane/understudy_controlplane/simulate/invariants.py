@@ -295,7 +295,7 @@ class Invariants:
             self._hangs([recovery for recovery, _ in begun], effect)
 
     def _hangs(self, recoveries: Iterable[Recovery], effect: Effect) -> None:
-        """A gang that is restarted for a hang stood still until a moment ago, and nobody had suspended it."""
+        """A gang that is restarted for a hang stood still until a moment ago, and was not suspended."""
         plans = [one.plan for one in recoveries if isinstance(one.plan, PoolSwapPlan) and one.plan.hang]
         jobs = {str(self._world.jobs()[one.job.job_id].address): one.job.job_id for one in plans}
         job_id = jobs.get(str(effect.arguments[0]))
