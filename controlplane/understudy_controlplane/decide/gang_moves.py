@@ -303,13 +303,10 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     objection = _cannot_move(current, job, findings, seats)
     if objection:
         return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
-    held = _held_back(current, job, [finding.node for finding in findings])
+    gone = _gone(snapshot, job, seats, findings)
+    held = _held_back(current, job, [finding.node for finding in findings]) or _after_drain(snapshot, job, gone)
     if held is not None:
         return held
-    gone = _gone(snapshot, job, seats, findings)
-    if drained := sorted({*gone} & {*hangs.leaving_service(snapshot, job)}):
-        words = f"{', '.join(drained)} is drained first: job {job.key.job_id} moves after that"
-        return Move(None, Because.RULE, words)
     needed = len(findings) + len(gone) + _removed(snapshot, job)
     free = current.fitting(job, findings[0].node)
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
@@ -351,6 +348,13 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}{_ended(snapshot, victims)}"
     shown: list[Json] = [one.key.job_id for one in victims]
     return Move(plan, Because.RULE, words, placement.evidence | ({"preempted": shown} if shown else {}))
+
+
+def _after_drain(snapshot: Snapshot, job: Job, gone: Collection[str]) -> Move | None:
+    """A node is drained by one recovery at a time."""
+    drained = [name for name in hangs.leaving_service(snapshot, job) if name in gone]
+    words = f"{', '.join(drained)} is drained first: job {job.key.job_id} moves after that"
+    return Move(None, Because.RULE, words) if drained else None
 
 
 def _preempted(current: Round, job: Job, failed: str, missing: int) -> Preemptible:
