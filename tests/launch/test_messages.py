@@ -90,10 +90,10 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     )
     line = agent_line.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
-    line._connection = socket.socket()
     line._take(rank_messages.encode(answer))
     assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_line.Restart(2, "it hangs", ("n1",)))
-    assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
+    with socket.socket() as line._connection:
+        assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
     assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
     assert line.restore_point() == (40, "/c")
 
