@@ -94,6 +94,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_line.Restart(2, "it hangs", ("n1",)))
     with socket.socket() as line._connection:
         assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
+    line._connection = None
     assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
     assert line.restore_point() == (40, "/c")
 
