@@ -213,7 +213,8 @@ def left_by_its_owner(recovery: Recovery, job: SlurmJob | None, opt_in_word: str
     plan = recovery.plan
     if not isinstance(plan, SwapPlan) or job is None or opted_in(job.comment, opt_in_word):
         return None
-    if isinstance(plan, PoolSwapPlan) and (recovery.is_past_return or job.restart_count > plan.restart_count):
+    ended = job.restart_count > plan.restart_count or (recovery.is_past_return and job.state != "RUNNING")
+    if isinstance(plan, PoolSwapPlan) and ended:
         return None
     words = f"job {plan.job.job_id} is not managed any more: its comment lacks the word {opt_in_word}"
     return Ending(RecoveryStatus.OVERTAKEN, words)

@@ -81,9 +81,11 @@ class Saves:
     def _give_up(self, requests: Mapping[int, SaveRequest], snapshot: Snapshot, now: float) -> None:
         if not requests or snapshot.slurm_read_at is None:
             return
-        running = {job.key.job_id for job in snapshot.jobs.values() if job.running}
+        running = {job.key.job_id: job for job in snapshot.jobs.values() if job.running}
         for job_id, request in requests.items():
             over = "the job does not run any more" if job_id not in running else ""
+            if job_id in running and not running[job_id].managed:
+                over = "its owner has opted out: the job is not managed any more"
             if now - request.at > REQUEST_SECONDS_MAX:
                 over = f"the order did not reach all ranks within {REQUEST_SECONDS_MAX / 60:g} minutes"
             if over:
