@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import Finding, Signal, failed_detectors, unjudged_nodes
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
@@ -31,6 +31,11 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 HEARD_AGAIN_SECONDS = 4.0
 """After a start of the control plane each agent that is alive has reported by then."""
+
+RANKS_AGAIN_SECONDS = 60.0
+"""For this time after a start of the control plane no gang is restarted for a hang of before, unless it is found again:
+ranks that are at work have finished a step by then.
+"""
 
 BACK = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION})
 """A node that has left its quarantine for one of these states was vouched for by a person, or is well again."""
@@ -66,7 +71,11 @@ def course(
     decided = tuple(decisions)
     back = lifted | {one.subject for one in decided if one.to_state in BACK}
     out = {one.subject for one in decided if one.to_state in OUT_OF_SERVICE}
-    may_act = _may_act(recovery, snapshot) and not _begins_unjudged(recovery, findings)
+    may_act = (
+        _may_act(recovery, snapshot)
+        and not _awaits_ranks(recovery, snapshot, findings)
+        and not _begins_unjudged(recovery, findings)
+    )
     return Course(may_act, _ending(recovery, snapshot, back, out), forgotten)
 
 
@@ -106,6 +115,29 @@ def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
     return planned_before and any(node is not None and node.has_agent and node.heard_at is None for node in nodes)
 
 
+def _awaits_ranks(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding]) -> bool:
+    """Whether the gang may have left its hang while no control plane ran: this process has not heard its ranks yet."""
+    plan = recovery.plan
+    if not isinstance(plan, SwapPlan) or not plan.hang or _past_return(recovery, snapshot) or plan.requested:
+        return False
+    if recovery.ends_as is not None or recovery.decided_at >= snapshot.started_at:
+        return False
+    if snapshot.now - snapshot.started_at > RANKS_AGAIN_SECONDS:
+        return False
+    return not any(one.signal in HANGS and one.job == plan.job for one in findings)
+
+
+def _past_return(recovery: Recovery, snapshot: Snapshot) -> bool:
+    """Whether the gang's attempt has been ended. A process that died just before the requeue has not made it."""
+    requeue, plan = recovery.step(StepName.REQUEUE_JOB), recovery.plan
+    if not recovery.is_past_return or requeue is None or not isinstance(plan, PoolSwapPlan) or plan.dead_nodes:
+        return recovery.is_past_return
+    tried_before = requeue.status is StepStatus.INTENDED and (requeue.intended_at or 0.0) < snapshot.started_at
+    job = snapshot.jobs.get(plan.job)
+    runs = job is not None and job.running and job.slurm.restart_count <= plan.restart_count
+    return not (tried_before and runs and (snapshot.slurm_read_at or 0.0) >= snapshot.started_at)
+
+
 def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> Ending | None:
     """`back`, `out`: nodes that come back to service in this round, and those that are taken out of it."""
     if recovery.ends_as is not None:
@@ -122,7 +154,7 @@ def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str
 def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> str:
     """By what; empty: the plan still fits."""
     match recovery.plan:
-        case SwapPlan() if not recovery.is_past_return:
+        case SwapPlan() if not _past_return(recovery, snapshot):
             return _back(recovery, snapshot, back) or _gang_goes_on(recovery, snapshot)
         case QuarantinePlan():
             return _back(recovery, snapshot, back)

@@ -606,7 +606,8 @@ class Invariants:
                     wrong.append(f"{reservation.name} is left over")
         for node in world.line.nodes_now():
             state = records[node.name].state
-            if node.usable and node.name not in nodes and state in OUT_OF_SERVICE - IN_REPAIR:
+            known = node.name in nodes or node.name in self.notified_of
+            if node.usable and not known and state in OUT_OF_SERVICE - IN_REPAIR:
                 wrong.append(f"{node.name} is {state.value}, and Slurm offers it to jobs")
             drained = node.draining and node.reason.startswith("understudy:") and node.name not in nodes
             if drained and state not in OUT_OF_SERVICE:
