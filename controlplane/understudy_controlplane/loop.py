@@ -207,22 +207,22 @@ class Loop:
     def _look_at_clock(self) -> None:
         """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""
         jump = self._clock_watch.jump_seconds()
-        self._set_back_by += max(-jump, 0.0)
-        if self._set_back_by:
+        if jump != 0.0:
+            self._set_back_by += max(-jump, 0.0)
+            self.pulse.clock_jumps_total += 1
+            log.error(
+                "clock_set",
+                jump_seconds=round(jump, 1),
+                remedy="nothing is begun before all nodes were heard again; "
+                "let a time service keep this machine's clock",
+            )
+            self._telemetry.forget()
+            self._launchers.forget()
+            self.observer.clock_was_set(jump)
+            self._runner.unreadable()
+        if self._set_back_by:  # last: a database that does not answer is asked again in the next round
             self._stores.set_times_back(self._clock.now(), self._set_back_by)
             self._set_back_by = 0.0
-        if jump == 0.0:
-            return
-        self.pulse.clock_jumps_total += 1
-        log.error(
-            "clock_set",
-            jump_seconds=round(jump, 1),
-            remedy="nothing is begun before all nodes were heard again; let a time service keep this machine's clock",
-        )
-        self._telemetry.forget()
-        self._launchers.forget()
-        self.observer.clock_was_set(jump)
-        self._runner.unreadable()
 
     def _look_at_tickets(self, now: float) -> None:
         if not 0 <= now - self._tickets_read_at < TICKETS_AGE_MAX_SECONDS:
