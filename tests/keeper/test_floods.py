@@ -158,7 +158,9 @@ def test_a_user_has_this_node_follow_few_others(keeper: Keeper) -> None:
                 frames.send({"type": "follow", "job_id": 1, "ranks": [], "keeper": "127.0.0.1:1"})
                 answers.append(frames.receive())
     assert answers == [{}] * 5 + [{"error": "this keeper follows 64 others for a user, 512 in all"}]
-    wait_for(lambda: not keeper._local.wards._groups, "they end with their connections")  # type: ignore[union-attr]
+    assert keeper._local is not None
+    wards = keeper._local.wards
+    wait_for(lambda: not wards._groups, "they end with their connections")
 
 
 def test_what_a_user_names_in_place_of_a_keeper_does_not_hold_a_thread_for_ever(

@@ -49,13 +49,13 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if job not in explained and (since := _standing_since(table, snapshot)) is not None
     )
     stopped: list[tuple[str, float]] = []
-    for table in running.values():
-        nodes = _nodes_of(table)
+    for reported in running.values():
+        nodes = _nodes_of(reported)
         if not nodes or not all_report(nodes, snapshot, silence):
             continue
-        since = _still_since(table, snapshot)
-        if _processes_since(table, snapshot) > max(table.advanced_at, table.heard_since):
-            table = _starting(table)  # noqa: PLW2901 - of this launch nothing else is known
+        since = _still_since(reported, snapshot)
+        starts = _processes_since(reported, snapshot) > max(reported.advanced_at, reported.heard_since)
+        table = _starting(reported) if starts else reported
         if snapshot.now - since <= patience_seconds(table, policy):
             continue
         together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
