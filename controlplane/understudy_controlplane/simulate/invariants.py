@@ -664,8 +664,12 @@ class Invariants:
         records, nodes = core.stores.fleet.nodes(), world.slurm.nodes()
         reservations = {one.name: one.nodes for one in world.slurm.reservations()}
         reserved = {name for names in reservations.values() for name in names}
-        in_service = [node for node in nodes if node.usable and records[node.name].state is NodeState.IN_SERVICE]
         machines, now = world.cluster.machines, world.clock.now()
+        round_ago = now - world.scenario.quiet_seconds  # before the last round: what followed from it is done
+        settled = {
+            name for name, one in records.items() if one.state is NodeState.IN_SERVICE and one.since <= round_ago
+        }
+        in_service = [node for node in nodes if node.usable and node.name in settled]
         broken = {name for name, one in machines.items() if one.broken or one.port_is_down(now)}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
         chosen = core.stores.fleet.spare_choices(now)  # nodes that an operator keeps out of the pool stay out
@@ -719,6 +723,8 @@ class Invariants:
             notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
             if gang.over or job is None or job.ended or notified or gang.job_id in self._left_to_person:
                 continue
+            if job.held and not job.held_after_failed_launch:
+                continue  # by its user, who releases it
             if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):
                 continue  # its processes cannot work there, and a person answers for that
             if self._await_timeout(job.nodes, completing=job.completing):
