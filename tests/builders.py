@@ -18,7 +18,15 @@ from understudy_controlplane.fleet.node import (
     StoredKernelEvent,
     ValidationOrigin,
 )
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Plan, PlanBase
+from understudy_controlplane.fleet.recovery import (
+    NODE_HOLD_PREFIX,
+    Plan,
+    PlanBase,
+    Recovery,
+    RecoveryStatus,
+    ReturnPlan,
+    StepName,
+)
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -106,6 +114,12 @@ def node(
 ) -> NodeView:
     default = record(name, state, agent_seen_at=NOW - 500, slurmd_seen_at=NOW - 500)
     return NodeView(values.pop("record", default), slurm or slurm_node(name), heard_at, boot_id=BOOT, **values)
+
+
+def returns(name: str, decided_at: float, drained_at: int = 0) -> dict[str, Recovery]:
+    """One whose steps have failed. `drained_at`: by slurmctld's clock."""
+    plan = ReturnPlan(nodes=(name,), steps=(StepName.RESUME_NODE,), drained_at=drained_at)
+    return {name: Recovery(41, plan, RecoveryStatus.FAILED, decided_at, ())}
 
 
 def kept(*names: str) -> dict[str, SlurmReservation]:

@@ -13,7 +13,7 @@ from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import CARRIED_OUT_BY, decide
-from understudy_controlplane.decide.plans import drain_reason
+from understudy_controlplane.decide.plans import drain_reason, return_plan
 from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
@@ -762,6 +762,15 @@ def test_a_node_that_comes_back_in_this_round_ends_the_move_off_it_before_its_ne
     ending = course(recovery, seen, [], [back]).ending
     assert ending is not None
     assert (ending.status, ending.why) == (RecoveryStatus.OVERTAKEN, "n2 is back in service")
+
+
+@pytest.mark.parametrize(("flags", "drained_at"), [(["DRAIN"], 4711), ([], 0)], ids=["drained", "resumed before"])
+def test_a_return_notes_which_drain_it_is_to_lift(flags: list[str], drained_at: int) -> None:
+    """Some versions of Slurm keep a reason, and its time, when a node is resumed."""
+    shown = b.slurm_node("n2", flags=flags, reason="understudy: operator.hold: a fan", user="root")
+    view = b.node("n2", NodeState.OPERATOR_HOLD, slurm=dataclasses.replace(shown, reason_at=4711))
+    plan = return_plan(b.snapshot(view), view, b.config(), None, on_probation=False)
+    assert plan.drained_at == drained_at
 
 
 def test_a_node_that_is_taken_out_of_service_in_this_round_is_not_resumed_any_more() -> None:

@@ -213,7 +213,7 @@ class TestAdministration:
         self, reason: str, set_at: float, signal: Signal
     ) -> None:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason=reason, user="root"), reason_at=int(set_at))
-        snapshot = b.snapshot(b.node("n3", slurm=drained), returns_failed={"n3": b.NOW - 60})
+        snapshot = b.snapshot(b.node("n3", slurm=drained), returns_failed=b.returns("n3", b.NOW - 60))
         assert signals(snapshot) == {("n3", signal)}
 
     @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ class TestAdministration:
         """The host of slurmctld may be a minute off, which MUNGE allows."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
         node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 61 + ahead)))
-        refused = b.snapshot(node, slurm_ahead_seconds=ahead, returns_failed={"n3": b.NOW - 60})
+        refused = b.snapshot(node, slurm_ahead_seconds=ahead, returns_failed=b.returns("n3", b.NOW - 60))
         assert signals(refused) == {("n3", Signal.RETURN_REFUSED)}
         crashed = b.snapshot(
             node, slurm_ahead_seconds=ahead, drains_lifted={"n3": b.NOW - 12}, slurmctld_started_at=b.NOW - 5 + ahead
@@ -284,12 +284,24 @@ class TestAdministration:
         """Its time lies in the future, by the clock that slurmctld and the control plane share."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
         node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW + 3500)))
-        assert signals(b.snapshot(node, returns_failed={"n3": b.NOW - 60})) == {("n3", Signal.RETURN_REFUSED)}
+        assert signals(b.snapshot(node, returns_failed=b.returns("n3", b.NOW - 60))) == {("n3", Signal.RETURN_REFUSED)}
+
+    @pytest.mark.parametrize(
+        ("shown", "signal"), [(100, Signal.RETURN_REFUSED), (99, Signal.DRAINED_BY_OTHERS)], ids=["same", "another"]
+    )
+    def test_the_drain_that_a_return_was_to_lift_is_known_by_slurmctlds_clock_however_the_other_was_set(
+        self, shown: int, signal: Signal
+    ) -> None:
+        """The control plane's was 200 s behind when the return was decided. Seconds ago: the drain was set."""
+        drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.48: lost", user="root")
+        node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - shown)))
+        refused = b.returns("n3", b.NOW - 60 - 200, drained_at=int(b.NOW - 100))
+        assert signals(b.snapshot(node, returns_failed=refused)) == {("n3", signal)}
 
     def test_a_drain_that_was_not_lifted_when_its_return_was_cancelled_is_no_administrators(self) -> None:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: operator.hold: fan", user="root"))
         before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100))))
-        snapshot = replace(before, returns_cancelled={"n3": b.NOW - 60})
+        snapshot = replace(before, returns_cancelled=b.returns("n3", b.NOW - 60))
         assert signals(snapshot) == {("n3", Signal.RETURN_CANCELLED)}
 
     def test_a_foreign_drain_with_an_old_reason_of_understudy_is_foreign(self) -> None:

@@ -410,6 +410,7 @@ def return_plan(
         supersedes=under_way.id if under_way else None,
         weight=weight if raised else None,
         weight_before=before,
+        drained_at=node.slurm.reason_at if node.slurm is not None and node.slurm.draining else 0,
     )
 
 

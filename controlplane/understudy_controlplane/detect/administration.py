@@ -52,7 +52,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         if node.name in returning or snapshot.slurm_read_at <= changed_at:
             continue  # this reading is older than the last change of the record, or than the return itself
         reason = node.slurm.reason if node.slurm else ""
-        if _is_still_drained(node, snapshot.returns_failed.get(node.name), snapshot):
+        if _was_not_returned(node, snapshot.returns_failed.get(node.name), snapshot):
             words = f"Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_refused", node.name, snapshot.now, words)
             continue
@@ -60,7 +60,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             words = f"slurmctld lost in a crash that it was resumed: {reason}"
             yield Finding(Signal.RETURN_REFUSED, "administration.return_lost", node.name, snapshot.now, words)
             continue
-        if _is_still_drained(node, snapshot.returns_cancelled.get(node.name), snapshot):
+        if _was_not_returned(node, snapshot.returns_cancelled.get(node.name), snapshot):
             words = f"an operator cancelled its return, and Slurm has not resumed it: {reason}"
             yield Finding(Signal.RETURN_CANCELLED, "administration.return_cancelled", node.name, snapshot.now, words)
             continue
@@ -72,14 +72,29 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _judge(node, snapshot.slurm_read_at, snapshot.slurmctld_started_at, kept, reservation_deleted)
 
 
-def _is_still_drained(node: NodeView, returned_at: float | None, snapshot: Snapshot) -> bool:
-    """By the control plane, as before its return to service, which failed or was cancelled."""
-    slurm = node.slurm
-    if slurm is None or returned_at is None or node.state in OUT_OF_SERVICE or node.state is NodeState.FOREIGN_DRAIN:
+def _was_not_returned(node: NodeView, recovery: Recovery | None, snapshot: Snapshot) -> bool:
+    """`recovery`, which has failed or was cancelled, was to lift the very drain that Slurm still shows."""
+    if recovery is None or not isinstance(recovery.plan, ReturnPlan):
         return False
-    reason_at = min(slurm.reason_at, slurm.reason_at - snapshot.slurm_ahead_seconds)  # a clock may have been set since
-    before = reason_at <= returned_at or reason_at - snapshot.now > CLOCKS_APART_SECONDS  # both clocks were set back
-    return slurm.draining and slurm.reason.startswith(REASON_PREFIX) and before
+    drained_at = recovery.plan.drained_at  # by slurmctld's clock, like the time of the reason
+    same = drained_at > 0 and node.slurm is not None and node.slurm.reason_at == drained_at
+    return (same and _has_own_drain(node)) or _is_still_drained(node, recovery.decided_at, snapshot)
+
+
+def _is_still_drained(node: NodeView, returned_at: float, snapshot: Snapshot) -> bool:
+    """By the control plane, as before its return to service."""
+    if node.slurm is None or not _has_own_drain(node):
+        return False
+    set_at = node.slurm.reason_at
+    reason_at = min(set_at, set_at - snapshot.slurm_ahead_seconds)  # a clock may have been set since
+    return reason_at <= returned_at or reason_at - snapshot.now > CLOCKS_APART_SECONDS  # both clocks were set back
+
+
+def _has_own_drain(node: NodeView) -> bool:
+    """By its reason. It is in service otherwise."""
+    slurm = node.slurm
+    in_service = node.state not in OUT_OF_SERVICE and node.state is not NodeState.FOREIGN_DRAIN
+    return slurm is not None and slurm.draining and slurm.reason.startswith(REASON_PREFIX) and in_service
 
 
 def _is_drained_again_by_a_crash(node: NodeView, snapshot: Snapshot) -> bool:

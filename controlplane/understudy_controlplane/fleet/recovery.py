@@ -260,6 +260,7 @@ class ReturnPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RETURN.va
     kind: ClassVar[RecoveryKind] = RecoveryKind.RETURN
     weight: int | None = None  # in Slurm, for the node's probation; None: its weight is left alone
     weight_before: int = 1  # that it had when this was decided
+    drained_at: int = 0  # since when Slurm shows the drain to be lifted, by slurmctld's clock; 0: it shows none
 
 
 class TakeBackPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.TAKE_BACK.value):

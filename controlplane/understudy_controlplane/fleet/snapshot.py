@@ -105,9 +105,10 @@ class Snapshot:
     checkpoint_gaps: Mapping[JobKey, float] = field(default_factory=dict)
     """The same jobs → seconds between their two newest ones, where there are two."""
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
-    returns_failed: Mapping[str, float] = field(default_factory=dict)
-    """Nodes whose newest return to service has failed → when it was decided, within the last week."""
-    returns_cancelled: Mapping[str, float] = field(default_factory=dict)  # the same, by an operator
+    returns_failed: Mapping[str, Recovery] = field(default_factory=dict)
+    """Nodes whose newest return to service has failed, and that recovery, within the last week."""
+    returns_cancelled: Mapping[str, Recovery] = field(default_factory=dict)
+    """The same of those that an operator has cancelled."""
     drains_lifted: Mapping[str, float] = field(default_factory=dict)
     """Nodes whose drain the control plane has lifted within the last hour, and when."""
     weights_left: Mapping[str, Recovery] = field(default_factory=dict)

@@ -139,17 +139,17 @@ class RecoveryHistory:
         moves = (plan for plan in plans if isinstance(plan, PoolSwapPlan | AllocationSwapPlan))
         return tuple((plan.job, plan.last_step) for plan in moves if plan.hang)
 
-    def returns_failed_since(self, since: float) -> dict[str, float]:
-        """Nodes whose newest return to service has failed, and when that was decided."""
+    def returns_failed_since(self, since: float) -> dict[str, Recovery]:
+        """Nodes whose newest return to service has failed."""
         return self._returns_since(since, RecoveryStatus.FAILED)
 
-    def returns_cancelled_since(self, since: float) -> dict[str, float]:
+    def returns_cancelled_since(self, since: float) -> dict[str, Recovery]:
         """The same of those that an operator has cancelled."""
         return self._returns_since(since, RecoveryStatus.CANCELLED)
 
-    def _returns_since(self, since: float, status: RecoveryStatus) -> dict[str, float]:
+    def _returns_since(self, since: float, status: RecoveryStatus) -> dict[str, Recovery]:
         newest = {one.plan.nodes[0]: one for one in self._since(since) if isinstance(one.plan, ReturnPlan)}
-        return {name: one.decided_at for name, one in newest.items() if one.status is status}
+        return {name: one for name, one in newest.items() if one.status is status}
 
     def drains_lifted_since(self, since: float) -> dict[str, float]:
         """Nodes that a recovery has resumed in Slurm, and when that was seen."""
