@@ -8,7 +8,7 @@ import structlog
 
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.job import Attempt, Job, KnownJob
-from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, REASON_PREFIX, SLURM_SAVES_SECONDS, NodeRecord
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.directory import JobDirectory
@@ -82,7 +82,7 @@ class SlurmRecorder:
     def _record_drains(self, view: SlurmView, now: float) -> None:
         for record in self._fleet.nodes_in(OUT_OF_SERVICE):
             slurm = view.nodes.get(record.name)
-            if slurm is None or not slurm.draining:
+            if slurm is None or not (slurm.draining or _is_down_after_reboot(slurm)):
                 continue
             if record.state not in IN_REPAIR:
                 self._record_drain(record, slurm, now)
@@ -170,6 +170,11 @@ class SlurmRecorder:
             self._fleet.see_launches(launches, now)
         self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}
+
+
+def _is_down_after_reboot(node: SlurmNode) -> bool:
+    """By the control plane, and not drained since, because Slurm refuses that: a person may resume it all the same."""
+    return node.down and node.reason.startswith(REASON_PREFIX)
 
 
 def _differ(job: Job, written: Job | None) -> bool:

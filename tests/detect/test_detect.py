@@ -360,6 +360,12 @@ class TestAdministration:
     def test_a_drain_not_yet_carried_out_is_not_taken_for_lifted(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.QUARANTINED))) == {("n3", Signal.UNDRAINED)}
 
+    def test_a_node_that_is_only_down_since_its_reboot_is_drained(self) -> None:
+        """Slurm has refused that so far, and may bring the node back by itself."""
+        down = b.slurm_node("n3", "DOWN", reason="understudy: reboot n3-17 : reboot complete", user="root")
+        record = b.record("n3", NodeState.QUARANTINED, drained_at=b.NOW - 3)
+        assert signals(b.snapshot(b.node("n3", record=record, slurm=down))) == {("n3", Signal.UNDRAINED)}
+
     def test_a_slurm_reading_from_before_the_drain_does_not_lift_it(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW)
         assert found(b.snapshot(b.node("n3", record=record), slurm_read_at=b.NOW - 0.5)) == []

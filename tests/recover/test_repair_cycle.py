@@ -318,6 +318,23 @@ def test_a_person_who_resumes_the_node_ends_the_claim_at_once(tmp_path: Path, st
     assert not [effect for effect in rehearsal.line.effects if effect.endswith("n5")]
 
 
+def test_a_person_who_resumes_it_after_its_reboot_is_heard_also_where_slurm_refused_its_drain(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.REPAIRING)
+    rehearsal.line.before = refuse("drain_node")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.run(10)
+    assert node_of(rehearsal, "n5").down, "as its reboot has left it"
+    assert not node_of(rehearsal, "n5").draining
+    rehearsal.fake.resume_node("n5")
+    rehearsal.run(1)
+    rehearsal.line.before = lambda _name: None
+    rehearsal.run(60)
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    assert rehearsal.line.effects["drain_node n5"] == 1
+
+
 def test_a_person_who_takes_the_node_from_its_test_gets_it(tmp_path: Path) -> None:
     """While it is validated it is not drained: an administrator takes it by deleting the reservation."""
     rehearsal = start(tmp_path, **TESTED)
