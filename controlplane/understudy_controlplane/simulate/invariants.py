@@ -65,8 +65,9 @@ POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
 """More than a gang has in one allocation."""
 
-ABOUT_THE_JOB = frozenset(
+BESIDE_ANY_OTHER = frozenset(
     {
+        StepName.RESTORE_WEIGHT,  # in or out of service, drained or not: a node at fault does not wait for it
         StepName.RELEASE_SEATS,  # those of the gang's new nodes
         StepName.ORDER_RESTART,
         StepName.AWAIT_PROCESSES,
@@ -74,6 +75,8 @@ ABOUT_THE_JOB = frozenset(
         StepName.CREDIT_TIME,
     }
 )
+"""Steps that change nothing of a node which another recovery changes."""
+
 CHANGES_A_RUNNING_JOB = ("requeue_job", "requeue_failed_job", "set_time_limit")
 """What is never done to a job whose owner has opted out. Seats that were held are given up, and an attempt that was
 ended before is started again.
@@ -510,7 +513,8 @@ class Invariants:
 
     def _one_recovery_a_node(self) -> None:
         """One that ends early undoes what it has begun, and wants no more of its nodes, nor does one with steps about
-        the job alone. An operator's hold drains the node, which the move of a gang off it has to do as well.
+        the job alone, or the weight. An operator's hold drains the node, which the move of a gang off it has to do as
+        well.
         """
         claimed: dict[str, int] = {}
         for recovery in (one for one in self._known if one.ends_as is None and _works_on_nodes(one)):
@@ -757,7 +761,7 @@ def _works_on_nodes(recovery: Recovery) -> bool:
     if isinstance(recovery.plan, QuarantinePlan) and recovery.plan.requested:  # an operator's hold
         return False
     waiting = {step.name for step in recovery.steps if step.status in {StepStatus.PLANNED, StepStatus.INTENDED}}
-    return not waiting or not waiting <= ABOUT_THE_JOB
+    return not waiting or not waiting <= BESIDE_ANY_OTHER
 
 
 def _passes_signal_on(recovery: Recovery) -> bool:
