@@ -305,6 +305,7 @@ class Story:
             raise DemoFailed(f"the final weights differ: {reference}/final.pt and {directory}/final.pt")
 
     def _read_ettr(self, gang: int) -> None:
+        self._site.wait_for(lambda: self._ettr(gang)["steps_kept"] == STEPS, 30, "the gang's last step is known")
         ettr = self._ettr(gang)
         self.result.ettr = ettr["ratio"]
         self.result.gang_seconds = ettr["wall_seconds"]

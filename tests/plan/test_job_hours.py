@@ -54,6 +54,15 @@ def test_the_ratio_is_that_of_the_job() -> None:
     assert found.ettr == pytest.approx(whole.ratio)
 
 
+def test_a_step_counts_once_where_a_later_attempt_goes_back_past_the_one_before_it() -> None:
+    again = AttemptProgress(running_at=300, first_step=80, first_step_at=321, last_step=189, last_step_at=430)
+    short = replace(SECOND, last_step=95, last_step_at=176)
+    attempts = [FIRST, short, again]
+    found, whole = of(hours(attempts, [], *FOREVER)), ettr(attempts)
+    assert whole is not None
+    assert found.productive_seconds == pytest.approx(whole.steps_kept * whole.step_seconds) == pytest.approx(190)
+
+
 def test_a_span_counts_its_own_part_alone() -> None:
     parts = [of(hours([FIRST, SECOND], RECOVERY, *span)) for span in ((0.0, 124.0), (124.0, 1000.0))]
     whole = of(hours([FIRST, SECOND], RECOVERY, *FOREVER))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from math import inf
 
 from understudy_controlplane.plan.ettr import AttemptProgress
@@ -110,13 +111,13 @@ def segments(
     if not known:
         return
     healthy, at, before = min(known), attempts[0].running_at, -inf
+    back_to = [*accumulate((one.first_step for one in reversed(attempts)), min, initial=inf)][::-1]
     for number, attempt in enumerate(attempts):
         begun = max(at, attempt.first_step_at - (attempt.step_seconds or healthy))
         yield from _without_steps(at, begun, marks, before, number - 1 if number else None)
         at, before = max(begun, attempt.last_step_at), begun
         done = attempt.last_step - attempt.first_step + 1
-        following = attempts[number + 1] if number + 1 < len(attempts) else None
-        again = 0 if following is None else min(done, max(0, attempt.last_step - following.first_step + 1))
+        again = min(done, max(0, attempt.last_step - back_to[number + 1] + 1))
         kept_until = begun + (at - begun) * (done - again) / done
         if kept_until > begun:
             well = min(1.0, healthy * (done - again) / (kept_until - begun))
