@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -26,7 +25,7 @@ from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import failed_decisions
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.guards import HOUR_SECONDS
-from understudy_controlplane.decide.incidents import fabric_back, incident_news
+from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.maintenance import next_of
@@ -312,8 +311,7 @@ class Loop:
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
         snapshot = self.look(slurm_age_max_seconds)
         findings = detect(snapshot, self._current.config, self.detectors)
-        if back := fabric_back(snapshot, findings):
-            snapshot = replace(snapshot, fabric_back=back)
+        snapshot = with_fabric(snapshot, findings)
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)

@@ -67,7 +67,8 @@ def test_xids_are_dealt_with_within_the_allocation(make_site: MakeSite) -> None:
         print(f"\nXid on {failing} to all new processes: {seconds[-1]:.3f} s; {recovery['phases_ms']}")
         assert all(one["from"] > 0 for one in job.starts(0, launch))
         assert site.node(failing)["state"] == "quarantined"
-        assert site.node(failing)["slurm"]["reason"].startswith("understudy: xid.79")
+        reason = site.node(failing)["slurm"]["reason"]
+        assert reason.startswith(("understudy: xid.79", "understudy: nvml.lost")), "whichever the agent read first"
     print(f"median {statistics.median(seconds):.3f} s")
     assert gang.job_fields(site, job.job)["Restarts"] == "0"
     assert set(gang.reservations(site)) == {"understudy_spares"}

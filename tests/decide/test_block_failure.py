@@ -8,7 +8,7 @@ from typing import Any
 from tests import builders as b
 from understudy_agent.wire import KernelEvent
 from understudy_controlplane.decide import guards
-from understudy_controlplane.decide.incidents import CAUSE_GONE, fabric_back, incident_news
+from understudy_controlplane.decide.incidents import CAUSE_GONE, incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.spare_outlook import outlook
 from understudy_controlplane.detect import detect
@@ -60,7 +60,7 @@ def opened() -> dict[Subject, OpenIncident]:
 
 def judged(snapshot: Snapshot) -> tuple[list[Finding], list[Decision]]:
     findings = detect(snapshot, CONFIG)
-    return findings, decide(snapshot, findings, CONFIG)
+    return findings, decide(with_fabric(snapshot, findings), findings, CONFIG)
 
 
 def test_a_block_without_fabric_is_one_incident_and_makes_no_suspect() -> None:
@@ -85,6 +85,14 @@ def test_gangs_leave_nodes_with_a_fatal_nvlink_error_and_the_others_stay_in_serv
     assert set(plan.nodes) == {"n1", "n2"}
     assert not {"n18", *BLOCK} & set(plan.spares)
     assert {one.subject for one in decisions if one.to_state is NodeState.QUARANTINED} == {"n1", "n2"}
+
+
+def test_no_gang_moves_within_the_block_in_the_round_that_shows_its_failure_first() -> None:
+    """All nodes of a block may report at once, as when a control plane starts; the incident is opened afterwards."""
+    _, decisions = judged(fleet(*map(nvlink_error, BLOCK)))
+    spares = [name for one in decisions if isinstance(one.plan, PoolSwapPlan) for name in one.plan.spares]
+    assert spares
+    assert not set(BLOCK) & set(spares)
 
 
 def test_the_last_nodes_that_are_rebooted_are_still_those_of_the_block() -> None:
@@ -147,12 +155,12 @@ def test_a_block_whose_fabric_is_back_has_spares_again_though_its_incident_is_ke
     out = b.node("n1", NodeState.QUARANTINED)
     taken = fleet(out, incidents=opened(), quarantined_at={"n1": (b.NOW - 20,)})
     assert set(BLOCK) <= taken.without_fabric
-    back = replace(taken, fabric_back=fabric_back(taken, detect(taken, CONFIG)))
+    back = with_fabric(taken, detect(taken, CONFIG))
     assert not back.without_fabric
     assert guards.failures(back, BLOCK) == {"nvlink_block b0"}
     still = fleet(out, *map(unlinked, BLOCK[1:]), incidents=opened())
-    assert not fabric_back(still, detect(still, CONFIG))
-    assert not fabric_back(replace(taken, started_at=b.NOW - 10), [])
+    assert set(BLOCK) <= with_fabric(still, detect(still, CONFIG)).without_fabric
+    assert set(BLOCK) <= with_fabric(replace(taken, started_at=b.NOW - 10), []).without_fabric
 
 
 def left(name: str) -> tuple[NodeView, OpenIncident]:

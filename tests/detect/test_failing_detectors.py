@@ -10,7 +10,7 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.course import course
-from understudy_controlplane.decide.incidents import fabric_back, incident_news
+from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Action, Because
@@ -102,9 +102,9 @@ def test_no_incident_is_over_and_no_fabric_is_back() -> None:
     }
     seen = b.snapshot(incidents=incidents, started_at=b.NOW - 9000)
     assert {one for one, _ in incident_news(seen, found(seen), incidents).over} == {1, 2}
-    assert fabric_back(seen, found(seen)) == {"block b1"}
+    assert with_fabric(seen, found(seen)).fabric_back == {"block b1"}
     assert incident_news(seen, found(seen, "xid"), incidents).over == ()
-    assert not fabric_back(seen, found(seen, "xid"))
+    assert not with_fabric(seen, found(seen, "xid")).fabric_back
 
 
 def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:

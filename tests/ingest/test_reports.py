@@ -278,6 +278,24 @@ def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(ro
     assert route.woken
 
 
+def test_a_node_that_is_heard_for_the_first_time_is_heard_once_its_facts_are_stored(
+    route: Route, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two it would be a spare that nothing is known against."""
+    heard: list[bool] = []
+    record = FactStore.record
+
+    def look(self: FactStore, *given: Any) -> list[str]:
+        heard.append("n1" in route.telemetry.heard())
+        return record(self, *given)
+
+    monkeypatch.setattr(FactStore, "record", look)
+    route.post(b.report("n1", facts=[b.xid_event("n1", 79).event]))
+    assert (heard, route.events_stored) == ([False], 1)
+    route.post(b.report("n1", facts=[b.xid_event("n1", 79).event]))
+    assert heard == [False, True], "a database that is slow silences no node"
+
+
 def test_a_repeated_fact_is_acknowledged_again_and_counts_once(route: Route) -> None:
     for _ in range(2):
         assert route.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200

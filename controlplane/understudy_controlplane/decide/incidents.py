@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.hang import still_stopped_by
@@ -81,12 +81,15 @@ def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
     return STEPS_AGAIN if steps and incident.subject not in accused else ""
 
 
-def fabric_back(snapshot: Snapshot, findings: Sequence[Finding]) -> frozenset[str]:
-    """Blocks with an open incident that no longer show the loss of their fabric."""
-    failed = {one.domain for one in findings if one.rule == BLOCK_FABRIC}
+def with_fabric(snapshot: Snapshot, findings: Sequence[Finding]) -> Snapshot:
+    """With what this round shows of the NVLink blocks: the incident of one that has just failed is not open yet, and
+    that of one that works again may be.
+    """
+    failed = frozenset(one.domain for one in findings if one.rule == BLOCK_FABRIC)
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
     known = _is_settled(snapshot) and not failures(findings)
-    return frozenset(of_blocks - failed) if known else frozenset()
+    back = frozenset(of_blocks - failed) if known else frozenset()
+    return replace(snapshot, fabric_lost=failed, fabric_back=back) if failed or back else snapshot
 
 
 def _is_settled(snapshot: Snapshot) -> bool:

@@ -129,6 +129,8 @@ class Snapshot:
     gpu_wear: Mapping[tuple[str, str], Sequence[WearSample]] = field(default_factory=dict)
     """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
+    fabric_lost: frozenset[str] = frozenset()
+    """NVLink blocks that show the loss of their fabric in this round."""
     fabric_back: frozenset[str] = frozenset()
     """NVLink blocks that no longer show the loss of their fabric; their incident stays open for the budgets."""
     condemned_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -292,7 +294,9 @@ class Snapshot:
     def without_fabric(self) -> frozenset[str]:
         """Nodes of NVLink blocks whose fabric has failed, and behind a switch that has: no gang can work there."""
         failed = {subject.name for subject, one in self.incidents.items() if one.rule == BLOCK_FABRIC}
-        blocks = (name for label in failed - self.fabric_back for name in self.domains.get(label, ()))
+        blocks = (
+            name for label in (failed - self.fabric_back) | self.fabric_lost for name in self.domains.get(label, ())
+        )
         return frozenset((*blocks, *self.behind_failed_switch))
 
     @cached_property

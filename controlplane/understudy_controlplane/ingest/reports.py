@@ -334,21 +334,26 @@ def objection_to(deps: ReportDependencies, report: Report) -> Response | None:
 async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     report = decoded.report
     now = deps.clock.now()
-    before = deps.telemetry.latest(report.node) if report.facts else None
+    before = deps.telemetry.latest(report.node)
+    # A node that is heard for the first time may become a spare at once: its facts are stored before.
+    facts_first = before is None and bool(report.facts) and deps.telemetry.knows(report.node)
+    refused: list[str] = []
     try:
-        dropped = deps.telemetry.receive(report, now)
+        dropped = [] if facts_first else deps.telemetry.receive(report, now)
+        if report.facts:
+            refused = await asyncio.to_thread(store_facts, deps, report, before.report if before else None, now)
+        if facts_first:
+            dropped = deps.telemetry.receive(report, now)
     except UnknownNode:
         return refuse(
             404,
             f"Slurm on cluster {deps.cluster!r} knows no node {report.node!r}",
             "set `node` in the agent's configuration to the NodeName of slurm.conf",
         )
+    except StoreError as error:
+        log.exception("facts_not_stored", node=report.node, count=len(report.facts))
+        return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
     if report.facts:
-        try:
-            refused = await asyncio.to_thread(store_facts, deps, report, before.report if before else None, now)
-        except StoreError as error:
-            log.exception("facts_not_stored", node=report.node, count=len(report.facts))
-            return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
         deps.telemetry.note_facts_dropped(len(refused))
         if any(isinstance(fact, CheckpointDeleted) for fact in report.facts):
             deps.checkpoints_deleted()

@@ -68,6 +68,10 @@ class Telemetry:
             for gone in self._heard.keys() - self._known:
                 del self._heard[gone]
 
+    def knows(self, node: str) -> bool:
+        with self._lock:
+            return node in self._known
+
     def receive(self, report: Report, now: float) -> list[str]:
         """Take the report without implausible step-time windows. Returns a sentence for each window left out.
 
