@@ -74,7 +74,12 @@ class SlurmRecorder:
         self._launchers.forget_all_but({job.job_id: job.restart_count for job in running.values()})
         self._forget_all_but({known.row for known, job in jobs if job.running})
         self._telemetry.expect(
-            {job.job_id: ExpectedJob(job.restart_count, job.user_id, frozenset(job.nodes)) for job in running.values()}
+            {
+                job.job_id: ExpectedJob(
+                    job.restart_count, job.user_id, frozenset(job.nodes), job.suspended_or_resumed_at
+                )
+                for job in running.values()
+            }
         )
         for one in self._facts.attach_waiting(self._directory.get, now, self._telemetry.nodes_of).unreadable:
             log.error("waiting_fact_unreadable", fact=one)

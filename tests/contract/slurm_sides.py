@@ -75,6 +75,10 @@ class Side(Protocol):
         """The job's script ends by itself: "COMPLETED" or "FAILED"."""
         ...
 
+    def suspend(self, job_id: int) -> None: ...
+
+    def resume(self, job_id: int) -> None: ...
+
     def finish_reboot(self, node: str) -> None:
         """A node that Slurm reboots comes back."""
         ...
@@ -134,6 +138,12 @@ class FakeSide:
 
     def end(self, job_id: int, state: str = "COMPLETED") -> None:
         self.fake.end(job_id, state)
+
+    def suspend(self, job_id: int) -> None:
+        self.fake.suspend(job_id)
+
+    def resume(self, job_id: int) -> None:
+        self.fake.go_on(job_id)
 
     def finish_reboot(self, node: str) -> None:
         self.fake.finish_reboot(node)
@@ -225,6 +235,12 @@ class RealSide:
         written = self._cluster.directory / f"end.{job_id}.new"
         written.write_text(f"{exit_code}\n", encoding="utf-8")
         written.rename(written.with_suffix(""))  # the job reads it as soon as it is there
+
+    def suspend(self, job_id: int) -> None:
+        self._cluster.run("scontrol", "suspend", str(job_id))
+
+    def resume(self, job_id: int) -> None:
+        self._cluster.run("scontrol", "resume", str(job_id))
 
     def finish_reboot(self, node: str) -> None:
         self.kill_node(node)

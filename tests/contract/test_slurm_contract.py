@@ -461,6 +461,25 @@ def test_of_two_waiting_jobs_the_one_with_priority_starts_first(side: Side) -> N
     assert job_of(side, early).state == "PENDING"
 
 
+def test_when_a_job_was_suspended_or_resumed_last_is_shown_until_its_requeue(side: Side) -> None:
+    job_id = side.submit("news", 1)
+    assert running(side, job_id).suspended_or_resumed_at is None
+
+    before = int(side.now())
+    side.suspend(job_id)
+    job = job_of(side, job_id)
+    assert (job.suspended, len(job.nodes)) == (True, 1)
+    assert before <= (job.suspended_or_resumed_at or 0) <= side.now()
+
+    side.wait(1.1)
+    resumed = int(side.now())
+    side.resume(job_id)
+    assert running(side, job_id).suspended_or_resumed_at in range(resumed, int(side.now()) + 1)
+
+    side.slurm.requeue_job(job_id)
+    assert pending(side, job_id).suspended_or_resumed_at is None
+
+
 def test_a_running_job_is_given_more_time(side: Side) -> None:
     job_id = side.submit("news", 1)
     running(side, job_id)

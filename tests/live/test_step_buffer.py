@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from tests import builders as b
 from understudy_agent.wire import Collective, RankWindow, Transfers
 from understudy_controlplane.fleet.job import Attempt
-from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations
+from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations, StepTable
 from understudy_controlplane.live.step_buffer import PAIRS_MAX, STEPS_KEPT, StepBuffer
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 
@@ -199,6 +201,34 @@ def test_the_longest_pause_of_a_job_is_remembered_over_its_ring_and_its_attempts
             telemetry.receive(b.report("n1", ranks=[of_step]), at)
         table = telemetry.table(b.job().key, restart_count)
         assert table is not None and table.durations.pause == 301.0
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_job_that_was_suspended_is_known_afresh_whether_a_reading_of_slurm_has_shown_that_or_not(seen: bool) -> None:
+    """Its ranks have stood still for that."""
+    telemetry = Telemetry()
+    telemetry.know({"n1"})
+    before = ExpectedJob(0, 1000, frozenset({"n1"}))
+    after = dataclasses.replace(before, suspended_or_resumed_at=4711)
+
+    def table(at: float, step: int) -> StepTable | None:
+        telemetry.receive(b.report("n1", ranks=[RankWindow(7, 0, 0, 1, 0, 1000, "", step, [1.0], [1.0])]), at)
+        return telemetry.table(b.job().key, 0)
+
+    telemetry.expect({7: before})
+    telemetry.expect({7: before})
+    assert table(b.NOW, 0) is not None
+    assert table(b.NOW + 3, 1) is not None
+    if seen:
+        telemetry.expect({})
+    telemetry.expect({7: after})
+    assert telemetry.table(b.job().key, 0) is None
+    telemetry.expect({7: after})
+    resumed = table(b.NOW + 300, 2)
+    assert resumed is not None
+    assert (resumed.heard_since, resumed.longest_pause_seconds) == (b.NOW + 300, 0)
+    telemetry.expect({7: after})
+    assert telemetry.table(b.job().key, 0) is not None
 
 
 def test_users_choose_names_of_sections_and_only_some_are_remembered() -> None:

@@ -142,6 +142,11 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
     with statements() as again:
         observer.look(None)
     assert not [one for one in again if "last_step" in one], "what was before a restart is looked up once"
+    fake.advance(700)
+    fake.suspend(rehearsal.gang)
+    fake.go_on(rehearsal.gang)
+    resumed = observer.look(observer.read_slurm(0.0)).snapshot
+    assert resumed.unheard_gangs == {known.key: int(fake.now)}, "its ranks had to wait for that"
 
 
 def test_a_gang_that_its_launcher_started_again_is_seen_like_one_that_slurm_did(tmp_path: Path) -> None:

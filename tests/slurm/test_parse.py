@@ -47,6 +47,14 @@ def job(text: str) -> SlurmJob:
     return found
 
 
+def test_a_job_shows_when_it_was_suspended_or_resumed_last() -> None:
+    line = job_line(1)
+    assert job(line).suspended_or_resumed_at is None
+    resumed = line.replace("SuspendTime=None SecsPreSuspend=0", "SuspendTime=2026-11-21T12:40:00 SecsPreSuspend=88")
+    assert job(resumed).suspended_or_resumed_at == epoch_seconds("2026-11-21T12:40:00")
+    assert parse_jobs(line.replace("MCS_label=N/A", "MCS_label= SuspendTime=2026-11-21T12:40:00")) == []
+
+
 def test_nodes_are_read_with_state_reason_and_address() -> None:
     nodes = {node.name: node for node in parse_nodes(recorded("nodes"))}
     assert list(nodes) == [f"n{number}" for number in range(1, 9)]

@@ -231,6 +231,7 @@ class SlurmJob:
     account: str = ""  # to which Slurm charges it; empty: to none
     qos: str = ""
     preempt_at: int | None = None  # since when Slurm may preempt it; None: never
+    suspended_or_resumed_at: int | None = None  # last in this attempt; None: it was never suspended
     segment: int = 0  # nodes that have to be in one block (--segment); 0: none asked for, or Slurm does not show it
     mail_to: str = ""  # `--mail-user`, where `--mail-type` has REQUEUE or FAIL; empty: its user asks for no such mail
 

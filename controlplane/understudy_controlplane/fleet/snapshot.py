@@ -96,7 +96,7 @@ class Snapshot:
     """Jobs with an order to save of which not all ranks have reported the end: one may wait for it at its step."""
     unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
     """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
-    was started, by slurmctld's clock.
+    was started, or resumed after it was suspended, by slurmctld's clock.
     """
     checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
     """Jobs on a node that is slow or wears out → when their newest complete checkpoint was announced. Others are not

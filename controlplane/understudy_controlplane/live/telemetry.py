@@ -31,6 +31,7 @@ class ExpectedJob:
     restart_count: int
     user_id: int
     nodes: frozenset[str]
+    suspended_or_resumed_at: int | None = None  # as `SlurmJob` has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,13 @@ class Telemetry:
             return self._heard.get(node)
 
     def expect(self, jobs: Mapping[int, ExpectedJob]) -> None:
-        """Take these as all running jobs, by job id. Step times of others, and of earlier attempts, are dropped."""
+        """Take these as all running jobs, by job id. Step times of others, and of earlier attempts, are dropped, and
+        those of a job that was suspended: also where that began and ended between two readings of Slurm.
+        """
         with self._lock:
-            self._expected = dict(jobs)
+            before, self._expected = self._expected, dict(jobs)
             for job_id, buffer in list(self._steps.items()):
-                expected = self._expected.get(job_id)
-                if expected is None or expected.restart_count != buffer.attempt.restart_count:
+                if not _goes_on(before.get(job_id), self._expected.get(job_id), buffer.attempt.restart_count):
                     self._learnt[job_id] = buffer.durations
                     del self._steps[job_id]
             for gone in self._learnt.keys() - jobs.keys():
@@ -234,3 +236,10 @@ def _gpus_readable(report: Report, before: Heard | None, now: float) -> GpusRead
     if before is None or earlier is None:
         return GpusReadable(count, now)
     return earlier.followed_by(count, before.at)
+
+
+def _goes_on(before: ExpectedJob | None, now: ExpectedJob | None, restart_count: int) -> bool:
+    """Whether the attempt of this count has run since it was looked at before."""
+    if now is None or now.restart_count != restart_count:
+        return False
+    return before is None or before.suspended_or_resumed_at == now.suspended_or_resumed_at

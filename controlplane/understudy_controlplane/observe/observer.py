@@ -268,7 +268,7 @@ class Observer:
             **{this: row in have for this, row in rows.items()},
         }
         return {
-            key: float(job.slurm.start_at or self._started_at)
+            key: float(max(job.slurm.start_at or self._started_at, job.slurm.suspended_or_resumed_at or 0))
             for (key, count), job in restarted.items()
             if self._progressed.get((key, count))
         }

@@ -80,6 +80,7 @@ class _Job:
     begin_at: float | None = None
     started_at: float | None = None
     killed_at: float | None = None
+    suspended_or_resumed_at: float | None = None
     completes_at: float = 0.0
     ended_at: float | None = None
     next_state: str = ""  # after COMPLETING
@@ -195,13 +196,16 @@ class VirtualSlurm:
 
     def suspend(self, job_id: int) -> None:
         """An administrator suspends the job: its processes stand still, and it keeps its nodes."""
-        if self._job(job_id).state == "RUNNING":
-            self._job(job_id).state = "SUSPENDED"
+        self._suspend_or_resume(job_id, "RUNNING", "SUSPENDED")
 
     def go_on(self, job_id: int) -> None:
         """The administrator lets the suspended job continue."""
-        if self._job(job_id).state == "SUSPENDED":
-            self._job(job_id).state = "RUNNING"
+        self._suspend_or_resume(job_id, "SUSPENDED", "RUNNING")
+
+    def _suspend_or_resume(self, job_id: int, from_state: str, to_state: str) -> None:
+        job = self._job(job_id)
+        if job.state == from_state:
+            job.state, job.suspended_or_resumed_at = to_state, self.now
 
     def begin_later(self, job_id: int, seconds: float) -> None:
         """The owner of the pending job lets it start no earlier."""
@@ -653,6 +657,7 @@ class VirtualSlurm:
     def _pend(self, job: _Job) -> None:
         self.changes += 1
         job.state, job.nodes, job.started_at, job.ended_at = "PENDING", [], None, None
+        job.suspended_or_resumed_at = None
         job.submit_at = int(self.now)
         job.begin_at = int(self.now) + REQUEUE_DELAY_SECONDS
 
@@ -760,6 +765,7 @@ class VirtualSlurm:
             array_task=job.array_task,
             end_at=_end_of(job),
             preempt_at=self._preempt_at(job),
+            suspended_or_resumed_at=_second(job.suspended_or_resumed_at),
         )
 
     def _preempt_at(self, job: _Job) -> int | None:
@@ -810,6 +816,10 @@ class VirtualSlurm:
         if name not in self._reservations:
             raise SlurmError(f"Requested reservation is invalid: {name}")
         return self._reservations[name]
+
+
+def _second(moment: float | None) -> int | None:
+    return None if moment is None else int(moment)
 
 
 def _end_of(job: _Job) -> int | None:

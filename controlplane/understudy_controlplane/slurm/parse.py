@@ -39,7 +39,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime)="
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS)."""
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
@@ -357,6 +357,7 @@ def _job(record: str) -> SlurmJob | None:
         end_at=None if state in PENDING_STATES else epoch_seconds(_value(own_part, "EndTime") or ""),
         qos=_value(own_part, "QOS") or "",
         preempt_at=epoch_seconds(_value(own_part, "PreemptEligibleTime") or ""),
+        suspended_or_resumed_at=epoch_seconds(_value(own_part, "SuspendTime") or ""),
         segment=int(_value(own_part, "SegmentSize") or 0),
         mail_to=_mail_to(record[user_text.start() :]),
     )

@@ -88,6 +88,7 @@ class _Job(msgspec.Struct, frozen=True):
     account: str = ""
     qos: str = ""
     preempt_at: int | None = None
+    suspended_or_resumed_at: int | None = None
     mail_user: str = ""
     mail_types: tuple[str, ...] = ()
 

@@ -239,6 +239,7 @@ class Calls:
             "account": job.account or "",
             "qos": job.qos or "",
             "preempt_at": _epoch(job.preempt_eligible_time),
+            "suspended_or_resumed_at": _epoch(job.suspend_time),
             "mail_user": ",".join(job.mail_user or ()),
             "mail_types": list(job.mail_types or ()),
         }
