@@ -464,6 +464,7 @@ def test_of_two_waiting_jobs_the_one_with_priority_starts_first(side: Side) -> N
 def test_when_a_job_was_suspended_or_resumed_last_is_shown_until_its_requeue(side: Side) -> None:
     job_id = side.submit("news", 1)
     assert running(side, job_id).suspended_or_resumed_at is None
+    side.slurm.set_time_limit(job_id, 90)
 
     before = int(side.now())
     side.suspend(job_id)
@@ -474,7 +475,10 @@ def test_when_a_job_was_suspended_or_resumed_last_is_shown_until_its_requeue(sid
     side.wait(1.1)
     resumed = int(side.now())
     side.resume(job_id)
-    assert running(side, job_id).suspended_or_resumed_at in range(resumed, int(side.now()) + 1)
+    job = running(side, job_id)
+    assert job.suspended_or_resumed_at in range(resumed, int(side.now()) + 1)
+    later = (job.end_at or 0) - (job.start_at or 0) - 90 * 60
+    assert 1 <= later <= side.now() - before + 1, "a suspension does not count against the time limit"
 
     side.slurm.requeue_job(job_id)
     assert pending(side, job_id).suspended_or_resumed_at is None

@@ -112,6 +112,16 @@ def test_a_job_saves_once_before_its_time_limit() -> None:
     assert orders(just_saved, cost=steady, job=ending(lead - 22), mode=Mode.ACT) == []
 
 
+def test_a_job_that_was_suspended_saves_before_its_time_limit_as_slurm_shows_it() -> None:
+    """A suspension puts it off: by half an hour here."""
+    job, end_at = ending(-1700), int(b.NOW + 100)
+    steady = replace(COST, best_seconds=250)
+    [one] = orders(cost=steady, job=replace(job, slurm=replace(job.slurm, end_at=end_at)), mode=Mode.ACT)
+    assert (one.cause, one.why) == (SaveCause.TIME_LIMIT, "Slurm ends it in 100 s")
+    later = replace(job, slurm=replace(job.slurm, end_at=end_at + 9000))
+    assert orders(cost=steady, job=later, mode=Mode.ACT) == []
+
+
 @pytest.mark.parametrize("ahead", [-3600.0, 40.0, 3600.0])
 def test_slurmctlds_clock_shows_how_much_time_a_job_has_left(ahead: float) -> None:
     lead = 60 + 2 * 40 + 8 + 2 * 0.5

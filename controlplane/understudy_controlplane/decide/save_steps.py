@@ -146,12 +146,13 @@ def _interval(key: JobKey, step: int, gang: SavingGang, cost: SaveCost) -> Wante
 
 
 def seconds_left(job: Job, slurm_now: float) -> float | None:
-    """Until Slurm ends the job: at its time limit, or when the grace time of a preemption is over. None: not known."""
+    """Until Slurm ends the job: at its time limit, which a suspension puts off, or after a preemption's grace time.
+    None: not known.
+    """
     limit, began = job.slurm.time_limit_minutes, job.slurm.start_at
-    ends = [float(job.slurm.end_at)] if job.slurm.end_at else []
-    if limit is not None and began:
-        ends.append(began + limit * 60.0)
-    return min(ends) - slurm_now if ends else None
+    if job.slurm.end_at:
+        return job.slurm.end_at - slurm_now
+    return None if limit is None or not began else began + limit * 60.0 - slurm_now
 
 
 def _warning(snapshot: Snapshot, job: Job, policy: Signals) -> SiteSignal | None:

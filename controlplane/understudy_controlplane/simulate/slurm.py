@@ -81,6 +81,7 @@ class _Job:
     started_at: float | None = None
     killed_at: float | None = None
     suspended_or_resumed_at: float | None = None
+    suspended_seconds: float = 0.0  # since its start, until it was last resumed
     completes_at: float = 0.0
     ended_at: float | None = None
     next_state: str = ""  # after COMPLETING
@@ -205,6 +206,8 @@ class VirtualSlurm:
     def _suspend_or_resume(self, job_id: int, from_state: str, to_state: str) -> None:
         job = self._job(job_id)
         if job.state == from_state:
+            if from_state == "SUSPENDED" and job.suspended_or_resumed_at is not None:
+                job.suspended_seconds += self.now - job.suspended_or_resumed_at
             job.state, job.suspended_or_resumed_at = to_state, self.now
 
     def begin_later(self, job_id: int, seconds: float) -> None:
@@ -657,7 +660,7 @@ class VirtualSlurm:
     def _pend(self, job: _Job) -> None:
         self.changes += 1
         job.state, job.nodes, job.started_at, job.ended_at = "PENDING", [], None, None
-        job.suspended_or_resumed_at = None
+        job.suspended_or_resumed_at, job.suspended_seconds = None, 0.0
         job.submit_at = int(self.now)
         job.begin_at = int(self.now) + REQUEUE_DELAY_SECONDS
 
@@ -827,7 +830,7 @@ def _end_of(job: _Job) -> int | None:
         return int(job.ended_at)
     if job.started_at is None or job.time_limit_minutes is None:
         return None
-    return int(job.started_at) + 60 * job.time_limit_minutes
+    return int(job.started_at + job.suspended_seconds) + 60 * job.time_limit_minutes
 
 
 def _printed(moment: float) -> str:
