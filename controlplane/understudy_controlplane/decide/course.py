@@ -47,6 +47,7 @@ class Ending:
 
     status: RecoveryStatus
     why: str
+    gang_waits: bool = False  # in Slurm's queue, since its attempt was ended: it may start on the spares
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
     if snapshot.halted:
         return False
     failed = any(step.status is StepStatus.FAILED for step in recovery.steps)  # what it began is undone
-    return recovery.plan.requested or recovery.is_past_return or failed or recovery.ends_as is not None
+    return recovery.plan.requested or _past_return(recovery, snapshot) or failed or recovery.ends_as is not None
 
 
 def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
@@ -128,14 +129,36 @@ def _awaits_ranks(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Fin
 
 
 def _past_return(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """Whether the gang's attempt has been ended. A process that died just before the requeue has not made it."""
-    requeue, plan = recovery.step(StepName.REQUEUE_JOB), recovery.plan
-    if not recovery.is_past_return or requeue is None or not isinstance(plan, PoolSwapPlan) or plan.dead_nodes:
-        return recovery.is_past_return
-    tried_before = requeue.status is StepStatus.INTENDED and (requeue.intended_at or 0.0) < snapshot.started_at
-    job = snapshot.jobs.get(plan.job)
-    runs = job is not None and job.running and job.slurm.restart_count <= plan.restart_count
-    return not (tried_before and runs and (snapshot.slurm_read_at or 0.0) >= snapshot.started_at)
+    """Whether it is safer to start the gang's next attempt than to stop here. A job that has lost a dead node may run
+    on in name only.
+    """
+    plan, job = recovery.plan, None
+    if isinstance(plan, PoolSwapPlan) and not plan.dead_nodes and _shows_requeue(recovery, snapshot):
+        job = snapshot.jobs.get(plan.job)
+    return has_ended_attempt(recovery, job.slurm if job is not None else None)
+
+
+def _shows_requeue(recovery: Recovery, snapshot: Snapshot) -> bool:
+    """Whether this reading of Slurm shows what has become of a requeue that was begun. One of this process may be under
+    way.
+    """
+    requeue = recovery.step(StepName.REQUEUE_JOB)
+    if requeue is None or requeue.status is not StepStatus.INTENDED:
+        return False
+    before = (requeue.intended_at or 0.0) < snapshot.started_at
+    return before and (snapshot.slurm_read_at or 0.0) >= snapshot.started_at
+
+
+def has_ended_attempt(recovery: Recovery, job: SlurmJob | None) -> bool:
+    """Whether the recovery has ended the attempt of its gang. A process that died just before the requeue has not made
+    it: then the job runs on, and the plan may still be given up.
+
+    `job`: as Slurm shows it now; None: not known, or what it shows may be older than the requeue.
+    """
+    plan = recovery.plan
+    same = isinstance(plan, PoolSwapPlan) and job is not None and job.restart_count <= plan.restart_count
+    runs_on = same and job is not None and (job.state == "RUNNING" or job.suspended)
+    return recovery.has_begun_to_end_attempt and not runs_on
 
 
 def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> Ending | None:
@@ -144,7 +167,8 @@ def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str
         return None
     cancel = snapshot.cancels.get(recovery.id)
     if cancel is not None:
-        return Ending(RecoveryStatus.CANCELLED, f"cancelled by {cancel.by}: {cancel.reason}")
+        words = f"cancelled by {cancel.by}: {cancel.reason}"
+        return Ending(RecoveryStatus.CANCELLED, words, gang_waits=_past_return(recovery, snapshot))
     if recovery.decided_at >= snapshot.now:
         return None  # planned on this very snapshot
     why = _overtaken(recovery, snapshot, back, out)
@@ -245,7 +269,7 @@ def left_by_its_owner(recovery: Recovery, job: SlurmJob | None, opt_in_word: str
     plan = recovery.plan
     if not isinstance(plan, SwapPlan) or job is None or opted_in(job.comment, opt_in_word):
         return None
-    ended = job.restart_count > plan.restart_count or (recovery.is_past_return and job.state != "RUNNING")
+    ended = job.restart_count > plan.restart_count or has_ended_attempt(recovery, job)
     if isinstance(plan, PoolSwapPlan) and ended:
         return None
     words = f"job {plan.job.job_id} is not managed any more: its comment lacks the word {opt_in_word}"
@@ -264,22 +288,24 @@ def overtaken_in_its_array(recovery: Recovery, job: SlurmJob | None) -> Ending |
 
 
 def undo_steps_of_failure(recovery: Recovery) -> tuple[StepName, ...]:
-    """Steps to be added to a recovery of which a step failed: the drain stays, and a spare that the gang has not got
-    goes back before its seats are released.
+    """Steps to be added to a recovery of which a step failed: the drain stays."""
+    return _spares_back(recovery) if recovery.ends_as is None else ()
+
+
+def undo_steps(recovery: Recovery, ending: Ending) -> tuple[StepName, ...]:
+    """Steps to be added to a recovery that ends early. Its seats are released by a step that the plan has."""
+    drain = recovery.step(StepName.DRAIN_NODES)
+    return (
+        *(() if ending.gang_waits else _spares_back(recovery)),
+        *((StepName.LIFT_DRAIN,) if drain is not None and drain.attempts else ()),
+    )
+
+
+def _spares_back(recovery: Recovery) -> tuple[StepName, ...]:
+    """Spares that the gang has not got go back to their pool before its seats are released: in between no job takes
+    them.
     """
     taken, released = recovery.step(StepName.TAKE_SPARES), recovery.step(StepName.RELEASE_SEATS)
     held = released is not None and released.status in (StepStatus.PLANNED, StepStatus.INTENDED)
-    unplanned = recovery.ends_as is None and recovery.step(StepName.RETURN_SPARES) is None
-    return (StepName.RETURN_SPARES,) if unplanned and held and taken is not None and taken.attempts > 0 else ()
-
-
-def undo_steps(recovery: Recovery) -> tuple[StepName, ...]:
-    """Steps to be added to a recovery that ends early. Its seats are released by a step that the plan has, after the
-    spares are back in their pool: in between no job takes them.
-    """
-    drain, spares = recovery.step(StepName.DRAIN_NODES), recovery.step(StepName.TAKE_SPARES)
-    taken = isinstance(recovery.plan, PoolSwapPlan) and spares is not None and spares.attempts > 0
-    return (
-        *((StepName.RETURN_SPARES,) if taken and not recovery.is_past_return else ()),
-        *((StepName.LIFT_DRAIN,) if drain is not None and drain.attempts else ()),
-    )
+    due = held and recovery.step(StepName.RETURN_SPARES) is None
+    return (StepName.RETURN_SPARES,) if due and taken is not None and taken.attempts > 0 else ()

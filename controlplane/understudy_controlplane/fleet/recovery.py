@@ -362,8 +362,8 @@ class Recovery:
         return drain is not None and drain.status in (StepStatus.PLANNED, StepStatus.INTENDED)
 
     @property
-    def is_past_return(self) -> bool:
-        """The gang's attempt has been ended: it is safer to start the next one than to stop here."""
+    def has_begun_to_end_attempt(self) -> bool:
+        """A step that ends the gang's attempt has acted. `decide.course` asks Slurm whether that has come about."""
         ends_an_attempt = (StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.ORDER_RESTART)
         acted = any((step := self.step(name)) is not None and step.attempts > 0 for name in ends_an_attempt)
         return self.swap is not None and (acted or self.begun(StepName.REQUEUE_JOB))

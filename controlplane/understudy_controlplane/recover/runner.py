@@ -292,7 +292,8 @@ class Runner:
         return True
 
     def _end_early(self, recovery: Recovery, ending: Ending) -> Recovery:
-        self._stores.recoveries.end_early(recovery, ending.status, ending.why, undo_steps(recovery), self._clock.now())
+        undo = undo_steps(recovery, ending)
+        self._stores.recoveries.end_early(recovery, ending.status, ending.why, undo, self._clock.now())
         log.info("recovery_ends_early", recovery=recovery.id, status=ending.status.value, reason=ending.why)
         return self._stores.recoveries.get(recovery.id)
 
