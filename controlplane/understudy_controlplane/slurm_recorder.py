@@ -79,7 +79,8 @@ class SlurmRecorder:
                     job.restart_count, job.user_id, frozenset(job.nodes), job.suspended_or_resumed_at
                 )
                 for job in running.values()
-            }
+            },
+            {job.job_id for job in view.jobs.values()},
         )
         for one in self._facts.attach_waiting(self._directory.get, now, self._telemetry.nodes_of).unreadable:
             log.error("waiting_fact_unreadable", fact=one)

@@ -201,6 +201,7 @@ def test_the_longest_pause_of_a_job_is_remembered_over_its_ring_and_its_attempts
             telemetry.receive(b.report("n1", ranks=[of_step]), at)
         table = telemetry.table(b.job().key, restart_count)
         assert table is not None and table.durations.pause == 301.0
+        telemetry.expect({}, {7})  # between two attempts it pends
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -123,9 +123,11 @@ class Telemetry:
         with self._lock:
             return self._heard.get(node)
 
-    def expect(self, jobs: Mapping[int, ExpectedJob]) -> None:
+    def expect(self, jobs: Mapping[int, ExpectedJob], shown: Collection[int] = ()) -> None:
         """Take these as all running jobs, by job id. Step times of others, and of earlier attempts, are dropped, and
         those of a job that was suspended: also where that began and ended between two readings of Slurm.
+
+        `shown`: all that Slurm shows. Of a gang that waits for its next attempt, what earlier ones took stays known.
         """
         with self._lock:
             before, self._expected = self._expected, dict(jobs)
@@ -133,7 +135,7 @@ class Telemetry:
                 if not _goes_on(before.get(job_id), self._expected.get(job_id), buffer.attempt.restart_count):
                     self._learnt[job_id] = buffer.durations
                     del self._steps[job_id]
-            for gone in self._learnt.keys() - jobs.keys():
+            for gone in self._learnt.keys() - jobs.keys() - set(shown):
                 del self._learnt[gone]
             restarts = {job_id: job.restart_count for job_id, job in self._expected.items()}
             self.saves.expect(restarts)
