@@ -298,9 +298,14 @@ def _releases_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> No
     world.slurm.release_job(gang.job_id)
 
 
+LOOKS_AGAIN_SECONDS = 30.0
+"""Whoever resumed a job looks once more after this time: a slurmctld that crashed may have forgotten it."""
+
+
 def _suspends(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.slurm.suspend(gang.job_id)
-    world.later(_until(world, event), lambda: world.slurm.go_on(gang.job_id))
+    for at in (_until(world, event), _until(world, event) + LOOKS_AGAIN_SECONDS):
+        world.later(at, lambda: world.slurm.go_on(gang.job_id))
 
 
 def _opts_out(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
