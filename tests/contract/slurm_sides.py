@@ -348,7 +348,7 @@ def start(side: Side, job_id: int) -> None:
     """Start a requeued job, not in the second of its requeue: Slurm fails a job for that."""
     job = job_of(side, job_id)
     until(side, lambda: side.now() > job.submit_at + 1.05, "the second of the requeue is over")
-    side.slurm.start_job_now(job.address)
+    side.slurm.start_job(job.address, int(job.submit_at) + 1)
 
 
 def _idle(node: SlurmNode) -> bool:

@@ -82,7 +82,7 @@ def refused(cluster: AccountedCluster, user: str) -> set[str]:
         lambda: slurm.release_job(address),
         lambda: slurm.set_job_priority(address, 1000),
         lambda: slurm.set_job_reservation(address, ""),
-        lambda: slurm.start_job_now(address),
+        lambda: slurm.start_job(address),
         lambda: slurm.cancel_job(other_id),
         lambda: cluster.wait_until(validated, 60, "the validation is over"),
         lambda: slurm.delete_reservation(held),

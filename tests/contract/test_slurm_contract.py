@@ -254,6 +254,24 @@ def test_a_requeued_job_counts_up_at_once_and_waits_for_its_start_time(side: Sid
     assert running(side, job_id).restart_count == 1
 
 
+def test_a_requeued_job_starts_no_earlier_than_asked_for_in_advance(side: Side) -> None:
+    """By slurmctld's clock: never in the second of its kill, which Slurm would fail."""
+    job_id = side.submit("news", 1)
+    running(side, job_id)
+    side.slurm.requeue_job(job_id)
+    job = pending(side, job_id)
+    side.slurm.start_job(job.address, job.submit_at + 3)
+    later = job_of(side, job_id)
+    assert (later.state, later.start_at) == ("PENDING", job.submit_at + 3)
+    until(side, lambda: side.now() > job.submit_at + 3.05, "it may start")
+    with suppress(SlurmError):  # newer versions have started it by then
+        side.slurm.start_job(job.address, job.submit_at + 3)
+    again = running(side, job_id)
+    assert again.restart_count == 1
+    assert again.start_at is not None
+    assert again.start_at >= job.submit_at + 3
+
+
 def test_a_start_time_set_while_the_job_is_completing_is_lost(side: Side) -> None:
     job_id = side.submit("news", 1, kill_seconds=SLOW_TO_DIE_SECONDS)
     running(side, job_id)
@@ -262,7 +280,7 @@ def test_a_start_time_set_while_the_job_is_completing_is_lost(side: Side) -> Non
     assert job_of(side, job_id).state == "COMPLETING"
     without_effect(side.slurm.requeue_job, job_id)
     refused(side.slurm.requeue_failed_job, job_id)
-    side.slurm.start_job_now(job_id)
+    side.slurm.start_job(job_id)
     job = pending(side, job_id)
     assert job.start_at is not None
     assert job.start_at - side.now() > 100
@@ -320,7 +338,7 @@ def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> N
     assert 100 < job.start_at - side.now() < 130
     node = node_of(side, "n1")
     assert (node.draining, node.reason, node.reason_user) == (True, PROLOG_ERROR, "root")
-    side.slurm.start_job_now(job_id)
+    side.slurm.start_job(job_id)
     side.wait(2.5)
     assert job_of(side, job_id).held_after_failed_launch, "a start time alone releases no job"
 
@@ -378,7 +396,7 @@ def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
     assert "nowhere" in refused(side.slurm.delete_reservation, "nowhere")
     assert "4711" in refused(side.slurm.requeue_job, 4711)
     assert "4711" in refused(side.slurm.requeue_failed_job, 4711)
-    assert "4711" in refused(side.slurm.start_job_now, 4711)
+    assert "4711" in refused(side.slurm.start_job, 4711)
     assert "4711" in refused(side.slurm.set_job_reservation, 4711, "")
     assert "n99" in refused(side.slurm.reboot_node, "n99", REASON)
     assert "n99" in refused(side.slurm.set_weight, "n99", 2)

@@ -36,7 +36,7 @@ EFFECTS = {
     "delete_reservation",
     "set_job_reservation",
     "requeue_job",
-    "start_job_now",
+    "start_job",
     "release_job",
 }
 REPAIR_EFFECTS = {"reboot_node", "submit_job", "cancel_job", "set_weight"}

@@ -101,7 +101,7 @@ class TestOvertaken:
             rehearsal.fake.cancel(rehearsal.hungry)
             rehearsal.fake.requeue_job(rehearsal.gang)
             rehearsal.fake.advance(2)
-            rehearsal.fake.start_job_now(rehearsal.gang)
+            rehearsal.fake.start_job(rehearsal.gang)
             rehearsal.fake.advance(3)
 
         stop_before(rehearsal, "create_reservation", restarted_by_its_owner)
@@ -126,7 +126,7 @@ class TestOvertaken:
                 rehearsal.fake.cancel(rehearsal.hungry)
                 rehearsal.fake.requeue_job(rehearsal.gang)
                 rehearsal.fake.advance(2)
-                rehearsal.fake.start_job_now(rehearsal.gang)
+                rehearsal.fake.start_job(rehearsal.gang)
                 rehearsal.fake.advance(3)
                 raise SlurmError("Access/permission denied")
 
@@ -240,9 +240,9 @@ class TestPaused:
     def test_between_two_attempts_only_a_pause_with_now_stops_it(
         self, rehearsal: Rehearsal, verb: Verb, state: str
     ) -> None:
+        stop_before(rehearsal, "start_job", lambda: switch(rehearsal, verb))
         rehearsal.fail("n3")
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("PENDING", 1))
-        switch(rehearsal, verb)
         rehearsal.run(30)
         assert rehearsal.gang_state() == (state, 1)
         switch(rehearsal, Verb.RESUME)
@@ -285,9 +285,8 @@ class TestCancelled:
         assert rehearsal.gang_state() == ("RUNNING", 0)
 
     def test_after_the_requeue_the_job_waits_in_the_queue_and_the_outcome_names_it(self, rehearsal: Rehearsal) -> None:
+        stop_before(rehearsal, "start_job", lambda: cancel(rehearsal, rehearsal.recoveries()[0]))
         rehearsal.fail("n3")
-        rehearsal.run_until(lambda: rehearsal.gang_state() == ("PENDING", 1))
-        cancel(rehearsal, rehearsal.recoveries()[0])
         rehearsal.run_until(rehearsal.ended)
         (recovery,) = rehearsal.recoveries()
         assert recovery.status is RecoveryStatus.CANCELLED

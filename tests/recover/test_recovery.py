@@ -223,7 +223,7 @@ def test_a_job_that_is_suspended_during_the_swap_is_not_requeued_before_it_is_re
 
 def test_a_begin_time_that_its_owner_sets_during_the_swap_stands(rehearsal: Rehearsal) -> None:
     rehearsal.line.before = lambda name: (
-        rehearsal.fake.begin_later(rehearsal.gang, 7200) if name == "start_job_now" else None
+        rehearsal.fake.begin_later(rehearsal.gang, 7200) if name == "start_job" else None
     )
     rehearsal.line.after = rehearsal.line.before
     rehearsal.fail("n3")
@@ -231,7 +231,7 @@ def test_a_begin_time_that_its_owner_sets_during_the_swap_stands(rehearsal: Rehe
     job = rehearsal.fake.job(rehearsal.gang)
     assert job is not None
     assert (job.state, job.reason) == ("PENDING", "BeginTime")
-    assert rehearsal.line.effects[f"start_job_now {rehearsal.gang}"] == 1
+    assert rehearsal.line.effects[f"start_job {rehearsal.gang}"] == 1
 
 
 def test_a_job_cancelled_in_the_moment_of_the_requeue_never_runs_again(rehearsal: Rehearsal) -> None:
@@ -297,7 +297,7 @@ def test_a_gang_whose_start_is_refused_comes_back_on_its_seats_when_slurms_own_d
 ) -> None:
     """To give up its seats before that would leave it in the queue, though they were held for it."""
     rehearsal = Rehearsal(tmp_path, recovery={"step_timeout_seconds": 60})
-    rehearsal.line.before = refuse("start_job_now")
+    rehearsal.line.before = refuse("start_job")
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended, 300)
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
@@ -428,7 +428,7 @@ def test_a_dead_node_that_stays_an_administrators_ends_the_recovery_with_the_rea
 
 
 @pytest.mark.parametrize(
-    "effect", ["drain_node", "create_reservation", "set_job_reservation", "requeue_job", "start_job_now"]
+    "effect", ["drain_node", "create_reservation", "set_job_reservation", "requeue_job", "start_job"]
 )
 def test_a_slurmctld_that_crashes_and_loses_changes_gets_them_again(rehearsal: Rehearsal, effect: str) -> None:
     """It comes back with a state from before the fault; the gang's processes live."""
@@ -516,7 +516,7 @@ def test_checkpoints_are_found_again_after_a_crash_that_forgot_a_requeue(rehears
         saved = rehearsal.fake.saved_state()
         rehearsal.fake.requeue_job(rehearsal.gang)
         rehearsal.run(2)
-        rehearsal.fake.start_job_now(rehearsal.gang)
+        rehearsal.fake.start_job(rehearsal.gang)
         rehearsal.run_until(lambda count=count: rehearsal.gang_state() == ("RUNNING", count))  # type: ignore[misc]
         rehearsal.run(3)
     rehearsal.fake.crash(saved)
@@ -639,6 +639,7 @@ def test_a_task_whose_turn_another_one_has_taken_keeps_no_seats_and_no_spare(reh
     rehearsal.run(2)
     rehearsal.gang, other = array, array + 1
     left = rehearsal.gang_nodes()[0]
+    rehearsal.line.before = refuse("start_job")
     rehearsal.fail(left)
     rehearsal.run_until(rehearsal.ended)
     assert places(rehearsal)[other][0] == "RUNNING"

@@ -26,7 +26,7 @@ def test_a_job_started_in_the_second_of_its_kill_fails() -> None:
     slurm.advance(1.0)
     slurm.requeue_job(job_id)
     slurm.advance(0.3)
-    slurm.start_job_now(job_id)
+    slurm.start_job(job_id)
     slurm.advance(0.5)
     assert gang(slurm).state == "FAILED"
 

@@ -229,7 +229,7 @@ class Runner:
             return self._fail(
                 recovery, step, f"not done after {timeout:.0f} s: {observation.why}{refusal and f' ({refusal})'}"
             )
-        if isinstance(observation, Todo) and self._may_act(step):
+        if isinstance(observation, Todo) and self._may_act(step, observation):
             return self._try(recovery, step, context, course)
         if isinstance(observation, Wait):
             self._patience.rest(recovery.id, self._clock.monotonic() + rest_seconds(waited, timeout))
@@ -297,10 +297,12 @@ class Runner:
         log.info("recovery_ends_early", recovery=recovery.id, status=ending.status.value, reason=ending.why)
         return self._stores.recoveries.get(recovery.id)
 
-    def _may_act(self, step: RecoveryStep) -> bool:
+    def _may_act(self, step: RecoveryStep, todo: Todo) -> bool:
         """An effect may take a moment to be seen: it is not tried again at once."""
         if step.intended_at is None:
             return True
+        if todo.once_after is not None:
+            return step.intended_at < todo.once_after
         pause = self._current.config.recovery.repeat_after_seconds
         return not 0.0 <= self._clock.now() - step.intended_at < pause  # negative: the clock was set back
 

@@ -193,6 +193,7 @@ class Todo:
     """The effect is missing and not on its way: act."""
 
     why: str
+    once_after: float | None = None  # by the control plane's clock: where it was tried since, there is nothing to do
 
 
 @dataclass(frozen=True, slots=True)

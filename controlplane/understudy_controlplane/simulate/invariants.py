@@ -97,7 +97,7 @@ CALLS: dict[str, tuple[StepName, ...]] = {
     "cancel_job": (StepName.RELEASE_NODE,),
     "requeue_job": (StepName.REQUEUE_JOB,),
     "requeue_failed_job": (StepName.REQUEUE_JOB,),
-    "start_job_now": (StepName.START_JOB, StepName.RELEASE_JOB),
+    "start_job": (StepName.START_JOB, StepName.RELEASE_JOB),
     "release_job": (StepName.RELEASE_JOB,),
     "set_excluded_nodes": (StepName.EXCLUDE_NODES, StepName.ALLOW_NODES),
     "set_time_limit": (StepName.CREDIT_TIME,),
@@ -328,12 +328,12 @@ class Invariants:
                 "requeue_job"
                 | "requeue_failed_job"
                 | "set_job_reservation"
-                | "start_job_now"
+                | "start_job"
                 | "release_job"
                 | "set_time_limit"
                 | "set_excluded_nodes"
             ):
-                released = effect.call in ("release_job", "start_job_now") and first in self._world.refused
+                released = effect.call in ("release_job", "start_job") and first in self._world.refused
                 undone = first in self._opted_out and effect.call not in CHANGES_A_RUNNING_JOB
                 managed = released or undone or "understudy" in jobs[first].comment
                 words = "" if managed else "the job is not managed"

@@ -528,10 +528,10 @@ class VirtualSlurm:
         self._addressed(job)
         raise SlurmError(f"Update of this parameter is not supported: Extra={extra}")  # before 23.02
 
-    def start_job_now(self, job: JobAddress) -> None:
+    def start_job(self, job: JobAddress, not_before: int = 0) -> None:
         for one in self._unfinished(job):
             if one.state == "PENDING":  # accepted in any other state, too, and lost
-                one.begin_at = None
+                one.begin_at = float(not_before) if not_before > self.now else None
 
     # -- how it goes on ----------------------------------------------------------------------------------------
 

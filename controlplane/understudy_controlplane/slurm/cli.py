@@ -9,6 +9,7 @@ import getpass
 import os
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 
 from understudy_controlplane.fleet.preemption import PreemptionRules, PreemptType
@@ -236,8 +237,9 @@ class CommandLineGateway:
     def requeue_failed_job(self, job: JobAddress) -> None:
         self._run("requeue", str(job))
 
-    def start_job_now(self, job: JobAddress) -> None:
-        self._update_job(job, "StartTime", "now")
+    def start_job(self, job: JobAddress, not_before: int = 0) -> None:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(not_before))  # its environment has TZ=UTC
+        self._update_job(job, "StartTime", at if not_before else "now")
 
     def hold_job(self, job: JobAddress) -> None:
         self._run("hold", str(job))

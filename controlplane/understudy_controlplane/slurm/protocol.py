@@ -169,8 +169,9 @@ class Slurm(SlurmReads, Protocol):
         """
         ...
 
-    def start_job_now(self, job: JobAddress) -> None:
-        """Clear the pending job's begin time. Lost by Slurm while the job is still COMPLETING.
+    def start_job(self, job: JobAddress, not_before: int = 0) -> None:
+        """Set the pending job's begin time, by slurmctld's clock, and wake the scheduler. A time that has passed means
+        now. Lost by Slurm while the job is still COMPLETING.
 
         Not within the second of the job's submit time: Slurm fails a job that starts in the second of its kill.
         """

@@ -220,8 +220,8 @@ class PyslurmGateway:
     def requeue_failed_job(self, job: JobAddress) -> None:
         self._act_on_job("requeue_failed_job", job)
 
-    def start_job_now(self, job: JobAddress) -> None:
-        self._act_on_job("start_job_now", job)
+    def start_job(self, job: JobAddress, not_before: int = 0) -> None:
+        self._act_on_job("start_job", job, int(not_before))
 
     def hold_job(self, job: JobAddress) -> None:
         self._act_on_job("hold_job", job)

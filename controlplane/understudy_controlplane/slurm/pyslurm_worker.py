@@ -158,8 +158,8 @@ class Calls:
     def requeue_failed_job(self, job_id: int) -> None:
         self._pyslurm.Job(job_id).requeue()
 
-    def start_job_now(self, job_id: int) -> None:
-        self._update_job(job_id, begin_time=int(time.time()))
+    def start_job(self, job_id: int, not_before: int) -> None:
+        self._update_job(job_id, begin_time=not_before or int(time.time()))
 
     def hold_job(self, job_id: int) -> None:
         self._pyslurm.Job(job_id).hold()

@@ -33,7 +33,7 @@ CLOCKS_APART_SECONDS_MAX = 5.0
 
 SAME_SECOND_MARGIN_SECONDS = 1.05
 """Slurm fails a job that starts in the very second in which its last attempt was killed ("credential revoked"; it
-counts whole seconds). The requeue renews the submit time, so the job may start a second after that."""
+counts whole seconds). The requeue renews the submit time: the job may start in the second after that."""
 
 
 def _over(job: SlurmJob | None) -> Failed | None:
@@ -152,22 +152,40 @@ def observe_started(context: StepContext) -> Observation:
         elsewhere = sorted(set(job.nodes) - set(plan.seats))
         note = f", of which {', '.join(elsewhere)} were not held for it" if elsewhere else ""
         return Done(f"on {', '.join(job.nodes)}{note}")
-    return _over(job) or _on_its_way(job, context.slurm_now, preempts=bool(plan.preempted))
+    return _over(job) or _on_its_way(job, context)
 
 
-def _on_its_way(job: SlurmJob, now: float, *, preempts: bool) -> Todo | Wait | Failed:
-    """`preempts`: Slurm ends other jobs for it, which may have a grace time."""
+def _on_its_way(job: SlurmJob, context: StepContext) -> Todo | Wait | Failed:
     if job.pending and job.priority == 0 and not job.held:
         return Failed(f"Slurm finds no nodes that the job may run on ({job.reason})")
     if put_off := _put_off_by_person(job):
         return Wait(put_off, may_take_long=True)
     if not job.pending:
         return Wait(f"the job is {job.state}", may_take_long=job.completing)  # a start time set now would be lost
-    if _requeued_within_this_second(job, now):
+    preempts = bool(context.plan_as(PoolSwapPlan).preempted)  # Slurm ends other jobs for it: they may have a grace time
+    return _to_ask_for(job, context) or Wait(f"pending: {job.reason or 'no reason given'}", may_take_long=preempts)
+
+
+def _to_ask_for(job: SlurmJob, context: StepContext) -> Todo | Wait | None:
+    """The start is asked for as soon as the job pends, for the next second: slurmctld looks once a second whether its
+    scheduler was asked for (24.11 and 26.05 at the beginning of the second), and not before `batch_sched_delay` is
+    over. It is asked for again in that second where the scheduler has not looked since: it may have looked before.
+    """
+    now, may_start_at = context.slurm_now, _may_start_at(job)
+    in_this_second = _requeued_within_this_second(job, now)
+    if in_this_second and job.start_at is not None and job.start_at <= may_start_at:
         return Wait("requeued within this second")
-    if _begins_later(job, now):
+    if in_this_second or _begins_later(job, now):
         return Todo(f"Slurm delays its start ({job.reason})")
-    return Wait(f"pending: {job.reason or 'no reason given'}", may_take_long=preempts)
+    if job.reason == "BeginTime":
+        by_own_clock = may_start_at - context.slurm.clock_ahead_seconds
+        return Todo("Slurm's scheduler has not looked at it since it may start", once_after=by_own_clock)
+    return None
+
+
+def _may_start_at(job: SlurmJob) -> int:
+    """By slurmctld's clock, which alone decides: however far apart the clocks are, the job never starts earlier."""
+    return int(job.submit_at) + 1
 
 
 def _requeued_within_this_second(job: SlurmJob, now: float) -> bool:
@@ -199,7 +217,7 @@ def _begins_later(job: SlurmJob, now: float) -> bool:
 
 def start(context: StepContext, slurm: Slurm) -> None:
     assert context.job is not None
-    slurm.start_job_now(context.job.address)
+    slurm.start_job(context.job.address, _may_start_at(context.job))
 
 
 def observe_released(context: StepContext) -> Observation:
@@ -223,7 +241,7 @@ def release(context: StepContext, slurm: Slurm) -> None:
     assert context.job is not None
     if context.job.held_after_failed_launch:
         slurm.release_job(context.job.address)
-    slurm.start_job_now(context.job.address)
+    slurm.start_job(context.job.address, _may_start_at(context.job))
 
 
 def _to_allow(context: StepContext) -> list[str]:
