@@ -299,7 +299,7 @@ def _releases_job(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> No
 
 
 LOOKS_AGAIN_SECONDS = 30.0
-"""Whoever resumed a job looks once more after this time: a slurmctld that crashed may have forgotten it."""
+"""The administrator who resumed a job looks again after this time: a crashed slurmctld may have forgotten it."""
 
 
 def _suspends(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
