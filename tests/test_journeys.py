@@ -154,6 +154,7 @@ def test_a_kernel_log_line_becomes_a_drained_node(rehearsal: Rehearsal, port: in
         write_xid(agent, 1)
         wait_for(lambda: facts.kernel_events(0, 0.0))
         rehearsal.run_until(rehearsal.ended)
+        rehearsal.run(5.0)  # the whole of Slurm is read again, every few seconds
     assert rehearsal.state_of("n1") is NodeState.QUARANTINED
     assert "n1" not in rehearsal.gang_nodes()
     assert places.passed() == places.named
