@@ -129,7 +129,7 @@ def signal_process(process: Process, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def kill_all(find: Callable[[], Iterable[Process]], timeout_seconds: float = 5.0) -> list[Process]:
+def kill_all(find: Callable[[], Iterable[Process]], timeout_seconds: float = 20.0) -> list[Process]:
     """SIGKILL what `find` finds, again and again until it finds nothing; return what was hit.
 
     Repeating matters: a process can fork between the search and the signal.
@@ -155,7 +155,7 @@ def marked(directory: Path) -> list[Process]:
     return [processes[pid] for pid in sorted(found)]
 
 
-def sweep(directory: Path, timeout_seconds: float = 5.0) -> list[Process]:
+def sweep(directory: Path, timeout_seconds: float = 20.0) -> list[Process]:
     """End what an earlier testbed in `directory` left behind; return what was ended."""
     return kill_all(lambda: marked(directory), timeout_seconds)
 
