@@ -124,6 +124,10 @@ class Effect:
         return f"{self.call} {' '.join(str(one) for one in shown)}"
 
 
+NEXT_RUNG_SECONDS = 60.0
+"""A repair that was begun this lately may go on at the end: the rung before it may take minutes to fail."""
+
+
 class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -631,6 +635,8 @@ class Invariants:
             return
         for recovery in core.stores.recoveries.running():
             if isinstance(recovery.plan, PoolSwapPlan) and self._await_timeout(recovery.plan.dead_nodes):
+                continue
+            if recovery.swap is None and world.clock.now() - recovery.decided_at < NEXT_RUNG_SECONDS:
                 continue
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
             words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
