@@ -88,7 +88,7 @@ class SlurmRecorder:
     def _record_drains(self, view: SlurmView, now: float) -> None:
         for record in self._fleet.nodes_in(OUT_OF_SERVICE):
             slurm = view.nodes.get(record.name)
-            if slurm is None or not (slurm.draining or _is_down_after_reboot(slurm)):
+            if slurm is None or not (slurm.draining or slurm.left_down(REASON_PREFIX)):
                 continue
             if record.state not in IN_REPAIR:
                 self._record_drain(record, slurm, now)
@@ -176,11 +176,6 @@ class SlurmRecorder:
             self._fleet.see_launches(launches, now)
         self._fleet.note_progress(news)
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}
-
-
-def _is_down_after_reboot(node: SlurmNode) -> bool:
-    """By the control plane, and not drained since, because Slurm refuses that: a person may resume it all the same."""
-    return node.down and node.reason.startswith(REASON_PREFIX)
 
 
 def _differ(job: Job, written: Job | None) -> bool:

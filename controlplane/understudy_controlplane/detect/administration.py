@@ -197,8 +197,7 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         if node.name in under_way:
             continue
-        down_after_reboot = slurm.down and slurm.reason.startswith(REASON_PREFIX)
-        if node.state in OUT_OF_SERVICE and (node.record.drained_at is None or down_after_reboot):
+        if node.state in OUT_OF_SERVICE and (node.record.drained_at is None or slurm.left_down(REASON_PREFIX)):
             words = f"{node.state.value}, but Slurm has not drained it"
         elif node.record.drain_may_be_forgotten(snapshot.slurmctld_started_at) and not slurm.down:
             words = "slurmctld lost the drain in a crash"

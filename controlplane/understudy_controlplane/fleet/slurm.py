@@ -141,6 +141,10 @@ class SlurmNode:
         """An administrator or Slurm set it DOWN for another reason than Understudy's."""
         return self.down and not self.lost and not self.reason.startswith(own_prefix)
 
+    def left_down(self, own_prefix: str) -> bool:
+        """The reboot that Understudy asked for has left it DOWN. A person who resumes it then gives it to jobs."""
+        return self.down and self.reason.startswith(own_prefix)
+
     @property
     def usable(self) -> bool:
         """Slurm would start a job here, if it were free."""

@@ -135,7 +135,7 @@ class Telemetry:
                 if not _goes_on(before.get(job_id), self._expected.get(job_id), buffer.attempt.restart_count):
                     self._learnt[job_id] = buffer.durations
                     del self._steps[job_id]
-            for gone in self._learnt.keys() - jobs.keys() - set(shown):
+            for gone in [job_id for job_id in self._learnt if job_id not in jobs and job_id not in shown]:
                 del self._learnt[gone]
             restarts = {job_id: job.restart_count for job_id, job in self._expected.items()}
             self.saves.expect(restarts)

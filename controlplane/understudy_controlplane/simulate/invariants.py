@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.recovery import (
     QuarantinePlan,
     Recovery,
     RecoveryStatus,
+    RepairPlan,
     ReturnPlan,
     StepName,
     StepStatus,
@@ -636,7 +637,8 @@ class Invariants:
         for recovery in core.stores.recoveries.running():
             if isinstance(recovery.plan, PoolSwapPlan) and self._await_timeout(recovery.plan.dead_nodes):
                 continue
-            if recovery.swap is None and world.clock.now() - recovery.decided_at < NEXT_RUNG_SECONDS:
+            begun_lately = world.clock.now() - recovery.decided_at < NEXT_RUNG_SECONDS
+            if isinstance(recovery.plan, RepairPlan) and begun_lately:
                 continue
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
             words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
