@@ -31,6 +31,7 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
     StepStatus,
     SwapPlan,
+    ValidationPlan,
     job_of,
 )
 from understudy_controlplane.fleet.saving import SavingGang
@@ -126,7 +127,7 @@ class Effect:
 
 
 NEXT_RUNG_SECONDS = 60.0
-"""A repair that was begun this lately may go on at the end: the rung before it may take minutes to fail."""
+"""A repair or a test that was begun this lately may go on at the end: the rung before it may take minutes to fail."""
 
 
 class Invariants:
@@ -638,7 +639,7 @@ class Invariants:
             if isinstance(recovery.plan, PoolSwapPlan) and self._await_timeout(recovery.plan.dead_nodes):
                 continue
             begun_lately = world.clock.now() - recovery.decided_at < NEXT_RUNG_SECONDS
-            if isinstance(recovery.plan, RepairPlan) and begun_lately:
+            if isinstance(recovery.plan, RepairPlan | ValidationPlan) and begun_lately:
                 continue
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
             words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
