@@ -61,6 +61,10 @@ class Side(Protocol):
 
     def start_node(self, node: str) -> None: ...
 
+    def fail_node(self, node: str, reason: str) -> None:
+        """An administrator sets State=FAIL."""
+        ...
+
     def spoil_prolog(self, node: str) -> None:
         """The node's Prolog fails from now on."""
         ...
@@ -126,6 +130,9 @@ class FakeSide:
 
     def start_node(self, node: str) -> None:
         self.fake.start_node(node)
+
+    def fail_node(self, node: str, reason: str) -> None:
+        self.fake.fail_by("root", node, reason)
 
     def spoil_prolog(self, node: str) -> None:
         self.fake.bad_prologs.add(node)
@@ -220,6 +227,9 @@ class RealSide:
         if self._cluster.has_machines:
             self._cluster.plug_in(node)
         self._cluster.start_node(node, rebooted)
+
+    def fail_node(self, node: str, reason: str) -> None:
+        self._cluster.run("scontrol", "update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
 
     def spoil_prolog(self, node: str) -> None:
         (self._cluster.directory / f"bad-prolog.{node}").touch()

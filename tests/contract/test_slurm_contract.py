@@ -152,6 +152,19 @@ def test_a_drained_node_keeps_its_job_takes_no_other_and_says_why(side: Side) ->
     assert running(side, waiting).nodes == ("n1",)
 
 
+def test_a_node_set_to_fail_counts_as_drained_by_others_until_it_is_resumed(side: Side) -> None:
+    """FAIL takes the place of a drain, and a drain that of FAIL."""
+    side.slurm.drain_node("n1", REASON)
+    side.fail_node("n1", "Action:Replace")
+    node = node_of(side, "n1")
+    assert (node.draining, node.usable, set(node.flags), node.reason) == (True, False, {"FAIL"}, "Action:Replace")
+    side.slurm.drain_node("n1", REASON)
+    assert set(node_of(side, "n1").flags) == {"DRAIN"}
+    side.fail_node("n1", "Action:Replace")
+    side.slurm.resume_node("n1")
+    until(side, lambda: node_of(side, "n1").usable, "n1 is resumed")
+
+
 def test_a_node_leaves_service_only_with_a_reason(side: Side) -> None:
     refused(side.slurm.drain_node, "n1", "")
     refused(side.slurm.down_node, "n1", " ")

@@ -193,6 +193,19 @@ class TestAdministration:
         down = b.slurm_node("n3", "DOWN", reason="board swap", user="alice")
         assert signals(b.snapshot(b.node("n3", slurm=down))) == {("n3", Signal.DRAINED_BY_OTHERS)}
 
+    def test_a_node_that_an_administrator_set_to_fail_is_a_foreign_drain(self) -> None:
+        failing = b.slurm_node("n3", "ALLOCATED", ["FAIL"], reason="Action:Replace", user="alice")
+        assert signals(b.snapshot(b.node("n3", slurm=failing))) == {("n3", Signal.DRAINED_BY_OTHERS)}
+
+    @pytest.mark.parametrize("reason", ["Action:Replace", "understudy: xid.79: lost"])
+    def test_a_quarantined_node_that_an_administrator_set_to_fail_is_not_resumed(self, reason: str) -> None:
+        """Slurm shows FAIL in the place of the drain. Through its API, where no reason is needed, the old one stays."""
+        record = b.record("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
+        shown = replace(b.slurm_node("n3", flags=["FAIL"], reason=reason, user="root"), reason_at=1000)
+        assert found(b.snapshot(b.node("n3", slurm=shown, record=record))) == []
+        assert not record.owns(shown)
+        assert not replace(shown, reason="Prolog error").out_by_slurm
+
     def test_a_drain_by_understudy_is_no_finding(self) -> None:
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost")
         assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED, slurm=drained))) == []

@@ -411,6 +411,20 @@ def test_a_dead_node_that_an_administrator_drains_meanwhile_is_left_alone(rehear
     assert rehearsal.line.effects["down_node n3"] == rehearsal.line.effects["requeue_job 1"] == 0
 
 
+def test_a_faulty_node_that_an_administrator_sets_to_fail_stays_so_and_its_gang_moves(rehearsal: Rehearsal) -> None:
+    def show() -> tuple[frozenset[str], str]:
+        return next((node.flags, node.reason) for node in rehearsal.fake.nodes() if node.name == "n3")
+
+    rehearsal.fake.fail_by("alice", "n3", "Action:Replace")
+    rehearsal.run(2)
+    assert rehearsal.state_of("n3") is NodeState.FOREIGN_DRAIN
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert show() == (frozenset({"FAIL"}), "Action:Replace")
+    assert rehearsal.line.effects["drain_node n3"] == 0
+
+
 def test_a_dead_node_that_stays_an_administrators_ends_the_recovery_with_the_reason(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path, recovery={"first_step_timeout_seconds": 100})
 

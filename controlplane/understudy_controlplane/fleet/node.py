@@ -151,7 +151,7 @@ class NodeRecord:
         Slurm keeps no owner: the last one to write a reason has the node. Some versions leave an old reason standing
         when a node is resumed, so the prefix alone proves nothing; time and user of what was read back do.
         """
-        if self.state not in OUT_OF_SERVICE or not slurm.reason.startswith(REASON_PREFIX):
+        if self.state not in OUT_OF_SERVICE or slurm.set_to_fail or not slurm.reason.startswith(REASON_PREFIX):
             return False
         if self.state in IN_REPAIR:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
             return True

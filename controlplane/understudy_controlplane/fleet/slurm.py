@@ -83,7 +83,7 @@ class SlurmNode:
     address: str
     port: int  # of slurmd
     base_state: str  # "IDLE", "ALLOCATED", "MIXED", "DOWN", ...
-    flags: frozenset[str]  # "DRAIN", "COMPLETING", "NOT_RESPONDING", "RESERVED", ...
+    flags: frozenset[str]  # "DRAIN", "FAIL", "COMPLETING", "NOT_RESPONDING", "RESERVED", ...
     partitions: tuple[str, ...]
     reason: str = ""
     reason_user: str = ""
@@ -94,7 +94,13 @@ class SlurmNode:
 
     @property
     def draining(self) -> bool:
-        return "DRAIN" in self.flags
+        """It takes no further jobs, and those that run there go on."""
+        return "DRAIN" in self.flags or self.set_to_fail
+
+    @property
+    def set_to_fail(self) -> bool:
+        """By an administrator, for whom FAIL takes the place of a drain. Neither Slurm nor Understudy sets it."""
+        return "FAIL" in self.flags
 
     @property
     def down(self) -> bool:
@@ -123,7 +129,7 @@ class SlurmNode:
     def out_by_slurm(self) -> bool:
         """Drained, or set down, by Slurm itself: not by a person."""
         out = self.draining or (self.down and not self.lost)
-        return out and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
+        return out and not self.set_to_fail and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
 
     @property
     def left_by_slurm(self) -> bool:
@@ -148,9 +154,7 @@ class SlurmNode:
     @property
     def usable(self) -> bool:
         """Slurm would start a job here, if it were free."""
-        return (
-            not self.draining and not self.down and not self.on_leave and self.responding and "FAIL" not in self.flags
-        )
+        return not self.draining and not self.down and not self.on_leave and self.responding
 
 
 HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})

@@ -47,6 +47,7 @@ OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
 class _Node:
     name: str
     drained: bool = False
+    failing: bool = False  # an administrator has set it to FAIL
     down: bool = False
     reason: str = ""
     reason_user: str = ""
@@ -57,7 +58,7 @@ class _Node:
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
 
     def usable(self, now: float) -> bool:
-        return not self.drained and not self.down and now >= self.quiet_until
+        return not self.drained and not self.failing and not self.down and now >= self.quiet_until
 
 
 @dataclass
@@ -317,7 +318,12 @@ class VirtualSlurm:
     def drain_by(self, user: str, name: str, reason: str) -> None:
         """An administrator drains the node."""
         self._set_reason(self._node(name), reason, user)
-        self._nodes[name].drained = True
+        self._nodes[name].drained, self._nodes[name].failing = True, False
+
+    def fail_by(self, user: str, name: str, reason: str) -> None:
+        """An administrator sets the node to FAIL."""
+        self._set_reason(self._node(name), reason, user)
+        self._nodes[name].drained, self._nodes[name].failing = False, True
 
     def finish_reboot(self, name: str) -> None:
         """The node has booted again, and its slurmd reports it."""
@@ -414,15 +420,14 @@ class VirtualSlurm:
         return PreemptionRules(PreemptType.PARTITION, modes, partitions)
 
     def drain_node(self, node: str, reason: str) -> None:
-        self._set_reason(self._node(node), reason, "root")
-        self._nodes[node].drained = True
+        self.drain_by("root", node, reason)
 
     def down_node(self, node: str, reason: str) -> None:
         self._down(self._node(node), reason, "root")
 
     def resume_node(self, node: str) -> None:
         found = self._node(node)
-        if not found.drained and not found.down:
+        if not found.drained and not found.failing and not found.down:
             raise SlurmError(f"resume {node}: Invalid node state specified")
         again = self.now + 1.0
         self._nodes[node] = _Node(node, dead_since=found.dead_since, quiet_until=again, weight=found.weight)
@@ -720,6 +725,7 @@ class VirtualSlurm:
         """`jobs` are the states of those that have it; `reserved` are all nodes of reservations."""
         flags: list[tuple[str, bool]] = [
             ("DRAIN", node.drained),
+            ("FAIL", node.failing),
             ("COMPLETING", "COMPLETING" in jobs),
             ("NOT_RESPONDING", self.now < node.quiet_until),
             (f"REBOOT_{node.reboot}", bool(node.reboot)),

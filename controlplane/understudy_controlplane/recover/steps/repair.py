@@ -86,7 +86,7 @@ def observe_resumed(context: StepContext) -> Observation:
         return Failed("Slurm no longer knows the node")
     if not node.draining and not node.down and not node.on_leave:
         return Done()
-    owned = node.reason.startswith(REASON_PREFIX) or node.reboot_given_up
+    owned = not node.set_to_fail and (node.reason.startswith(REASON_PREFIX) or node.reboot_given_up)
     if not owned and not node.lost:
         return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone")
     return Todo(f"{node.name} is drained by the control plane")
