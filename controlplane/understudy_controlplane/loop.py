@@ -19,18 +19,16 @@ from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.decide.approvals import endings
+from understudy_controlplane.decide.approvals import ProposalEnding
+from understudy_controlplane.decide.consequences import Consequences, consequences
 from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.drill import end_of
-from understudy_controlplane.decide.failures import failed_decisions
-from understudy_controlplane.decide.fitness import unfit_nodes
+from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.maintenance import next_of
 from understudy_controlplane.decide.news import Recorded, noted_together
-from understudy_controlplane.decide.peers import turns
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
@@ -171,20 +169,20 @@ class Loop:
         self._look_at_clock()
         begun = self._clock.now()
         self._look_at_tickets(begun)
-        snapshot, findings, decisions = self._judge(self._age_max_seconds(recovering))
+        snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
-            snapshot, findings, decisions = self._judge(0.0)
+            snapshot, findings, decisions, beside = self._judge(0.0)
         self.pulse.last_error = ""
         self._do_beside(snapshot, findings)
-        recorded = self._record(decisions, findings, snapshot)
+        recorded = self._record(decisions, findings, snapshot, beside.endings)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
         # In mode observe a recovery begun before stays where it is, and is shown as running.
         acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
         if acting:
-            due = turns(snapshot, self._current.config)
-            self._runner.begin_round({recovery.id for recovery in recoveries}, self.observer.view, due)
+            running = {recovery.id for recovery in recoveries}
+            self._runner.begin_round(running, self.observer.view, beside.turns)
             all(self._advance(one, partial(course, one, snapshot, findings, decisions)) for one in recoveries)
         else:
             self._runner.unreadable()
@@ -308,18 +306,21 @@ class Loop:
         self._agent_recorder.record(observation)
         return observation.snapshot
 
-    def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision]]:
+    def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision], Consequences]:
         snapshot = self.look(slurm_age_max_seconds)
         findings = detect(snapshot, self._current.config, self.detectors)
         snapshot = with_fabric(snapshot, findings)
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
-        self.verdicts.set(unfit_nodes(snapshot), snapshot.slurm_read_at)
-        self._launchers.replace_orders(launcher_orders(snapshot, self._current.config))
-        decisions = decide(snapshot, findings, self._current.config)
+        failures = Failures(snapshot.now)
+        beside = consequences(snapshot, self._current.config, failures)
+        if beside.unfit is not None:
+            self.verdicts.set(beside.unfit, snapshot.slurm_read_at)
+        self._launchers.replace_orders(beside.orders)
+        decisions = decide(snapshot, findings, self._current.config, failures)
         known = [*findings, *failed_decisions(decisions)]
         self._note_failures(known)
-        return snapshot, known, decisions
+        return snapshot, known, decisions, beside
 
     def _note_failures(self, findings: Iterable[Finding]) -> None:
         """What `/healthz` and `/metrics` show of detectors and decisions that fail; one that goes on failing is logged
@@ -337,7 +338,13 @@ class Loop:
                 log.error(event, part=one.detector, error=finding.summary, detail=", ".join(one.raised_in))
         self.pulse.failed_detectors = failed
 
-    def _record(self, decisions: list[Decision], findings: list[Finding], snapshot: Snapshot) -> bool:
+    def _record(
+        self,
+        decisions: list[Decision],
+        findings: list[Finding],
+        snapshot: Snapshot,
+        ended_proposals: Sequence[ProposalEnding],
+    ) -> bool:
         """Returns whether there was anything new: incidents and recoveries are then others than in the snapshot."""
         now = self._clock.now()
         records = {name: node.record for name, node in snapshot.nodes.items()}
@@ -365,7 +372,7 @@ class Loop:
                 because=decision.because.value,
                 reason=decision.reason,
             )
-        self._stores.recoveries.end_proposals(list(endings(snapshot)), now)
+        self._stores.recoveries.end_proposals(ended_proposals, now)
         incidents = self._stores.incidents.open_incidents() if news else snapshot.incidents
         of_incidents = incident_news(snapshot, findings, incidents)
         self._stores.incidents.add_evidence(of_incidents.evidence)

@@ -68,6 +68,11 @@ def test_what_is_approved_is_done_as_it_is_planned_now() -> None:
     assert found.reason == "broken; approved by alice"
 
 
+def test_an_approval_that_is_too_old_counts_no_more_also_where_its_proposal_has_not_ended() -> None:
+    found = after(decision(DRAIN), proposal(RecoveryStatus.APPROVED, approved_at=b.NOW - APPROVAL_HOLDS_SECONDS))
+    assert (found.because, found.proposed, found.plan) == (Because.AWAITS_APPROVAL, None, None)
+
+
 def test_what_is_rejected_is_not_proposed() -> None:
     found = after(decision(DRAIN), proposal(RecoveryStatus.CANCELLED))
     assert (found.because, found.proposed, found.plan) == (Because.CANCELLED, None, None)

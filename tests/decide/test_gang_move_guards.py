@@ -12,6 +12,7 @@ import pytest
 from tests import builders as b
 from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.decide.plans import launcher_restart_plan
@@ -323,7 +324,7 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         assert (plan.nodes, plan.leaving, plan.launch) == ((), ("n2",), 2)
         sent = (RecoveryStep(1, StepName.ORDER_RESTART, StepStatus.INTENDED),)
         under_way = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 1, sent)
-        orders = launcher_orders(replace(snapshot, recoveries=(under_way,)), b.config())
+        orders = launcher_orders(replace(snapshot, recoveries=(under_way,)), b.config(), Failures(b.NOW))
         assert list(orders[7].bad) == ["n2"]
         assert orders == {7: orders_of(plan)}
         (again,) = decided(replace(snapshot, recoveries=(under_way,)))

@@ -11,9 +11,10 @@ import pytest
 
 from tests import builders as b
 from understudy_agent.parallelism import Parallelism
-from understudy_agent.wire import LauncherPhase, LauncherState, RankLayout, Restart
-from understudy_controlplane.config import Mode
+from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
+from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import allocation_swap
+from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
@@ -287,24 +288,28 @@ def quarantined(name: str) -> Any:
     return b.node(name, record=record)
 
 
+def orders(snapshot: Snapshot, config: Config | None = None) -> dict[int, LauncherOrders]:
+    found = launcher_orders(snapshot, config or b.config(), failures := Failures(b.NOW))
+    assert failures.findings == []
+    return found
+
+
 def ordered(plan: Plan, status: StepStatus = StepStatus.INTENDED) -> Recovery:
     steps = tuple(RecoveryStep(at, name, status if at == 1 else StepStatus.DONE) for at, name in enumerate(plan.steps))
     return Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, steps)
 
 
 def test_spares_and_nodes_it_left_are_ordered_bad_by_their_state_alone() -> None:
-    assert launcher_orders(scene(nodes=[quarantined("n4")]), b.config())[7].bad == {"n4": "xid.79: fell off"}
-    assert launcher_orders(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE), b.config()) == {}
-    assert launcher_orders(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]), b.config())[7].bad == {}, (
-        "its drain was not read back yet"
-    )
+    assert orders(scene(nodes=[quarantined("n4")]))[7].bad == {"n4": "xid.79: fell off"}
+    assert orders(scene(nodes=[quarantined("n4")], mode=Mode.OBSERVE)) == {}
+    assert orders(scene(nodes=[b.node("n4", NodeState.QUARANTINED)]))[7].bad == {}, "its drain was not read back yet"
 
 
 def may_shrink(*nodes: NodeView, of: Gang = GANG, policy: str = "shrink", **values: Any) -> bool:
     """Where all nodes outside the allocation are out of service, but those given."""
     out_of_service = [b.node(f"n{number}", NodeState.QUARANTINED) for number in range(5, 9)]
     snapshot = b.snapshot(*out_of_service, *nodes, **{"jobs": [JOB], "gangs": {JOB.key: of}} | values)
-    return launcher_orders(snapshot, b.config(spares={"no_spare": policy}))[7].may_shrink
+    return orders(snapshot, b.config(spares={"no_spare": policy}))[7].may_shrink
 
 
 def test_where_the_site_wants_it_a_launcher_may_shrink_its_gang_while_there_is_no_other_node() -> None:
@@ -327,19 +332,17 @@ def test_a_launcher_that_leaves_a_node_keeps_the_permission_and_one_whose_gang_m
 
 def test_a_seat_is_ordered_bad_only_by_a_plan() -> None:
     snapshot = scene(nodes=[quarantined("n2")])
-    assert launcher_orders(snapshot, b.config())[7].bad == {}
+    assert orders(snapshot)[7].bad == {}
     plan = planned(scene(), fault("n2"))
-    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan, StepStatus.PLANNED),)), b.config())[7].bad == {}
-    assert launcher_orders(replace(snapshot, recoveries=(ordered(plan),)), b.config())[7].bad == {
-        "n2": "xid.79: fell off"
-    }
+    assert orders(replace(snapshot, recoveries=(ordered(plan, StepStatus.PLANNED),)))[7].bad == {}
+    assert orders(replace(snapshot, recoveries=(ordered(plan),)))[7].bad == {"n2": "xid.79: fell off"}
 
 
 def layout(of: Gang, *nodes: NodeView, comment: str = "understudy") -> RankLayout | None:
     of = replace(of, state=msgspec.structs.replace(of.state, ranks_per_node=8))
     job = b.job(comment=comment)
     seen = b.snapshot(*nodes, jobs=[job], gangs={job.key: of}, topology=RACKS)
-    return launcher_orders(seen, b.config())[7].layout
+    return orders(seen)[7].layout
 
 
 def test_a_launcher_learns_the_domains_of_its_nodes_where_groups_of_ranks_need_several() -> None:
@@ -354,7 +357,7 @@ def test_a_launcher_learns_the_domains_of_its_nodes_where_groups_of_ranks_need_s
     named = layout(GANG, comment="understudy tp=16 checkpoints=/x")
     assert named is not None
     assert named.group_sizes == "tp=16"
-    assert launcher_orders(scene(wide), b.config())[7].layout is None, "no topology"
+    assert orders(scene(wide))[7].layout is None, "no topology"
 
 
 def test_a_spare_on_probation_is_not_taken_for_the_sake_of_the_order() -> None:
@@ -371,8 +374,8 @@ def test_a_hang_makes_a_suspect_and_restarts_the_gang_within_its_allocation() ->
     assert (decision.row, decision.action, decision.to_state) == (100, Action.RESTART_GANG, NodeState.SUSPECT)
     plan = b.plan_as(AllocationSwapPlan, decision.plan)
     assert (plan.nodes, plan.leaving) == ((), ("n2",))
-    orders = launcher_orders(replace(scene(), recoveries=(ordered(plan),)), b.config())[7]
-    assert (orders.bad, orders.restart) == ({}, Restart(2, "no step has ended", ("n2",)))
+    found = orders(replace(scene(), recoveries=(ordered(plan),)))[7]
+    assert (found.bad, found.restart) == ({}, Restart(2, "no step has ended", ("n2",)))
 
 
 def test_a_hang_that_names_no_node_makes_no_suspect() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests import builders as b
 from understudy_agent.wire import LauncherPhase, LauncherState, RankLayout
 from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.spare_outlook import outlook
@@ -166,7 +167,7 @@ def test_the_launcher_gets_a_spare_of_the_block_from_its_allocation() -> None:
     seen = fleet(blocks(4, 4), job, "n4", "n2", gangs={job.key: launched(("n9", "n3"))})
     (inside,) = {one.plan for one in judged(seen) if isinstance(one.plan, AllocationSwapPlan)}
     assert dict(inside.places) == {"n2": "n3"}
-    assert launcher_orders(seen, CONFIG)[7].layout == RankLayout(
+    assert launcher_orders(seen, CONFIG, Failures(b.NOW))[7].layout == RankLayout(
         "block=2", {name: (block(name),) for name in job.slurm.nodes}
     )
 

@@ -72,9 +72,12 @@ def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
     for one in snapshot.proposals:
         if one.status is RecoveryStatus.AWAITS_APPROVAL and snapshot.now >= (one.approve_by or 0.0):
             yield ProposalEnding(one.id, RecoveryStatus.EXPIRED, "no operator approved it in time")
-        approved_at = one.approved_at or 0.0
-        if one.status is RecoveryStatus.APPROVED and snapshot.now >= approved_at + APPROVAL_HOLDS_SECONDS:
+        if one.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, one):
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "it was approved, and is not needed any more")
+
+
+def _is_too_old(snapshot: Snapshot, approved: Recovery) -> bool:
+    return snapshot.now >= (approved.approved_at or 0.0) + APPROVAL_HOLDS_SECONDS
 
 
 def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Recovery], config: Config) -> Decision:
@@ -82,6 +85,8 @@ def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Reco
     if plan is None or not _needs_approval(snapshot, decision, plan):
         return decision
     proposal = known.get(key_of(plan))
+    if proposal is not None and proposal.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, proposal):
+        return withheld(decision, Because.AWAITS_APPROVAL, "its approval is too old")
     if proposal is not None and proposal.status is RecoveryStatus.APPROVED:
         reason = f"{decision.reason}; approved by {proposal.approved_by}"
         return replace(decision, proposal=proposal.id, reason=reason)

@@ -41,12 +41,15 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
-def decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config) -> list[Decision]:
+def decide(
+    snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures | None = None
+) -> list[Decision]:
     """Decisions of this round, those that act with a plan. Repetitions are left to the caller (`news`).
 
-    One that fails stops no other (`failures`). Where all fail, nothing is done but to notify a person.
+    One that fails stops no other (`failures`: with what has failed in this round before). Where all fail, nothing is
+    done but to notify a person.
     """
-    failures = Failures(snapshot.now)
+    failures = failures or Failures(snapshot.now)
     current = Round(snapshot, config)
     decisions = failures.caught("all", None, lambda: _decide(snapshot, findings, config, failures))
     down = failures.caught("page", (), lambda: detectors_down(current, [*findings, *failures.findings]))
@@ -60,7 +63,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
         snapshot = replace(snapshot, mass_hang=mass)
     if failed := failed_detectors(findings):
         snapshot = replace(snapshot, failed_detectors=failed)
-    snapshot = replace(snapshot, unjudged=unjudged_nodes(findings))
+    snapshot = replace(snapshot, unjudged=unjudged_nodes([*findings, *failures.findings]))
     asked = failures.caught("moves", (), lambda: moves_asked(snapshot))
     due = [*_due(snapshot, config, failures)]
     snapshot = replace(snapshot, unjudged={**snapshot.unjudged, **unjudged_nodes(failures.findings)})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import msgspec
 
 from understudy_agent.wire import LauncherOrders, RankLayout, Restart
 from understudy_controlplane.config import Config, Mode, NoSpare
+from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.placement import layout_of
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spares import standing_of
@@ -17,25 +21,28 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery,
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
-def launcher_orders(snapshot: Snapshot, config: Config) -> dict[int, LauncherOrders]:
-    """By job id. In mode observe no launcher gets any."""
+def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders]:
+    """By job id. A launcher whose orders fail keeps the ones it has. In mode observe none gets any."""
     if snapshot.mode is Mode.OBSERVE:
         return {}
-    shrinking = _shrinking(snapshot, config)
-    return {
-        key.job_id: msgspec.structs.replace(_orders(snapshot, key, gang, config), may_shrink=key in shrinking)
-        for key, gang in snapshot.gangs.items()
-    }
+    shrinks = config.spares.no_spare is NoSpare.SHRINK
+    current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if shrinks else None
+    found: dict[int, LauncherOrders] = {}
+    for key, gang in snapshot.gangs.items():
+        look = partial(_with_permission, snapshot, key, gang, config, current)
+        found.update(failures.caught("launcher_orders", gang.nodes, look))
+    return found
 
 
-def _shrinking(snapshot: Snapshot, config: Config) -> set[JobKey]:
-    """Gangs for which there is no other node, if they lose one now, where the site lets such a gang shrink. Whether its
-    job allows that, its launcher knows. A launcher that has been ordered to leave a node keeps the permission.
+def _with_permission(
+    snapshot: Snapshot, key: JobKey, gang: Gang, config: Config, current: Round | None
+) -> Iterator[tuple[int, LauncherOrders]]:
+    """A gang may shrink for which there is no other node, if it loses one now, where the site lets such a gang shrink
+    (`current`). Whether its job allows that, its launcher knows. A launcher that has been ordered to leave a node keeps
+    the permission.
     """
-    if config.spares.no_spare is not NoSpare.SHRINK:
-        return set()
-    current = Round(snapshot, config).with_condemned(frozenset()).with_idle()
-    return {key for key, gang in snapshot.gangs.items() if _has_no_other_node(current, key, gang)}
+    may_shrink = current is not None and _has_no_other_node(current, key, gang)
+    yield key.job_id, msgspec.structs.replace(_orders(snapshot, key, gang, config), may_shrink=may_shrink)
 
 
 def _has_no_other_node(current: Round, key: JobKey, gang: Gang) -> bool:
