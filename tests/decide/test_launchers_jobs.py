@@ -321,6 +321,19 @@ def test_where_the_site_wants_it_a_launcher_may_shrink_its_gang_while_there_is_n
     assert not may_shrink(jobs=[replace(JOB, managed=False)])
 
 
+def test_mode_observe_takes_the_permission_back_and_gives_no_other_order() -> None:
+    """With what stood when it was given: an order replaces all earlier ones. What a recovery has ordered stays."""
+    permitted = gang(spares=("n4",), nodes_min=1)
+    seen = b.snapshot(quarantined("n4"), jobs=[JOB], gangs={JOB.key: permitted}, mode=Mode.OBSERVE)
+    config = b.config(spares={"no_spare": "shrink"})
+    assert orders(seen, config) == {7: LauncherOrders({"n4": "xid.79: fell off"})}
+    assert orders(seen) == {}, "the site gives no such permission"
+    without = gang(spares=("n4",), nodes_min=len(permitted.seats))
+    assert orders(replace(seen, gangs={JOB.key: without}), config) == {}
+    under_way = replace(seen, recoveries=(ordered(planned(scene(), fault("n2"))),))
+    assert orders(under_way, config) == {}
+
+
 def test_a_launcher_that_leaves_a_node_keeps_the_permission_and_one_whose_gang_moves_to_the_pool_has_none() -> None:
     inside_plan, pool_plan = planned(scene(), fault("n2")), planned(scene(gang(spares=())), fault("n2"))
     assert may_shrink(b.node("n8"), recoveries=(ordered(inside_plan),))

@@ -22,13 +22,16 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 
 def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders]:
-    """By job id. A launcher whose orders fail keeps the ones it has. In mode observe none gets any."""
-    if snapshot.mode is Mode.OBSERVE:
-        return {}
+    """By job id. A launcher whose orders fail keeps the ones it has. In mode observe one gets orders only to take back
+    the permission to shrink: those that stood when it was given, without it.
+    """
     shrinks = config.spares.no_spare is NoSpare.SHRINK
-    current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if shrinks else None
+    observes = snapshot.mode is Mode.OBSERVE
+    current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if shrinks and not observes else None
     found: dict[int, LauncherOrders] = {}
     for key, gang in snapshot.gangs.items():
+        if observes and not (shrinks and _has_permission(snapshot, key, gang)):
+            continue
         look = partial(_with_permission, snapshot, key, gang, config, current)
         found.update(failures.caught("launcher_orders", gang.nodes, look))
     return found
@@ -43,6 +46,13 @@ def _with_permission(
     """
     may_shrink = current is not None and _has_no_other_node(current, key, gang)
     yield key.job_id, msgspec.structs.replace(_orders(snapshot, key, gang, config), may_shrink=may_shrink)
+
+
+def _has_permission(snapshot: Snapshot, key: JobKey, gang: Gang) -> bool:
+    """By what its launcher reports: fewer nodes than it has would do now. What a recovery has ordered stays."""
+    recovery = snapshot.recovery_of(key)
+    ordered = recovery is not None and isinstance(recovery.plan, AllocationSwapPlan)
+    return gang.state.nodes_min < len(gang.seats) and not ordered
 
 
 def _has_no_other_node(current: Round, key: JobKey, gang: Gang) -> bool:
