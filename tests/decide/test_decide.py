@@ -593,6 +593,14 @@ class TestReleases:
     def test_a_refusal_of_another_attempt_or_job_releases_nothing(self, changes: dict[str, Any]) -> None:
         assert decided(self.held("launch_failed_requeued_held", **changes)) == []
 
+    @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+    def test_a_wrong_clock_of_the_node_that_refused_it_keeps_no_job_held(self, ahead: float) -> None:
+        snapshot = self.held("launch_failed_requeued_held")
+        wrong = Refusal("n1", 7, 0, 499.0 + ahead, 499.5, "unfit")
+        nodes = {**snapshot.nodes, "n1": b.node("n1", clock_ahead_seconds=ahead)}
+        decisions = decided(dataclasses.replace(snapshot, nodes=nodes, refusals=(wrong,)))
+        assert [one.subject for one in decisions if one.action is Action.RELEASE_JOB] == ["job 7"]
+
     def test_what_is_being_released_is_not_decided_again(self) -> None:
         snapshot = self.held("launch_failed_requeued_held")
         plan = plan_of(only(decided(snapshot)))

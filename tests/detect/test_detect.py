@@ -16,6 +16,7 @@ from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slow_ranks import slow_ranks
 from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
+from understudy_controlplane.fleet.job import Refusal
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -209,6 +210,27 @@ class TestAdministration:
     def test_a_drain_by_understudy_is_no_finding(self) -> None:
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost")
         assert found(b.snapshot(b.node("n3", NodeState.QUARANTINED, slurm=drained))) == []
+
+    @pytest.mark.parametrize(
+        ("refused_at", "node_ahead", "slurm_ahead", "signal"),
+        [
+            (0, 0, 0, Signal.DRAINED_FOR_PROLOG),
+            (-120, -120, 0, Signal.DRAINED_FOR_PROLOG),
+            (120, 120, 0, Signal.DRAINED_FOR_PROLOG),
+            (-120, 0, 120, Signal.DRAINED_FOR_PROLOG),
+            (0, 120, 120, Signal.DRAINED_FOR_PROLOG),  # the control plane's own clock is behind
+            (-120, 0, 0, Signal.DRAINED_BY_OTHERS),  # two minutes before, as the clocks agree
+        ],
+    )
+    def test_a_drain_for_a_refusal_of_understudys_prolog_is_known_however_clocks_differ(
+        self, refused_at: int, node_ahead: int, slurm_ahead: int, signal: Signal
+    ) -> None:
+        """Seconds: from the drain by slurmctld's clock to the refusal by the node's; how far these are ahead."""
+        drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="Prolog error"), reason_at=int(b.NOW - 10))
+        node = b.node("n3", slurm=drained, clock_ahead_seconds=node_ahead)
+        refusal = Refusal("n3", 7, 0, b.NOW - 10 + refused_at, b.NOW - 9, "unfit")
+        shown = signals(b.snapshot(node, refusals=(refusal,), slurm_ahead_seconds=slurm_ahead))
+        assert shown - {("n3", Signal.RECORDED)} == {("n3", signal)}
 
     def test_a_quarantined_node_that_a_person_resumed_is_noticed(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 100)

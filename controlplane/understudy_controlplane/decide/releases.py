@@ -33,7 +33,7 @@ def held_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     for job in snapshot.jobs.values() if snapshot.refusals else ():
         if not job.slurm.held_after_failed_launch or job.key in under_way:
             continue
-        refusals = [one for one in snapshot.refusals if refused(job, one)]
+        refusals = [one for one in snapshot.refusals if refused(snapshot, job, one)]
         if refusals:
             yield _held(job, refusals)
 
@@ -94,13 +94,14 @@ def release(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     ]
 
 
-def refused(job: Job, refusal: Refusal) -> bool:
+def refused(snapshot: Snapshot, job: Job, refusal: Refusal) -> bool:
     """Whether this refusal is why Slurm holds the job: the same job, and the attempt just before."""
     if refusal.job_id != job.key.job_id:
         return False
     if refusal.restart_count is not None and refusal.restart_count != job.slurm.restart_count - 1:
         return False
-    return -CLOCKS_APART_SECONDS_MAX <= job.slurm.submit_at - refusal.at <= HELD_AFTER_SECONDS_MAX
+    held_after = (job.slurm.submit_at - at for at in snapshot.refused_at(refusal))
+    return any(-CLOCKS_APART_SECONDS_MAX <= seconds <= HELD_AFTER_SECONDS_MAX for seconds in held_after)
 
 
 def _held(job: Job, refusals: Sequence[Refusal]) -> Finding:

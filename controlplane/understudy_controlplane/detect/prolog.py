@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.slurm import PROLOG_ERROR
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 DRAINED_WITHIN_SECONDS = 60.0
-"""Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that differ."""
+"""Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that drift."""
 
 
 def drained_for_prolog(snapshot: Snapshot) -> Iterator[Finding]:
@@ -42,6 +42,7 @@ def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
     near = (
         one
         for one in snapshot.refusals
-        if one.node == node.name and abs(slurm.reason_at - one.at) <= DRAINED_WITHIN_SECONDS
+        if one.node == node.name
+        and any(abs(slurm.reason_at - at) <= DRAINED_WITHIN_SECONDS for at in snapshot.refused_at(one))
     )
     return next(near, None)

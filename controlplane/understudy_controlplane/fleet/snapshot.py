@@ -152,6 +152,14 @@ class Snapshot:
         """By slurmctld's clock, which all times of Slurm's are of."""
         return self.now + self.slurm_ahead_seconds
 
+    def refused_at(self, refusal: Refusal) -> tuple[float, float]:
+        """By slurmctld's clock: as if all clocks agreed, and by how far they are apart now. Clocks may have been set
+        since the refusal: either may be right.
+        """
+        node = self.nodes.get(refusal.node)
+        ahead = node.clock_ahead_seconds if node is not None else 0.0
+        return refusal.at, refusal.at - ahead + self.slurm_ahead_seconds
+
     def ago(self, seconds: float) -> float:
         """The time before which something is older than that: for ages on which a guard or a probation depends."""
         return self.clock_sets.ago(seconds, self.now, self.monotonic)
