@@ -604,6 +604,17 @@ def test_a_refusal_counts_once_however_often_it_arrives(route: Route) -> None:
     assert route.woken
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_the_job_that_met_an_error_is_known_where_the_nodes_clock_is_wrong(route: Route, ahead: float) -> None:
+    route.telemetry.allocations.note([], b.NOW - 200)
+    for job_id, seconds_ago in ((7, 150), (7, 51), (8, 50)):
+        route.telemetry.allocations.note([b.job(job_id=job_id)], b.NOW - seconds_ago)
+    event = b.xid_event("n1", 79, at=b.NOW - 80 + ahead).event
+    assert route.post(b.report("n1", facts=[event], sent_at=b.NOW - 0.1 + ahead)).status_code == 200
+    (stored,) = FactStore(route.engine).kernel_events(0, 0.0)
+    assert [job.job_id for job in stored.jobs] == [7]
+
+
 class TestRestorePoint:
     def ask(self, route: Route, job_id: int, headers: dict[str, str] = HEADERS, **changes: object) -> httpx.Response:
         values = {"job_id": job_id, "restart_count": 0, "user_id": 1000} | changes

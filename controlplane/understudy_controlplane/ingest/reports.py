@@ -52,6 +52,7 @@ from understudy_controlplane.ingest.decode import Decoded, decode_report
 from understudy_controlplane.ingest.packed_nodes import with_nodes
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
+from understudy_controlplane.live.allocations import MARGIN_SECONDS
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
@@ -391,13 +392,15 @@ def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[Kep
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:
     """`before` is the node's report before this one. Returns what was not believed, in words. Raises StoreError."""
+    on_the_way = now - report.sent_at
+    behind = on_the_way if abs(on_the_way) > MARGIN_SECONDS else 0.0  # the node's clock
     return deps.facts.record(
         report.node,
         [_parsed(fact) for fact in report.facts],
         now,
         deps.directory.find,
         Circumstances(
-            lambda at: deps.telemetry.allocations.on(report.node, at),
+            lambda at: deps.telemetry.allocations.on(report.node, at + behind),
             _generation(report, before),
             deps.telemetry.nodes_of,
         ),
