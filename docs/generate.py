@@ -68,6 +68,8 @@ GUARDS = {
     "or the control plane; only operators' requests are carried out",
     Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one partition, switch, "
     "block or domain is reached: the gang stays where it is",
+    Because.PARTITION_DOWN: "Slurm starts no job in the gang's partition (DOWN or INACTIVE): requeued, a gang that "
+    "runs would only wait; it stays where it is",
     Because.DETECTOR_FAILED: "a detector failed, so it is not known what is wrong with the node: it is neither "
     "repaired nor validated, and does not return",
     Because.DECISION_FAILED: "an error in this decision, or in another one about the same gang: nothing is done, and a "

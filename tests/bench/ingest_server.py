@@ -61,6 +61,9 @@ class StillSlurm:
     def topology(self) -> tuple[TopologyUnit, ...]:
         return ()
 
+    def partition_states(self) -> dict[str, str]:
+        return {}
+
     def preemption(self) -> PreemptionRules:
         return PreemptionRules(None)
 

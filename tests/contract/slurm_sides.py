@@ -53,6 +53,10 @@ class Side(Protocol):
         """Into that partition."""
         ...
 
+    def partition_down(self) -> AbstractContextManager[None]:
+        """Meanwhile the partition `train` is DOWN."""
+        ...
+
     def wait(self, seconds: float) -> None: ...
 
     def address_of(self, node: str, /) -> str: ...
@@ -113,6 +117,12 @@ class FakeSide:
         self.fake.tiers |= {"low": 0}
         self.fake.preempt_mode = "REQUEUE"
         yield
+
+    @contextmanager
+    def partition_down(self) -> Iterator[None]:
+        self.fake.partitions_down.add("train")
+        yield
+        self.fake.partitions_down.clear()
 
     def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int:
         job_id = self.submit(user, node_count, requeue=requeue)
@@ -178,6 +188,14 @@ class RealSide:
                 yield
             finally:
                 self.clear()
+
+    @contextmanager
+    def partition_down(self) -> Iterator[None]:
+        self._cluster.run("scontrol", "update", "PartitionName=train", "State=DOWN")
+        try:
+            yield
+        finally:
+            self._cluster.run("scontrol", "update", "PartitionName=train", "State=UP")
 
     def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int:
         return self._submit(user, node_count, requeue=requeue, options=["--partition=low"])

@@ -739,6 +739,19 @@ def low(side: Side, user: str = "games", requeue: bool = True) -> SlurmJob:
     return running(side, side.submit_low(user, 1, requeue=requeue))
 
 
+def test_in_a_partition_that_is_down_jobs_run_on_and_none_starts(side: Side) -> None:
+    job_id = side.submit("news", 1)
+    running(side, job_id)
+    assert side.slurm.partition_states() == {"train": "UP"}
+    with side.partition_down():
+        assert side.slurm.partition_states() == {"train": "DOWN"}
+        side.slurm.requeue_job(job_id)
+        pending(side, job_id)
+        start(side, job_id)
+        until(side, lambda: job_of(side, job_id).reason == "PartitionDown", "the job waits for its partition")
+    running(side, job_id)
+
+
 def test_the_rules_of_preemption_say_which_job_slurm_preempts(side: Side) -> None:
     with side.low_partition():
         gang, other = running(side, side.submit("news", 7)), low(side)

@@ -348,3 +348,43 @@ def test_a_large_gang_may_be_moved_more_often() -> None:
         snapshot = b.snapshot(*views, broken, spare, jobs=[job], swaps=swaps)
         (decision,) = [one for one in decided(snapshot) if one.subject == "n2"]
         assert decision.because is because
+
+
+class TestAPartitionThatIsDown:
+    @staticmethod
+    def lose(partition: str, states: dict[str, str], *, dead: bool = False, **changes: Any) -> Decision:
+        """A node of the gang on n1 to n4 loses a GPU, or dies. There is a spare."""
+        job = b.job(partition=partition, **changes)
+        lost = {"heard_at": b.NOW - 60, "slurmd_silent_since": b.NOW - 50} if dead else {}
+        node = b.node("n3", slurm=b.slurm_node("n3", "ALLOCATED"), **(lost or {"events": (b.xid_event("n3", 79),)}))
+        snapshot = b.snapshot(node, jobs=[job], spares=["n8"], partition_states=states)
+        return next(one for one in decided(snapshot) if one.subject == "n3")
+
+    @pytest.mark.parametrize("state", ["DOWN", "INACTIVE"])
+    def test_a_gang_that_runs_stays_where_it_is(self, state: str) -> None:
+        decision = self.lose("train", {"train": state})
+        assert (decision.action, decision.because) == (Action.QUARANTINE, Because.PARTITION_DOWN)
+        assert not isinstance(decision.plan, PoolSwapPlan)
+        assert f"job 7 stays where it is, because Slurm starts no job in partition train, which is {state}" in (
+            decision.reason
+        )
+
+    @pytest.mark.parametrize(
+        ("partition", "states"),
+        [
+            ("train", {"train": "UP"}),
+            ("train", {"train": "DRAIN"}),
+            ("train", {"other": "DOWN"}),
+            ("train", {}),
+            ("train,other", {"train": "UP", "other": "DOWN"}),
+        ],
+    )
+    def test_it_moves_where_slurm_starts_it(self, partition: str, states: dict[str, str]) -> None:
+        assert isinstance(self.lose(partition, states).plan, PoolSwapPlan)
+
+    def test_a_gang_that_has_lost_a_node_has_nothing_to_lose(self) -> None:
+        assert isinstance(self.lose("train", {"train": "DOWN"}, dead=True).plan, PoolSwapPlan)
+
+    def test_a_gang_that_failed_by_itself_has_nothing_to_lose(self) -> None:
+        failed = self.lose("train", {"train": "DOWN"}, state="COMPLETING", reason="NonZeroExitCode")
+        assert failed.because is not Because.PARTITION_DOWN

@@ -411,6 +411,18 @@ def test_a_dead_node_that_an_administrator_drains_meanwhile_is_left_alone(rehear
     assert rehearsal.line.effects["down_node n3"] == rehearsal.line.effects["requeue_job 1"] == 0
 
 
+def test_a_gang_that_runs_stays_while_its_partition_is_down_and_moves_once_it_is_up(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.partitions_down.add("train")
+    rehearsal.run(12)  # until the states of partitions are read again
+    rehearsal.fail("n3")
+    rehearsal.run(20)
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    rehearsal.fake.partitions_down.clear()
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+
+
 def test_a_faulty_node_that_an_administrator_sets_to_fail_stays_so_and_its_gang_moves(rehearsal: Rehearsal) -> None:
     def show() -> tuple[frozenset[str], str]:
         return next((node.flags, node.reason) for node in rehearsal.fake.nodes() if node.name == "n3")

@@ -304,7 +304,10 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     if objection:
         return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
     gone = _gone(snapshot, job, seats, findings)
-    held = _held_back(current, job, [finding.node for finding in findings]) or _after_drain(snapshot, job, gone)
+    leaving = [finding.node for finding in findings]
+    held = (
+        _would_wait(snapshot, job, findings) or _held_back(current, job, leaving) or _after_drain(snapshot, job, gone)
+    )
     if held is not None:
         return held
     needed = len(findings) + len(gone) + _removed(snapshot, job)
@@ -348,6 +351,16 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}{_ended(snapshot, victims)}"
     shown: list[Json] = [one.key.job_id for one in victims]
     return Move(plan, Because.RULE, words, placement.evidence | ({"preempted": shown} if shown else {}))
+
+
+def _would_wait(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
+    """A gang that works loses more by a requeue after which it does not start than by staying on a node at fault."""
+    gang = snapshot.gangs.get(job.key)
+    over = not job.running or any(finding.dead for finding in findings) or (gang is not None and gang.leaving)
+    objection = None if over else guards.object_to_requeue(snapshot, job)
+    if objection is None:
+        return None
+    return Move(None, objection.because, f"job {job.key.job_id} stays where it is, because {objection.words}")
 
 
 def _after_drain(snapshot: Snapshot, job: Job, gone: Collection[str]) -> Move | None:

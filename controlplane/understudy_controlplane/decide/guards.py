@@ -372,6 +372,10 @@ def _has_processes(recovery: Recovery) -> bool:
     return processes is not None and processes.status is StepStatus.DONE
 
 
+SHUT = frozenset({"DOWN", "INACTIVE"})
+"""States of partitions in which no job starts."""
+
+
 def object_to_move(
     snapshot: Snapshot, config: Config, job: Job, leaving: Collection[str], already: Sequence[SwapPlan]
 ) -> Objection | None:
@@ -399,6 +403,15 @@ def object_to_move(
         words = f"{counted(recent, 'gang was', 'gangs were')} moved or restarted within the hour; the limit is {limit}"
         return Objection(Because.MOVE_BUDGET, words)
     return _object_to_move_in_domains(snapshot, config, leaving or job.slurm.nodes, moving)
+
+
+def object_to_requeue(snapshot: Snapshot, job: Job) -> Objection | None:
+    """Of a gang that runs. In such a partition Slurm starts no job, and lets running ones go on."""
+    states = {name: snapshot.partition_states.get(name, "") for name in job.slurm.partition.split(",")}
+    if not all(state in SHUT for state in states.values()):
+        return None
+    named = " and ".join(f"{name}, which is {state}" for name, state in states.items())
+    return Objection(Because.PARTITION_DOWN, f"Slurm starts no job in partition {named}")
 
 
 def _object_to_move_in_domains(

@@ -35,6 +35,7 @@ HOLDING = frozenset(
         Because.MASS_SILENCE,
         Because.MASS_HANG,
         Because.NO_SPARE,
+        Because.PARTITION_DOWN,
     }
 )
 """Not the mode, a pause, and a rule that only observes: a person has chosen those."""

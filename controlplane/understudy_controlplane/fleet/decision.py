@@ -64,6 +64,7 @@ class Because(StrEnum):
     MASS_SILENCE = "mass_silence"
     MASS_HANG = "mass_hang"
     MOVE_BUDGET = "move_budget"
+    PARTITION_DOWN = "partition_down"  # Slurm would not start the gang again
     DETECTOR_FAILED = "detector_failed"  # nothing returns to service on what is not known
     DECISION_FAILED = "decision_failed"  # this decision, or one that belongs to it
     AWAITS_APPROVAL = "awaits_approval"  # in mode approve

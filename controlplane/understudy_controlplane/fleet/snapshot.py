@@ -136,6 +136,7 @@ class Snapshot:
     condemned_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Nodes that this round takes out of service, and signal and rule of what for."""
     topology: Topology = NO_TOPOLOGY
+    partition_states: Mapping[str, str] = field(default_factory=dict)  # in Slurm; empty: not known
     preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
     maintenances: tuple[Maintenance, ...] = ()  # under way

@@ -30,6 +30,7 @@ from understudy_controlplane.observe.event_cache import EventCache
 from understudy_controlplane.observe.gpu_wear import GpuWear
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.observe.node_history import NodeHistory
+from understudy_controlplane.observe.partition_reader import PartitionReader
 from understudy_controlplane.observe.preemption_reader import PreemptionReader
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.observe.slurm_reader import SlurmReader
@@ -70,6 +71,7 @@ class Observer:
         self._sources = sources
         self._slurm = SlurmReader(sources.slurm, sources.current.config.cluster, sources.clock)
         self._topology = TopologyReader(sources.slurm)
+        self._partitions = PartitionReader(sources.slurm)
         self._preemption = PreemptionReader(sources.slurm)
         self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
         self._history = NodeHistory(stores.checkpoints, stores.lemons)
@@ -215,6 +217,7 @@ class Observer:
             breaker_reset_at=breaker.reset_at,
             domains=self._domains(topology),
             topology=topology,
+            partition_states=self._partitions.read(now, self.reading.error),
             preemption=self._preemption.read(config, now, self.reading.error),
             signals=stores.signals.live(now),
             maintenances=stores.maintenance.open_ones(),

@@ -127,6 +127,8 @@ class VirtualSlurm:
         self.leaf_switches = 2
         self.block_nodes = 0  # of each block of topology/block; 0: there is a tree
         self._started_at = now - 1000
+        self.partitions_down: set[str] = set()
+        """In which no job starts, and running ones go on."""
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
         self.refused: list[tuple[str, int, int]] = []
@@ -412,6 +414,9 @@ class VirtualSlurm:
         seats = set[str]().union(*blocks[: -(-count // self.block_nodes)])
         return [name for name in free if name in seats]
 
+    def partition_states(self) -> dict[str, str]:
+        return {name: "DOWN" if name in self.partitions_down else "UP" for name in self.tiers}
+
     def preemption(self) -> PreemptionRules:
         if self.preempt_mode == "OFF":
             return PreemptionRules(None)
@@ -543,13 +548,16 @@ class VirtualSlurm:
     def _schedule(self) -> None:
         for job in sorted(self._jobs.values(), key=lambda job: (-self._tier(job), -job.priority, job.job_id)):
             waits = job.begin_at is not None and job.begin_at > self.now
-            if job.state != "PENDING" or job.priority == 0 or waits:
+            if job.state != "PENDING" or job.priority == 0 or waits or self._is_shut_out(job):
                 continue
             seats = self._seats_for(job)
             if len(seats) >= job.node_count and not self._reaches_limit(job):
                 self._start(job, seats[: job.node_count])
             elif self.preempt_mode != "OFF":
                 self._preempt_for(job)
+
+    def _is_shut_out(self, job: _Job) -> bool:
+        return (job.partition or self._partition) in self.partitions_down
 
     def _tier(self, job: _Job) -> int:
         return self.tiers[job.partition or self._partition]
@@ -785,6 +793,8 @@ class VirtualSlurm:
     def _pending_reason(self, job: _Job, begin_at: int | None) -> str:
         if job.priority == 0:
             return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
+        if self._is_shut_out(job):
+            return "PartitionDown"
         if self._reaches_limit(job):
             return ARRAY_LIMIT
         return "BeginTime" if begin_at else "Resources"

@@ -30,6 +30,7 @@ from understudy_controlplane.slurm.parse import (
     parse_config,
     parse_extra,
     parse_jobs,
+    parse_partition_states,
     parse_reservations,
     parse_steps,
     parse_topology,
@@ -149,6 +150,9 @@ class CommandLineGateway:
         for name in parse_topology_names(self._run("show", "topoconf")):
             units += parse_topology(self._run("show", "topology", checked_name(name), "--oneliner"))
         return units
+
+    def partition_states(self) -> Mapping[str, str]:
+        return parse_partition_states(self._run("--all", "show", "partition", "--oneliner"))
 
     def preemption(self) -> PreemptionRules:
         settings = self.config()

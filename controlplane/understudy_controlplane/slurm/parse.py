@@ -189,6 +189,15 @@ def parse_topology_names(text: str) -> list[str]:
     return [name for name, _ in named if name != default]
 
 
+def parse_partition_states(text: str) -> dict[str, str]:
+    """Partition → State, in the output of `scontrol show partition`."""
+    return {
+        pairs["PartitionName"]: pairs["State"]
+        for record in _records(text, re.compile("PartitionName="))
+        if "State" in (pairs := _pairs(record))
+    }
+
+
 def minutes(text: str) -> int | None:
     """Minutes in "01:30:00" or "2-00:00:00", rounded up; None for "UNLIMITED", "Partition_Limit" and the like."""
     match = _DURATION.fullmatch(text)

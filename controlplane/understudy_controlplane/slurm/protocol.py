@@ -90,6 +90,10 @@ class SlurmReads(Protocol):
         """Of all topologies that Slurm has (25.05 and later: several); empty where it has none."""
         ...
 
+    def partition_states(self) -> Mapping[str, str]:
+        """Partition → "UP", "DOWN", "DRAIN" or "INACTIVE". Slurm starts jobs in the partitions that are UP or DRAIN."""
+        ...
+
     def preemption(self) -> PreemptionRules:
         """By which rules Slurm preempts jobs. With preempt/qos they are asked of slurmdbd."""
         ...

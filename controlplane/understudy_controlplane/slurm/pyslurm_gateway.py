@@ -4,8 +4,8 @@ It sends the protocol's calls to the process in which pyslurm runs (`pyslurm_pro
 
 The command line does what pyslurm 25.11 cannot do: create reservations (it frees the answer with the wrong allocator
 and aborts), set a text, a list or a weight to nothing (it takes that for "no change"), reboot a node, submit and cancel
-the control plane's jobs, read a job's Extra, the topology, the rules of preemption, and the configuration as Slurm
-prints it.
+the control plane's jobs, read a job's Extra, the topology, the states of partitions, the rules of preemption, and the
+configuration as Slurm prints it.
 """
 
 from __future__ import annotations
@@ -168,6 +168,9 @@ class PyslurmGateway:
 
     def topology(self) -> tuple[TopologyUnit, ...]:
         return self._command_line.topology()
+
+    def partition_states(self) -> Mapping[str, str]:
+        return self._command_line.partition_states()
 
     def preemption(self) -> PreemptionRules:
         return self._command_line.preemption()
