@@ -355,8 +355,12 @@ class TestAPartitionThatIsDown:
     def lose(partition: str, states: dict[str, str], *, dead: bool = False, **changes: Any) -> Decision:
         """A node of the gang on n1 to n4 loses a GPU, or dies. There is a spare."""
         job = b.job(partition=partition, **changes)
-        lost = {"heard_at": b.NOW - 60, "slurmd_silent_since": b.NOW - 50} if dead else {}
-        node = b.node("n3", slurm=b.slurm_node("n3", "ALLOCATED"), **(lost or {"events": (b.xid_event("n3", 79),)}))
+        died: dict[str, Any] = {"heard_at": b.NOW - 60, "slurmd_silent_since": b.NOW - 50}
+        node = b.node(
+            "n3",
+            slurm=b.slurm_node("n3", "ALLOCATED"),
+            **(died if dead else {"events": (b.xid_event("n3", 79),)}),
+        )
         snapshot = b.snapshot(node, jobs=[job], spares=["n8"], partition_states=states)
         return next(one for one in decided(snapshot) if one.subject == "n3")
 
