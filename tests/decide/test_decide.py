@@ -43,6 +43,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
+from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
 
 SPARES = ("n6", "n7", "n8")
 
@@ -267,6 +268,10 @@ class TestSpares:
         assert (plan.restart_count, plan.supersedes, plan.seats) == (1, 41, ("n1", "n4", "n6", "n7"))
 
 
+POWERED = ("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP", "REBOOT_ISSUED", "MAINTENANCE")
+"""Flags of nodes that may have to boot before a job starts there."""
+
+
 class TestIdleNodes:
     """No spare in the pool, or no pool at all: an idle node will do."""
 
@@ -293,16 +298,42 @@ class TestIdleNodes:
             b.node("n5", slurm=b.slurm_node("n5", "ALLOCATED")),
             b.node("n5", slurm=b.slurm_node("n5", flags=["PLANNED"])),
             b.node("n5", slurm=b.slurm_node("n5", flags=["COMPLETING"])),
+            b.node("n5", slurm=b.slurm_node("n5", flags=["BLOCKED"])),
+            *(b.node("n5", slurm=b.slurm_node("n5", flags=["CLOUD", flag])) for flag in POWERED),
             b.node("n5", slurm=b.slurm_node("n5", flags=["DRAIN"], reason="NHC: disk", user="root")),
             b.node("n5", slurm=dataclasses.replace(b.slurm_node("n5"), gres="gpu:4")),
             b.node("n5", NodeState.SUSPECT, gpus=(b.gpu(0, nvlinks=17, nvlinks_max=18),)),
             b.node("n5", heard_at=None),
             broken("n5"),
         ],
-        ids=["at work", "planned", "completing", "drained", "other GPUs", "suspect", "without an agent", "broken"],
+        ids=[
+            "at work",
+            "planned",
+            "completing",
+            "blocked",
+            *POWERED,
+            "drained",
+            "other GPUs",
+            "suspect",
+            "without an agent",
+            "broken",
+        ],
     )
     def test_a_node_that_is_not_idle_healthy_and_fitting_is_not_taken(self, changed: NodeView) -> None:
         assert self.moved_to(changed) == ("n6",)
+
+    @pytest.mark.parametrize("flag", ["CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"])
+    def test_one_that_slurm_made_for_the_moment_is_taken(self, flag: str) -> None:
+        assert self.moved_to(b.node("n5", slurm=b.slurm_node("n5", flags=[flag]))) == ("n5",)
+
+    @pytest.mark.parametrize(("block", "taken"), [(("n1", "n2", "n3", "n4", "n5"), "n5"), (("n5", "n6"), "n7")])
+    def test_one_whose_block_a_job_has_to_itself_is_taken_by_that_job_alone(
+        self, block: tuple[str, ...], taken: str
+    ) -> None:
+        """Slurm shows it so to everybody: the requeue of the job that blocks it makes it free."""
+        blocked = [b.node(name, slurm=b.slurm_node(name, flags=["BLOCKED"])) for name in block if name in ("n5", "n6")]
+        topology = Topology((Domain(DomainKind.NVLINK_BLOCK, "b1", block),))
+        assert self.moved_to(*blocked, topology=topology) == (taken,)
 
     def test_nor_one_that_others_have_reserved_for_later(self) -> None:
         later = SlurmReservation("maint", ("n5",), ("root",), frozenset({"MAINT"}), start_at=int(b.NOW) + 9000)

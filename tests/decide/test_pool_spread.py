@@ -54,3 +54,8 @@ def test_the_failure_of_a_rack_leaves_spares_where_there_are_two_and_racks_are_u
     each = [len(set(one.nodes) & set(chosen)) for one in domains]
     assert len(chosen) == min(count, len(names))
     assert max(each) - min(each) <= 1
+
+
+def test_a_node_that_slurm_blocks_for_the_job_of_its_block_joins_no_pool() -> None:
+    blocked = b.node("n8", slurm=b.slurm_node("n8", flags=["BLOCKED"]))
+    assert joining_pool(b.snapshot(blocked), (), b.config(spares={"count": 1})) == ("n7",)

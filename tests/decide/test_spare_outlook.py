@@ -49,6 +49,10 @@ LEAK = SiteSignal("bms", "k", SignalKind.LEAK, ("n6",), "wet", 1, b.NOW - 5, b.N
         (seen(b.node("n6", NodeState.SUSPECT, is_spare=True)), "it is suspect"),
         (seen(spare(heard_at=None)), "its agent does not report"),
         (seen(spare(slurm=b.slurm_node("n6", flags=("DRAIN",)))), "Slurm cannot use it now"),
+        (
+            seen(spare(slurm=b.slurm_node("n6", flags=("BLOCKED",)))),
+            "another job has its block or leaf switch to itself",
+        ),
         (seen(signals=(LEAK,)), "bms reports leak: wet: no spare is taken from there"),
         (seen(maintenances=(WORK,)), "it is under maintenance"),
         (seen(spare_choices={"n6": False}), "an operator wants it out of the pool"),

@@ -210,6 +210,7 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
         return Objection(Because.RULE, "no test is configured ([validation])")
     slurm = snapshot.nodes[name].slurm
     free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
+    free = free and slurm is not None and not slurm.blocked
     promised = any(name in one.plan.claimed for one in snapshot.recoveries)
     if free and not promised and not snapshot.holders_of(name):
         return None

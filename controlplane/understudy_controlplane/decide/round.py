@@ -67,7 +67,9 @@ class Round:
             return self
         return replace(
             self,
-            idle=tuple(name for name in spares.idle_nodes(self.snapshot, self.config) if name not in self.condemned),
+            idle=tuple(
+                name for name in spares.idle_for_gangs(self.snapshot, self.config) if name not in self.condemned
+            ),
         )
 
     def fitting(self, job: Job, failed: str) -> list[str]:
@@ -87,7 +89,11 @@ class Round:
 
     def _suiting(self, names: Sequence[str], job: Job, failed: str) -> list[str]:
         nodes = self.snapshot.nodes
-        return [name for name in names if spares.suits(nodes[name], job, nodes[failed])]
+        return [
+            name
+            for name in names
+            if spares.suits(nodes[name], job, nodes[failed]) and spares.is_open_to(self.snapshot, nodes[name], job)
+        ]
 
     def preemptible(self, job: Job, failed: str) -> Preemptible:
         """Nodes whose jobs Slurm would preempt for this one."""

@@ -99,6 +99,8 @@ def _candidate(snapshot: Snapshot, name: str, job: Job, lost: str, config: Confi
     if fits:
         return Candidate(name, node.is_spare, True, "")
     why = [*_why_unfit(snapshot, node, config), *_why_unsuitable(node, job, snapshot.nodes[lost])]
+    if not spares.is_open_to(snapshot, node, job):
+        why.append("another job has its block or leaf switch to itself")
     return Candidate(name, node.is_spare, False, why[0] if why else "it is reserved by another user")
 
 

@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import DomainKind
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
@@ -114,6 +115,17 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
     )
 
 
+def is_open_to(snapshot: Snapshot, node: NodeView, job: Job) -> bool:
+    """No other job has the node's block or leaf switch to itself. One that `job` itself has ends with its requeue."""
+    if node.slurm is None or not node.slurm.blocked:
+        return True
+    own = set(job.slurm.nodes)
+    return any(
+        domain.kind in (DomainKind.NVLINK_BLOCK, DomainKind.SWITCH) and not own.isdisjoint(domain.nodes)
+        for domain in snapshot.topology.of_node.get(node.name, ())
+    )
+
+
 def kept_for_others(job: Job, policy: Spares) -> dict[str, int]:
     """How many spares are reserved, by their holder, that this job is none of."""
     own = (f"user {job.slurm.user}", f"account {job.slurm.account}", f"job {job.slurm.name}")
@@ -137,7 +149,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     short = wanted(snapshot, policy) - _held(snapshot)
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
-    idle = [name for name in _unused(snapshot, config) if name not in bad]
+    idle = [name for name in _unused(snapshot, config) if name not in bad and not _is_blocked(snapshot, name)]
     added = sorted((name for name in idle if choices.get(name)), key=natural)
     missing = short - len(added)
     if missing <= 0:
@@ -164,9 +176,14 @@ def leaving_pool(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
-    """Nodes outside the pool that a gang may get, best first; those on probation and lemons last. No reservation holds
+    """Nodes outside the pool that any job may get, best first; those on probation and lemons last. No reservation holds
     them, now or later, no recovery has promised them, and no operator asks for them.
     """
+    return [name for name in idle_for_gangs(snapshot, config) if not _is_blocked(snapshot, name)]
+
+
+def idle_for_gangs(snapshot: Snapshot, config: Config) -> list[str]:
+    """As `idle_nodes`, and with those that are open only to the gang in whose block they are (`is_open_to`)."""
     promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
     idle = [
         name
@@ -188,6 +205,11 @@ def _unused(snapshot: Snapshot, config: Config) -> list[str]:
         and node.slurm.base_state == "IDLE"
         and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
     ]
+
+
+def _is_blocked(snapshot: Snapshot, name: str) -> bool:
+    slurm = snapshot.nodes[name].slurm
+    return slurm is not None and slurm.blocked
 
 
 def _on_probation(snapshot: Snapshot, name: str) -> bool:

@@ -116,6 +116,11 @@ class SlurmNode:
         return not self.flags.isdisjoint(ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
 
     @property
+    def blocked(self) -> bool:
+        """A job has its block or leaf switch to itself (`--exclusive=topo`): Slurm starts no other job here."""
+        return "BLOCKED" in self.flags
+
+    @property
     def reboot_given_up(self) -> bool:
         """Slurm no longer waits for its reboot. The node may come back all the same."""
         return any(words in self.reason for words in REBOOT_GIVEN_UP)
