@@ -351,6 +351,19 @@ def test_a_person_who_takes_the_node_from_its_test_gets_it(tmp_path: Path) -> No
     wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
 
 
+def test_the_end_of_a_test_is_read_before_slurm_forgets_it(tmp_path: Path) -> None:
+    """The control plane looks at a long test seldom."""
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.min_job_age_seconds = 4
+    rehearsal.fake.job_seconds = 247.0
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.VALIDATING)
+    for _ in range(2):
+        rehearsal.run(110)  # it ticks every three seconds
+    wait_for(rehearsal, "n5", NodeState.PROBATION, 110)
+    assert sum(count for what, count in rehearsal.line.effects.items() if what.startswith("submit_job")) == 1
+
+
 def test_a_report_from_before_the_reboot_condemns_no_node(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.gpus["n5"] = [b.gpu(0, status=GpuStatus.LOST)]

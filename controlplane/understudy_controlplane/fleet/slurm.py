@@ -376,4 +376,5 @@ class SlurmView:
     jobs: Mapping[int, SlurmJob]  # by job id: Slurm knows one job of an id at a time
     reservations: Mapping[str, SlurmReservation]
     slurmctld_started_at: float | None = None  # None: not known
+    min_job_age_seconds: int = 0  # for which Slurm shows a job that has ended; 0: without end, or not known
     clock_ahead_seconds: float = 0.0  # slurmctld's clock, of the control plane's; 0: less than two seconds

@@ -8,7 +8,7 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.node import CLOCKS_APART_SECONDS
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.live.pulse import SlurmReading
-from understudy_controlplane.slurm.parse import slurmctld_clock, slurmctld_started_at
+from understudy_controlplane.slurm.parse import min_job_age, slurmctld_clock, slurmctld_started_at
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_view, slurm_version
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ class SlurmReader:
         try:
             started_at = self._slurmctld_started_at()
             ahead = self._ahead if abs(self._ahead) > CLOCKS_APART_SECONDS else 0.0
-            view = read_view(self._slurm, now, started_at, ahead)
+            view = read_view(self._slurm, now, started_at, ahead, min_job_age(self.reading.settings))
         except SlurmError as error:
             if not self.reading.error:
                 log.warning("slurm_unreadable", error=str(error))

@@ -11,11 +11,13 @@ REST_SECONDS_MAX = 60.0
 HURRIES_SECONDS = 0.5
 
 
-def rest_seconds(waited_seconds: float, timeout_seconds: float) -> float:
+def rest_seconds(waited_seconds: float, timeout_seconds: float, min_job_age_seconds: float = 0.0) -> float:
     """How long a step that waits is left alone. What it waits for is seen a twentieth later at most, and a test that
-    runs for two days does not read Slurm ten times a second.
+    runs for two days does not read Slurm ten times a second. It may wait for the end of a job, which Slurm forgets
+    after `min_job_age_seconds`; 0: never.
     """
-    return min(waited_seconds / 20, timeout_seconds / 60, REST_SECONDS_MAX)
+    seen_in_time = min_job_age_seconds / 3 or REST_SECONDS_MAX
+    return min(waited_seconds / 20, timeout_seconds / 60, seen_in_time, REST_SECONDS_MAX)
 
 
 class Patience:

@@ -121,6 +121,7 @@ class Runner:
         self._reading_is_own = False
         self._read_at = 0.0
         self._slurm_ahead_seconds = 0.0
+        self._min_job_age_seconds = 0
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
         self._refusals: dict[tuple[int, int], str] = {}
         self._turns = NO_TURNS
@@ -138,6 +139,7 @@ class Runner:
         self._reading, self._reading_is_own = (view if new else None), False
         if view is not None:
             self._slurm_ahead_seconds = view.clock_ahead_seconds
+            self._min_job_age_seconds = view.min_job_age_seconds
         self._patience.keep_only(running)
         self._under_way = {key: one for key, one in self._under_way.items() if key in running}
         self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] in running}
@@ -232,7 +234,8 @@ class Runner:
         if isinstance(observation, Todo) and self._may_act(step, observation):
             return self._try(recovery, step, context, course)
         if isinstance(observation, Wait):
-            self._patience.rest(recovery.id, self._clock.monotonic() + rest_seconds(waited, timeout))
+            rest = rest_seconds(waited, timeout, self._min_job_age_seconds)
+            self._patience.rest(recovery.id, self._clock.monotonic() + rest)
         return None
 
     def _try(self, recovery: Recovery, step: RecoveryStep, context: StepContext, course: Course) -> Recovery | None:

@@ -127,6 +127,7 @@ class VirtualSlurm:
         self.leaf_switches = 2
         self.block_nodes = 0  # of each block of topology/block; 0: there is a tree
         self._started_at = now - 1000
+        self.min_job_age_seconds = MIN_JOB_AGE_SECONDS
         self.partitions_down: set[str] = set()
         """In which no job starts, and running ones go on."""
         self.bad_prologs: set[str] = set()
@@ -298,7 +299,7 @@ class VirtualSlurm:
         elif job.state == "RUNNING" and job.runs_seconds is not None and job.started_at is not None:
             yield job.started_at + job.runs_seconds
         elif job.state in OVER and job.ended_at is not None:
-            yield job.ended_at + MIN_JOB_AGE_SECONDS + GRAIN_SECONDS
+            yield job.ended_at + self.min_job_age_seconds + GRAIN_SECONDS
 
     def saved_state(self) -> object:
         """What slurmctld has on disk at this moment."""
@@ -356,7 +357,7 @@ class VirtualSlurm:
             "ClusterName": "testbed",
             "SLURM_VERSION": "22.05.8",
             "SlurmdTimeout": f"{SLURMD_TIMEOUT_SECONDS:.0f} sec",
-            "MinJobAge": f"{MIN_JOB_AGE_SECONDS:.0f} sec",
+            "MinJobAge": f"{self.min_job_age_seconds:.0f} sec",
             "JobRequeue": "1",
             "BOOT_TIME": _printed(self._started_at),
             AS_OF: _printed(self.now),
@@ -719,7 +720,7 @@ class VirtualSlurm:
                 if job.reservation == name and job.state not in OVER:
                     job.reservation = ""
         for job in list(self._jobs.values()):
-            if job.state in OVER and job.ended_at is not None and self.now - job.ended_at > MIN_JOB_AGE_SECONDS:
+            if job.state in OVER and job.ended_at is not None and self.now - job.ended_at > self.min_job_age_seconds:
                 del self._jobs[job.job_id]
 
     def _set_reason(self, node: _Node, reason: str, user: str) -> None:

@@ -90,6 +90,12 @@ def slurmctld_clock(config: Mapping[str, str]) -> int | None:
     return epoch_seconds(config.get(AS_OF, ""))
 
 
+def min_job_age(config: Mapping[str, str]) -> int:
+    """For how many seconds slurmctld keeps a job that has ended (MinJobAge); 0: without end, or it is not known."""
+    match = re.match(r"\d+", config.get("MinJobAge", ""))
+    return int(match[0]) if match else 0
+
+
 class NodeReader:
     """Reads the nodes of one cluster repeatedly. A record printed as before gives the same object: of twelve thousand
     nodes few change within a second.

@@ -261,11 +261,16 @@ def read_for_effects(
 
 
 def read_view(
-    slurm: SlurmReads, now: float, slurmctld_started_at: float | None = None, clock_ahead_seconds: float = 0.0
+    slurm: SlurmReads,
+    now: float,
+    slurmctld_started_at: float | None = None,
+    clock_ahead_seconds: float = 0.0,
+    min_job_age_seconds: int = 0,
 ) -> SlurmView:
     """`now` is the time of the view: all that it shows was so at `now` or later."""
     return SlurmView(
         slurmctld_started_at=slurmctld_started_at,
+        min_job_age_seconds=min_job_age_seconds,
         clock_ahead_seconds=clock_ahead_seconds,
         read_at=now,
         nodes={node.name: node for node in slurm.nodes()},
