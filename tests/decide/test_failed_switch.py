@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -218,6 +219,19 @@ def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
         assert signals(seen) == [Signal.GANG_HUNG_TOGETHER] * 3
         later = replace(seen, incidents=opened(500))
         assert signals(later) == [Signal.GANG_HUNG_TOGETHER] * 3, "they had stopped before it failed"
+
+
+@pytest.mark.parametrize(("down_seconds", "explained"), [(985.0, True), (100.0, False)])
+def test_gangs_that_stop_when_it_fails_again_are_explained_though_its_incident_is_still_open(
+    down_seconds: float, explained: bool
+) -> None:
+    """A gang that the first failure stopped, and that no one moves, as it is not managed, keeps the incident open."""
+    seen = three_gangs(incidents=opened(80_000), started_at=b.NOW - 90_000)
+    ports = (msgspec.structs.replace(DOWN, down_seconds=down_seconds),)
+    seen = replace(seen, nodes={**seen.nodes, **{name: replace(seen.nodes[name], ports=ports) for name in LEAF}})
+    expected = Signal.GANG_HUNG_UNNAMED if explained else Signal.GANG_HUNG_TOGETHER
+    found = [one.signal for one in detect(seen, CONFIG) if one.signal in HANGS | {Signal.GANG_HUNG_TOGETHER}]
+    assert found == [expected] * 3
 
 
 def test_a_gang_that_only_its_launcher_can_restart_is_not_restarted_behind_it() -> None:

@@ -88,10 +88,16 @@ def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
 
 
 def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) -> bool:
-    """Whether it stopped at about the time of the fault of its nodes, as far as this process can know."""
-    if {*incident.nodes}.isdisjoint(snapshot.jobs[table.job].slurm.nodes):
-        return False
+    """Whether it stopped at about the time of the fault of its nodes, as far as this process can know: of the first
+    one, or of one that its nodes' ports show now. The incident may still be open when the switch fails again.
+    """
+    nodes = snapshot.jobs[table.job].slurm.nodes
     since, first = _still_since(table, snapshot), incident.fault_at or incident.opened_at
+    behind = [snapshot.nodes[name] for name in nodes if snapshot.behind_failed_switch.get(name) is incident]
+    if any(abs(since - at) <= TOGETHER_SECONDS for node in behind for at in node.ports_down_since(snapshot.now)):
+        return True
+    if {*incident.nodes}.isdisjoint(nodes):
+        return False
     if since <= snapshot.started_at:  # before this process was there: when is not known
         return incident.opened_at <= snapshot.started_at
     return since - first >= -TOGETHER_SECONDS and since - incident.opened_at <= TOGETHER_SECONDS

@@ -258,6 +258,11 @@ class NodeView:
         """A fabric port that was in use since the node booted is down."""
         return any(port.was_active and port.down_seconds is not None for port in self.ports)
 
+    def ports_down_since(self, now: float) -> list[float]:
+        """Of the ports that are down and were in use since the node booted, by the time of its last report."""
+        down = (port.down_seconds for port in self.ports if port.was_active)
+        return [(self.heard_at or now) - seconds for seconds in down if seconds is not None]
+
     def is_mute(self, now: float) -> bool:
         """Its slurmd does not answer. One failed probe alone proves nothing."""
         return self.slurmd_silent_since is not None and now - self.slurmd_silent_since > 1.0
