@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests import builders as b
+from understudy_agent.wire import GpuStatus, KernelEvent
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.detect import DETECTORS, detect
+from understudy_controlplane.detect import BY_NODE, DETECTORS, RECORDING, detect
+from understudy_controlplane.detect.failures import FAILING_NODES_MAX
 from understudy_controlplane.fleet.decision import Action, Because
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal, failed_detectors, unjudged_nodes
+from understudy_controlplane.fleet.gpu import WearSample
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, OpenIncident
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.job import Attempt, FirstNan, Refusal
+from understudy_controlplane.fleet.node import NodeState, StoredKernelEvent
 from understudy_controlplane.fleet.recovery import (
     PagePlan,
     Recovery,
@@ -27,6 +32,7 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     StepName,
 )
+from understudy_controlplane.fleet.slurm import PROLOG_ERROR
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -68,7 +74,7 @@ def test_no_fault_is_gone_and_no_suspicion_ends_where_one_fails() -> None:
     suspect = b.node("n2", record=b.record("n2", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.HEALTH)))
     seen = b.snapshot(suspect)
     assert [one.signal for one in found(seen)] == [Signal.CLEAN]
-    assert [one.signal for one in found(seen, "lemon")] == [Signal.DETECTOR_FAILED]
+    assert [one.signal for one in found(seen, "xid")] == [Signal.DETECTOR_FAILED]
 
 
 def test_no_probation_ends_and_no_node_returns() -> None:
@@ -83,6 +89,94 @@ def test_no_probation_ends_and_no_node_returns() -> None:
     held = {one.subject: one for one in decide(seen, found(seen, "xid"), config) if one.action is not Action.PAGE}
     assert held.keys() == {"n2", "fleet"}
     assert (held["n2"].action, held["n2"].because) == (Action.NOTHING, Because.DETECTOR_FAILED)
+
+
+# -- one bad row ---------------------------------------------------------------------------------------------------
+
+NO_GPU: Any = None
+"""A row as no agent sends it: each detector that looks at GPUs fails on it."""
+
+
+def fleet(*bad: str) -> Snapshot:
+    """Each detector that looks at each node by itself finds something, on nodes of its own."""
+    names = [f"n{number}" for number in range(1, 21)]
+    drained = b.slurm_node("n2", flags=["DRAIN"], reason="new fan", user="alice")
+    refused = replace(b.slurm_node("n3", flags=["DRAIN"], reason=PROLOG_ERROR), reason_at=int(b.NOW) - 9)
+    text = "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"
+    logged = StoredKernelEvent(1, "n4", b.NOW - 1, KernelEvent(b.BOOT, 1, b.NOW - 1, text))
+    samples = [WearSample(b.NOW - hours * 3600, 0, remapped) for hours, remapped in ((100, 0), (1, 3))]
+    kinds = {
+        "n2": b.node("n2", slurm=drained),
+        "n3": b.node("n3", slurm=refused),
+        "n4": b.node("n4", events=(logged,)),
+        "n5": b.node("n5", gpus=(b.gpu(status=GpuStatus.LOST),)),
+        "n6": b.node("n6", gpus=(b.gpu(remapped_rows_failed=True),)),
+        "n7": b.node("n7", gpus=(b.gpu(),)),
+    }
+    nan = [FirstNan(b.job(job_id=job).key, Attempt(0), 5, ("n8",), 0, b.NOW - job) for job in (1, 2)]
+    views = [kinds.get(name, b.node(name)) for name in names if name not in bad]
+    views += [b.node(name, gpus=(NO_GPU,)) for name in bad]
+    refusals = (Refusal("n3", 5, 0, b.NOW - 9, b.NOW - 9, "held"),)
+    return b.snapshot(*views, gpu_wear={("n7", "GPU-0"): samples}, first_nans=tuple(nan), refusals=refusals)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NODE))
+def test_detectors_that_look_at_each_node_by_itself_find_the_same_without_the_others(name: str) -> None:
+    seen = fleet()
+    whole = [*DETECTORS[name](seen, CONFIG)]
+    assert whole, "it finds something"
+    apart = [
+        one for node, view in seen.nodes.items() for one in DETECTORS[name](replace(seen, nodes={node: view}), CONFIG)
+    ]
+    assert sorted(map(repr, apart)) == sorted(map(repr, whole))
+
+
+def test_a_row_on_which_detectors_fail_holds_back_its_own_node_alone() -> None:
+    seen = fleet("n9")
+    usual, failing = found(fleet()), found(seen)
+    down = {one.detail.detector: one.detail.nodes for one in failing if isinstance(one.detail, DetectorDetail)}
+    assert down == {"gpu_state": ("n9",), "hardware": ("n9",), "drift": ()}
+    assert [one for one in failing if one.signal is not Signal.DETECTOR_FAILED] == usual
+    assert failed_detectors(failing) == ()
+    assert unjudged_nodes(failing).keys() == {"n9"}
+
+
+def test_other_nodes_return_and_their_suspicions_end() -> None:
+    config = b.config(validation={"enabled": True, "probation_hours": 1})
+    nodes = [
+        b.node(name, record=b.record(name, state, since=b.NOW - 7200), gpus=gpus)
+        for name, state, gpus in (
+            ("n1", NodeState.PROBATION, ()),
+            ("n2", NodeState.SUSPECT, ()),
+            ("n3", NodeState.PROBATION, (NO_GPU,)),
+            ("n4", NodeState.SUSPECT, (NO_GPU,)),
+        )
+    ]
+    seen = b.snapshot(*nodes)
+    changed = {one.subject: one.to_state for one in decide(seen, detect(seen, config), config) if one.to_state}
+    assert changed == {"n1": NodeState.IN_SERVICE, "n2": NodeState.IN_SERVICE}
+
+
+def test_where_one_fails_on_many_nodes_nothing_is_concluded_of_any() -> None:
+    names = [f"n{number}" for number in range(10, 11 + FAILING_NODES_MAX)]
+    assert set(failed_detectors(found(fleet(*names)))) == {"gpu_state", "hardware"}
+    assert failed_detectors(found(fleet(*names[1:]))) == ()
+
+
+def test_a_node_that_could_not_be_judged_may_show_what_others_show() -> None:
+    """Fewer suspects than there may be would be no common cause."""
+    shown = [b.node(f"n{number}", gpus=(b.gpu(nvlinks=1, nvlinks_max=18),)) for number in range(1, 4)]
+    for gpus, signals in (((), {Signal.HEALTH_SUSPECTED}), ((NO_GPU,), {Signal.DOMAIN_FAULT})):
+        seen = b.snapshot(*shown, b.node("n8", gpus=gpus))
+        assert {one.signal for one in found(seen) if one.rule == "nvlink.down"} == signals
+
+
+@pytest.mark.parametrize("name", sorted(RECORDING))
+def test_one_that_only_records_holds_nothing_back(name: str) -> None:
+    suspect = b.node("n2", record=b.record("n2", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.HEALTH)))
+    clean, failure = found(b.snapshot(suspect), name)
+    assert (clean.signal, failure.signal) == (Signal.CLEAN, Signal.DETECTOR_FAILED)
+    assert failed_detectors([failure]) == ()
 
 
 def test_a_return_that_has_not_begun_waits() -> None:

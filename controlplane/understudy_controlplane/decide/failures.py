@@ -14,7 +14,7 @@ from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.approvals import await_approval, withheld
 from understudy_controlplane.decide.gang_moves import gangs_by_node
 from understudy_controlplane.decide.round import Entered, Round
-from understudy_controlplane.detect.failures import failure
+from understudy_controlplane.detect.failures import failing, failure
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding
 from understudy_controlplane.fleet.job import JobKey
@@ -78,9 +78,9 @@ class Failures:
         if of_gangs:
             parts = self.caught("gangs", (), lambda: _by_gang(current.snapshot, entered), [[*entered]])
         tries = iter(range(TRIES_MAX))
-        failing = _failing(parts, first, lambda some: _error(current, carry_out, some, tries))
+        found = failing(parts, first, lambda some: _error(current, carry_out, some, tries))
         try:
-            return self._without(current, carry_out, parts, failing)
+            return self._without(current, carry_out, parts, found)
         except Exception as error:  # noqa: BLE001 - as above
             return self._without(current, carry_out, parts, [(one, error) for one in parts])
 
@@ -123,19 +123,6 @@ def _error(current: Round, carry_out: CarryOut, parts: Sequence[Part], tries: It
     except Exception as error:  # noqa: BLE001 - as above
         return error
     return None
-
-
-def _failing(
-    parts: Sequence[Part], error: Exception, error_of: Callable[[Sequence[Part]], Exception | None]
-) -> list[tuple[Part, Exception]]:
-    """Of parts that fail together, those that fail; all, where none fails without the others. A few of many are found
-    by halves.
-    """
-    if len(parts) == 1:
-        return [(parts[0], error)]
-    halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-    found = [one for half in halves if (its := error_of(half)) is not None for one in _failing(half, its, error_of)]
-    return found or [(one, error) for one in parts]
 
 
 def _by_gang(snapshot: Snapshot, entered: Sequence[Entered]) -> list[Part]:

@@ -33,7 +33,7 @@ from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.wear_trend import wear_trends
 from understudy_controlplane.detect.xid import xid
-from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal
+from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.incident import FABRIC_SIGNS, NVLINK_XIDS
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -70,6 +70,14 @@ DETECTORS: Mapping[str, Detector] = {
     "site_signals": lambda seen, config: site_signals(seen, config.signals),
 }
 
+BY_NODE = frozenset({"administration", "prolog", "kernel_log", "gpu_state", "hardware", "wear_trend", "corruption"})
+"""Detectors that look at each node by itself: where one fails on a few nodes, it still judges the others. One that
+compares nodes with each other could take what they have in common for a fault of one.
+"""
+
+RECORDING = frozenset({"lemon", "inventory", "drift"})
+"""Detectors whose findings are recorded, and no more: their silence holds nothing back."""
+
 MASSES: Mapping[str, Callable[[Snapshot, Config], bool]] = {
     "silence": lambda seen, config: may_be_mass_silence(seen, config.silence),
     "hang": lambda seen, config: may_be_mass_hang(seen, config.hang),
@@ -81,13 +89,17 @@ def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector]
     """All findings of this moment. What is still so is found again at the next.
 
     A detector that fails does not stop the others, and its silence proves nothing: no fault is gone then, and no
-    suspicion ends.
+    suspicion ends. Of which nodes, that depends on the detector.
     """
     failures = Failures(snapshot.now)
     found: list[Finding] = []
     for name, look in detectors.items():
+        if name in BY_NODE:
+            found += failures.caught_by_node(name, partial(_with_config, look, config), snapshot)
+            continue
         mass = partial(MASSES[name], snapshot, config) if name in MASSES else None
-        found += failures.caught(name, partial(look, snapshot, config), mass=mass)
+        concerned = () if name in RECORDING else None
+        found += failures.caught(name, partial(look, snapshot, config), mass=mass, nodes=concerned)
     others = [one for one in found if one.rule not in FABRIC_SIGNS | NVLINK_XIDS]
     found = failures.caught("block_fabric", lambda: block_faults_joined(snapshot, found), otherwise=others)
     others = [one for one in found if one.signal not in HANGS]
@@ -99,13 +111,20 @@ def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector]
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
     found += failures.caught("stranded", lambda: stranded(snapshot, accused))
-    if not failures.findings:
-        accused = {one.node for one in found if one.signal in ACCUSING}
+    unjudged = {*unjudged_nodes(failures.findings)}
+    if not failed_detectors(failures.findings):
+        accused = {one.node for one in found if one.signal in ACCUSING} | unjudged
         found += failures.caught("faults_gone", lambda: faults_gone(snapshot, accused))
+    if failed_detectors(failures.findings):
+        unjudged = {*snapshot.nodes}
+    unknown = silent | unjudged
     well = [
         one
         for one in found
-        if one.signal is not Signal.CLEAN
-        or (not failures.findings and one.node not in silent and (one.node, one.suspicion) not in suspected)
+        if one.signal is not Signal.CLEAN or (one.node not in unknown and (one.node, one.suspicion) not in suspected)
     ]
     return [*well, *failures.findings]
+
+
+def _with_config(look: Detector, config: Config, snapshot: Snapshot) -> Iterable[Finding]:
+    return look(snapshot, config)

@@ -15,6 +15,8 @@ from understudy_controlplane.fleet.subject import SubjectKind
 TOGETHER_SECONDS = 120.0
 """Nodes that began to fail within this of each other began together."""
 
+COMMON_MIN = 2
+
 WHOLE_FLEET = "fleet"
 """The domain of nodes that no smaller domain joins."""
 
@@ -60,7 +62,8 @@ def nodes_alike(failures: Sequence[tuple[NodeView, float]]) -> list[int]:
 
 def shared_signs_joined(snapshot: Snapshot, found: Sequence[Finding], policy: Hardware) -> list[Finding]:
     """A sign that many nodes show makes no node suspect: it is a property of the site, of an update, or of the control
-    plane's clock, and a fleet of suspects has no spare left. It is a fault of their domain.
+    plane's clock, and a fleet of suspects has no spare left. It is a fault of their domain. Nodes that could not be
+    judged may show it as well.
     """
     nodes: dict[str, dict[str, float]] = {}
     words: dict[str, str] = {}  # of the first of them
@@ -70,6 +73,7 @@ def shared_signs_joined(snapshot: Snapshot, found: Sequence[Finding], policy: Ha
             nodes.setdefault(finding.rule, {}).setdefault(finding.node, finding.at)
             words.setdefault(finding.rule, f"{finding.node} and others alike: {finding.summary}")
     many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
+    many = max(COMMON_MIN, many - len(snapshot.unjudged))
     alike = {rule: names for rule, names in nodes.items() if len(names) >= many}
     return [
         *(one for one in found if one.rule not in alike),

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from traceback import extract_tb
+from typing import TypeVar
 
 import msgspec
 
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+Part = TypeVar("Part")
 
 FRAMES_SHOWN_MAX = 8
 NODES_SHOWN_MAX = 8
 ERROR_CHARACTERS_MAX = 300
 """It may name what a user has sent."""
+
+FAILING_NODES_MAX = 3
+"""Where a detector fails on more of them, it is not the nodes."""
+
+TRIES_MAX = 64
+"""To find those nodes."""
 
 
 class Failures:
@@ -32,16 +43,70 @@ class Failures:
         *,
         otherwise: Iterable[Finding] = (),
         mass: Callable[[], bool] | None = None,
+        nodes: tuple[str, ...] | None = None,
     ) -> list[Finding]:
         """All that it finds, or where it fails `otherwise`: what it had found until then may be half of one fault.
         `mass`: whether what it finds may be so much that everything is held back; where that fails, too, it may.
+        `nodes`: of which nothing is concluded where it fails; None: of the whole fleet.
         """
         try:
             return [*look()]
         except Exception as error:  # noqa: BLE001 - whatever it is, the other detectors go on
-            detail = DetectorDetail(detector=detector, mass=mass is not None and _may_be(mass))
+            detail = DetectorDetail(detector=detector, mass=mass is not None and _may_be(mass), nodes=nodes)
             self.findings.append(failure(detail, error, self._now))
             return [*otherwise]
+
+    def caught_by_node(
+        self, detector: str, look: Callable[[Snapshot], Iterable[Finding]], snapshot: Snapshot
+    ) -> list[Finding]:
+        """As `caught`, of a detector that looks at each node by itself: where it fails on a few nodes, all that it
+        finds on the others.
+        """
+        try:
+            return [*look(snapshot)]
+        except Exception as error:  # noqa: BLE001 - as above
+            nodes = _failing_nodes(look, snapshot, error)
+            rest = {name: node for name, node in snapshot.nodes.items() if name not in nodes}
+            others = replace(snapshot, nodes=rest, unjudged=dict.fromkeys(nodes, detector))
+            found = self.caught(detector, lambda: look(others)) if nodes else []
+            if detector not in self.detectors:
+                detail = DetectorDetail(detector=detector, mass=False, nodes=nodes or None)
+                self.findings.append(failure(detail, error, self._now))
+            return found
+
+
+def _failing_nodes(
+    look: Callable[[Snapshot], Iterable[Finding]], snapshot: Snapshot, error: Exception
+) -> tuple[str, ...]:
+    """Empty: it fails without any node, or on many."""
+    tries = iter(range(TRIES_MAX))
+
+    def error_of(names: Sequence[str]) -> Exception | None:
+        if next(tries, None) is None:
+            return error
+        try:
+            _ = [*look(replace(snapshot, nodes={name: snapshot.nodes[name] for name in names}))]
+        except Exception as its:  # noqa: BLE001 - as above
+            return its
+        return None
+
+    if not snapshot.nodes or error_of(()) is not None:
+        return ()
+    found = tuple(name for name, _ in failing([*snapshot.nodes], error, error_of))
+    return found if len(found) <= FAILING_NODES_MAX else ()
+
+
+def failing(
+    parts: Sequence[Part], error: Exception, error_of: Callable[[Sequence[Part]], Exception | None]
+) -> list[tuple[Part, Exception]]:
+    """Of parts that fail together, those that fail; all, where none fails without the others. A few of many are found
+    by halves.
+    """
+    if len(parts) == 1:
+        return [(parts[0], error)]
+    halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    found = [one for half in halves if (its := error_of(half)) is not None for one in failing(half, its, error_of)]
+    return found or [(one, error) for one in parts]
 
 
 def failure(failed: DetectorDetail, error: Exception, now: float) -> Finding:
