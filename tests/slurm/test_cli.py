@@ -80,6 +80,15 @@ def test_filters_that_a_user_set_do_not_apply_to_the_control_plane(scontrol: Mak
     assert not {"SQUEUE_USERS", "SLURM_CLUSTERS"} & environment.keys()
 
 
+def test_jobs_of_other_clusters_of_a_federation_are_not_shown(scontrol: Make, calls: Calls) -> None:
+    """As with FederationParameters=fed_display."""
+    gateway = CommandLineGateway(scontrol()._scontrol, {"PATH": "/usr/bin:/bin", "SCONTROL_FEDERATION": "1"})
+    gateway.nodes()
+    ((_, environment),) = calls()
+    assert (environment["SCONTROL_LOCAL"], environment["SQUEUE_LOCAL"]) == ("1", "1")
+    assert "SCONTROL_FEDERATION" not in environment
+
+
 def test_jobs_that_squeue_knows_none_of_are_an_error_and_not_an_idle_cluster(scontrol: Make) -> None:
     printed = (Path(__file__).parent / "data" / "jobs-22.05.txt").read_text()
     with pytest.raises(SlurmError, match="squeue knows none of them"):

@@ -145,7 +145,7 @@ class NodeStates:
 
     def __init__(self, nodes: Sequence[str], interval_seconds: float, events: Events) -> None:
         self._events = events
-        self._arguments = ["sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N %T"]
+        self._arguments = ["sinfo", "--local", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N %T"]
         self._interval_seconds = interval_seconds
         self._program: subprocess.Popen[bytes] | None = None
         self._answer: IO[bytes] | None = None

@@ -73,6 +73,9 @@ class CommandLineGateway:
         self._environment = {
             # The user who started the control plane may have set filters for these commands.
             **{name: value for name, value in given.items() if not name.startswith(_FILTERS)},
+            # With FederationParameters=fed_display they show the jobs of all clusters of a federation.
+            "SCONTROL_LOCAL": "1",
+            "SQUEUE_LOCAL": "1",
             # scontrol prints and reads local time, without a zone: here it is UTC.
             "TZ": "UTC",
             "SLURM_TIME_FORMAT": "standard",
