@@ -17,6 +17,7 @@ from understudy_controlplane.decide.plans import drain_reason, return_plan
 from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.gpu import GpusReadable
@@ -892,6 +893,58 @@ def test_a_node_has_one_new_state_in_a_round_also_where_its_gang_hangs(code: int
     seen = b.snapshot(b.node("n2", events=(b.xid_event("n2", code),)), spares=SPARES, jobs=[b.job()])
     decision = only(decide(seen, [*detect(seen, b.config()), hung_on("n2")], b.config()))
     assert (decision.action, decision.to_state) == (action, NodeState.QUARANTINED)
+
+
+HELD = [NodeState.RETIRED, NodeState.OPERATOR_HOLD, NodeState.FOREIGN_DRAIN]
+
+
+def held_by_person(name: str, state: NodeState) -> NodeView:
+    return b.node(name, state, slurm=b.slurm_node(name, "ALLOCATED", flags=["DRAIN"], reason="cables", user="alice"))
+
+
+@pytest.mark.parametrize("state", HELD)
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_gang_that_is_requeued_leaves_a_node_that_a_person_has_as_well(state: NodeState, hangs: bool) -> None:
+    """While it ran it could stay there; Slurm does not start it there again. The node is the person's: not drained."""
+    bad = b.node("n2", NodeState.QUARANTINED)
+    found = hung_on("n2") if hangs else next(iter(stranded(b.snapshot(bad, jobs=[b.job()]), frozenset())))
+
+    def moved(*spares: str) -> Decision:
+        seen = b.snapshot(bad, held_by_person("n3", state), spares=spares, jobs=[b.job()])
+        return only(
+            [
+                one
+                for one in decide(seen, [found], b.config(spares={"no_spare": "wait"}))
+                if one.plan is None or job_of(one.plan)
+            ]
+        )
+
+    plan = swap_of(moved("n6", "n7"))
+    assert (plan.seats, plan.nodes) == (("n1", "n4", "n6", "n7"), ("n2",))
+    assert moved("n6").because is Because.NO_SPARE, "on its old node it would wait for ever"
+
+
+def test_a_gang_that_is_moved_later_leaves_a_node_that_was_drained_for_its_end_as_well() -> None:
+    at_end = b.node("n3", record=NodeRecord("n3", NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END))
+    seen = b.snapshot(b.node("n2", NodeState.QUARANTINED), at_end, spares=SPARES, jobs=[b.job()])
+    (found,) = stranded(seen, frozenset())
+    plan = swap_of(only(decide(seen, [found], b.config())))
+    assert (plan.seats, sorted(plan.nodes)) == (("n1", "n4", "n6", "n7"), ["n2", "n3"])
+
+
+def test_a_node_that_holds_its_gang_up_and_is_drained_for_its_end_is_replaced_once() -> None:
+    at_end = b.node("n3", record=NodeRecord("n3", NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END))
+    seen = b.snapshot(at_end, spares=SPARES, jobs=[b.job()])
+    (decision,) = (one for one in decide(seen, [hung_on("n3")], b.config()) if one.plan)
+    assert swap_of(decision).spares == ("n6",)
+
+
+def test_the_reservation_of_a_node_that_a_gang_leaves_does_not_keep_it_from_moving() -> None:
+    """A person who takes a node often reserves it for the work on it."""
+    work = SlurmReservation("cables", ("n3",), ("root",), frozenset({"MAINT"}), start_at=int(b.NOW) + 60)
+    bad, taken = b.node("n2", NodeState.QUARANTINED), held_by_person("n3", NodeState.RETIRED)
+    seen = b.snapshot(bad, taken, spares=SPARES, jobs=[b.job()], reservations={work.name: work})
+    assert swap_of(only(decide(seen, [*stranded(seen, frozenset())], b.config()))).seats == ("n1", "n4", "n6", "n7")
 
 
 def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:

@@ -116,7 +116,7 @@ def _restart(current: Round, findings: Sequence[Finding]) -> Move:
     if objection is not None:
         return objection
     named = [finding.node for finding in findings if finding.signal is Signal.GANG_HUNG]
-    old = (*hangs.at_fault(snapshot, job), *named)
+    old = tuple(dict.fromkeys((*hangs.lost_if_requeued(snapshot, job.slurm.nodes), *named)))
     behind = failed_switch.seats_behind(snapshot, job, inside=_inside(current, job))
     return (
         _held_back(current, job, named)
@@ -149,7 +149,7 @@ def _restarted(
     if not {*behind} <= {*old, *found.given_up}:
         return Move(None, Because.NO_SPARE, failed_switch.no_room(job, behind))
     inside = _inside(current, job) and not _leaves_its_block(current, job, {*old, *found.given_up})
-    if len(found.placement.taken) < len(hangs.at_fault(snapshot, job)) and not inside:
+    if len(found.placement.taken) < len(hangs.lost_if_requeued(snapshot, job.slurm.nodes)) and not inside:
         words = f"no spare for job {job.key.job_id} with which Slurm would start it in the blocks that it needs"
         return Move(None, Because.NO_SPARE, words)
     if inside and not {*behind} <= {*old}:
@@ -214,7 +214,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
     by_its_launcher = gang is not None and not allocation_swap.why_not(snapshot, job, (), current.condemned)
     not_movable = "" if by_its_launcher else _cannot_move(current, job, findings, job.slurm.nodes)
     spent = hangs.too_often(snapshot, job, config)
-    gone = () if by_its_launcher else hangs.at_fault(snapshot, job)
+    gone = () if by_its_launcher else hangs.lost_if_requeued(snapshot, job.slurm.nodes)
     no_seat = bool(gone) and len(current.fitting(job, gone[0])) < len(gone)
     number, leaving = job.key.job_id, hangs.leaving_service(snapshot, job)
     reasons = (
@@ -303,7 +303,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     objection = _cannot_move(current, job, findings, seats)
     if objection:
         return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
-    gone = _gone(snapshot, job, seats, findings)
+    gone = _gone(snapshot, seats, findings)
     leaving = [finding.node for finding in findings]
     held = (
         _would_wait(snapshot, job, findings) or _held_back(current, job, leaving) or _after_drain(snapshot, job, gone)
@@ -389,12 +389,12 @@ def _ended(snapshot: Snapshot, jobs: Sequence[Job]) -> str:
     return f"; there is no spare, and Slurm preempts {words} for it" if words else ""
 
 
-def _gone(snapshot: Snapshot, job: Job, seats: Sequence[str], findings: Sequence[Finding]) -> list[str]:
-    """Nodes of a launcher's job that it left before, within its allocation: Slurm needs others in their place, too."""
+def _gone(snapshot: Snapshot, seats: Sequence[str], findings: Sequence[Finding]) -> list[str]:
+    """Nodes that the gang could stay on while it ran, or that its launcher left before, within its allocation: Slurm
+    needs others in their place, too.
+    """
     found = {finding.node for finding in findings}
-    if job.key not in snapshot.gangs:
-        return []
-    return [name for name in seats if name not in found and snapshot.nodes[name].state is NodeState.QUARANTINED]
+    return [name for name in hangs.lost_if_requeued(snapshot, seats) if name not in found]
 
 
 def _removed(snapshot: Snapshot, job: Job) -> int:
@@ -425,7 +425,7 @@ def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: S
     insisted = {finding.node for finding in findings} & set(slurm.required_nodes)
     if insisted:
         return f"asked for {', '.join(sorted(insisted))} by name (--nodelist) and cannot run without"
-    left = {finding.node for finding in findings}
+    left = {*(finding.node for finding in findings), *hangs.lost_if_requeued(snapshot, seats)}
     for reservation in spares.foreign_reservations(snapshot, job, current.config):
         taken = sorted(set(reservation.nodes) & set(seats) - left)
         if taken and spares.is_in_the_way(reservation, job, snapshot.slurm_now):

@@ -10,7 +10,7 @@ from understudy_controlplane.decide.whole_blocks import Whole
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import AT_FAULT
+from understudy_controlplane.fleet.node import AT_FAULT, HELD_BY_PEOPLE
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -41,9 +41,12 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
     )
 
 
-def at_fault(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
-    """Nodes of the running job that are out of service for a fault: it may not start on them again."""
-    return tuple(name for name in job.slurm.nodes if snapshot.nodes[name].state in AT_FAULT)
+def lost_if_requeued(snapshot: Snapshot, seats: Sequence[str]) -> tuple[str, ...]:
+    """Those of the seats that are out of service, for a fault or because a person has the node: Slurm starts nothing
+    there again.
+    """
+    states = {name: node.state for name in seats if (node := snapshot.nodes.get(name)) is not None}
+    return tuple(name for name, state in states.items() if state in AT_FAULT | HELD_BY_PEOPLE)
 
 
 def leaving_service(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
@@ -68,7 +71,8 @@ def requeue(snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Wh
     first for them.
     """
     number, why = job.key.job_id, findings[0].summary
-    named, gone = _named(findings), at_fault(snapshot, job)
+    gone = lost_if_requeued(snapshot, job.slurm.nodes)
+    named = [finding for finding in _named(findings) if finding.node not in gone]
     chosen, given_up = found.placement.taken, found.given_up
     seats = job.slurm.nodes
     plan = plans.swap_plan(snapshot, job, named or findings, seats, chosen, hang=why, gone=gone, given_up=given_up)

@@ -98,23 +98,25 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
 ) -> PoolSwapPlan:
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
 
-    With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
-    quarantined nodes without a finding: the gang left them before, within its allocation, or they are to be drained at
-    the job's end. The first of the `spares` are for them. `undrained` nodes are left and excluded for the
-    job, and stay in service. `preempted` are the jobs on the spares that Slurm is to preempt for this one. `given_up`
-    nodes are well; the gang leaves them for whole NVLink blocks, and the last of the `spares` are for them.
+    With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone`
+    are nodes out of service without a finding: the gang left them before, within its allocation, or could stay there
+    while it ran. The first of the `spares` are for them. Those that people have, or a repair, are left, and not
+    drained. `undrained` nodes are left and excluded for the job, and stay in service. `preempted` are the jobs on the
+    spares that Slurm is to preempt for this one. `given_up` nodes are well; the gang leaves them for whole NVLink
+    blocks, and the last of the `spares` are for them.
     """
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier if earlier and not job.running else None
-    # Nodes that others took are no failed ones.
+    # Nodes that others took, or that are repaired, are no failed ones.
     lost = {finding.node for finding in findings if _is_taken(snapshot, finding)}
+    lost |= {name for name in gone if snapshot.nodes[name].state is not NodeState.QUARANTINED}
     accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
     left = len(spares) - len(gone) - len(given_up)
     leaving = tuple(finding.node for finding in (findings[: max(left, 0)] if hang else findings))
     leaving = (*(name for name in leaving if hang or name in undrained), *given_up)
-    failed = (*(finding.node for finding in accused), *gone)
+    failed = (*(finding.node for finding in accused), *(name for name in gone if name not in lost))
     mute = [name for name in gone if snapshot.nodes[name].slurmd_silent_since is not None]
     dead = (*(finding.node for finding in findings if finding.dead and not hang), *mute)
     if earlier:
