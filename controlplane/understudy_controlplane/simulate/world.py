@@ -193,6 +193,7 @@ class World:
         self._looks_from_outside = False
         self._breaker_is_known = False
         self._later: list[tuple[float, Callable[[], None]]] = []
+        self._switches: list[Verb] = []  # that people have asked for, and the control plane has not heard
         self._repairs: dict[str, float] = {}  # node → when a person has repaired it
         self._rebooting: dict[str, float] = {}
         self._ticket_seen = 0
@@ -507,12 +508,20 @@ class World:
         self._wake()
 
     def switch(self, verb: Verb) -> None:
+        self._switches.append(verb)
+        if len(self._switches) == 1:
+            self._make_switches()
+
+    def _make_switches(self) -> None:
+        """People try again while the control plane does not run, and in this order: a pause ends after it has begun."""
         if self.core is None:
-            self.later(self.now + RESTART_SECONDS, lambda: self.switch(verb))  # the person tries again
+            self.later(self.now + RESTART_SECONDS, self._make_switches)
             return
-        with self.from_outside(), suppress(Killed):
-            self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
-            self.invariants.switched(verb)
+        while self._switches:
+            verb = self._switches.pop(0)
+            with self.from_outside(), suppress(Killed):
+                self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
+                self.invariants.switched(verb)
 
     def pause_job(self, job_id: int, seconds: float) -> None:
         job = self._known(job_id)
