@@ -26,7 +26,7 @@ Mutant = Callable[[], AbstractContextManager[Any]]
 
 
 @contextmanager
-def _steps_do_nothing(*names: StepName) -> Iterator[None]:
+def steps_do_nothing(*names: StepName) -> Iterator[None]:
     with patch.dict(STEPS, {name: replace(STEPS[name], observe=lambda _: Done()) for name in names}):
         yield
 
@@ -57,9 +57,9 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
     ),
     "seats are never released": (
         "everything-has-an-owner",
-        lambda: _steps_do_nothing(StepName.RELEASE_SEATS, StepName.DELETE_SEATS),
+        lambda: steps_do_nothing(StepName.RELEASE_SEATS, StepName.DELETE_SEATS),
     ),
-    "nodes are never drained": ("everything-has-an-owner", lambda: _steps_do_nothing(StepName.DRAIN_NODES)),
+    "nodes are never drained": ("everything-has-an-owner", lambda: steps_do_nothing(StepName.DRAIN_NODES)),
     "half a checkpoint is enough": (
         "restored-only-from-good",
         lambda: patch.object(CheckpointStore, "complete_checkpoints", _half_checkpoints),

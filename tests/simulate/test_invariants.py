@@ -1,0 +1,292 @@
+"""Each invariant of the simulator is violated when a part that it watches is broken on purpose."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from tests import REPOSITORY
+from tests.simulate.mutants import MUTANTS, Mutant, steps_do_nothing
+from understudy_agent.wire import OrderState, RankWindow, SaveOrder
+from understudy_controlplane.config import Config, Mode, NoSpare
+from understudy_controlplane.decide import course, gang_moves, guards, transitions
+from understudy_controlplane.decide.preemption import Preemptible
+from understudy_controlplane.detect import DETECTORS
+from understudy_controlplane.fleet.job import RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.live import save_orders
+from understudy_controlplane.live.save_orders import SaveOrders
+from understudy_controlplane.observe.observer import Observer
+from understudy_controlplane.recover import runner
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.recover.runner import Runner
+from understudy_controlplane.recover.steps import STEPS, seats
+from understudy_controlplane.simulate import invariants, world
+from understudy_controlplane.simulate.run import simulate
+from understudy_controlplane.simulate.saving import AskingRanks
+from understudy_controlplane.simulate.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings
+from understudy_controlplane.simulate.world import World, configuration
+from understudy_controlplane.store import recoveries
+from understudy_controlplane.store.repairs import RepairStore
+
+HANG = importlib.import_module("understudy_controlplane.detect.hang")  # the package has a function of that name
+IN_GANG = Event(40.0, Kind.XID, "n2", number=79)
+IDLE = Event(40.0, Kind.XID, "n15", number=79)
+SAVE = Event(40.0, Kind.ASKS_TO_SAVE, "0")
+USUAL, ASKS = Settings(), Settings(asks=True)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """`breaks` is entered for a simulation; without it the same scenario violates nothing."""
+
+    invariant: str
+    breaks: Mutant
+    events: tuple[Event, ...] = ()
+    settings: Settings = USUAL
+    seconds: float = 60.0
+
+
+@contextmanager
+def _all(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as entered:
+        for one in patches:
+            entered.enter_context(one)
+        yield
+
+
+def _returns(owner: object, name: str, value: object) -> Mutant:
+    return lambda: patch.object(owner, name, lambda *_, **__: value)
+
+
+def _finds_nothing(*detectors: str) -> Mutant:
+    return lambda: patch.dict(DETECTORS, dict.fromkeys(detectors, lambda *_: ()))
+
+
+def _has_no_patience_with(gang: int) -> Mutant:
+    def none_with_it(patience: Callable[..., float | None]) -> Callable[..., float | None]:
+        return lambda table, *more: -1.0 if _is_of(table, gang) else patience(table, *more)
+
+    names = ("patience_seconds", "silent_patience_seconds")
+    return lambda: _all(*(patch.object(HANG, name, none_with_it(getattr(HANG, name))) for name in names))
+
+
+def _is_of(table: StepTable, gang: int) -> bool:
+    return table.job.job_id == gang + 1
+
+
+def _acts_in_mode_observe() -> AbstractContextManager[Any]:
+    look = Observer.look
+
+    def other(observer: Observer, view: Any) -> Any:
+        seen = look(observer, view)
+        return replace(seen, snapshot=replace(seen.snapshot, mode=Mode.ACT))
+
+    return patch.object(Observer, "look", other)
+
+
+def _earlier_plan_goes_on() -> AbstractContextManager[Any]:
+    end = recoveries._end_recovery
+
+    def other(connection: Any, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
+        if status is not RecoveryStatus.SUPERSEDED:
+            end(connection, recovery, status, outcome, now)
+
+    return patch.object(recoveries, "_end_recovery", other)
+
+
+def _answers_differ() -> AbstractContextManager[Any]:
+    give, asked = RestorePoints.give, count()
+
+    def other(points: RestorePoints, *request: Any) -> RestoreDecision:
+        decision = give(points, *request)
+        return decision if next(asked) % 2 else RestoreDecision(RestoreAnswer.FRESH)
+
+    return patch.object(RestorePoints, "give", other)
+
+
+def _steps_differ() -> AbstractContextManager[Any]:
+    answer = SaveOrders.answer_to
+
+    def other(orders: SaveOrders, windows: Sequence[RankWindow]) -> list[SaveOrder]:
+        return [msgspec.structs.replace(one, step=one.step + windows[0].rank) for one in answer(orders, windows)]
+
+    return patch.object(SaveOrders, "answer_to", other)
+
+
+def _drain_raises() -> AbstractContextManager[Any]:
+    def observe(_context: Any) -> Any:
+        raise RuntimeError("broken")
+
+    return patch.dict(STEPS, {StepName.DRAIN_NODES: replace(STEPS[StepName.DRAIN_NODES], observe=observe)})
+
+
+def _is_moved_again_and_again() -> AbstractContextManager[Any]:
+    """By a limit of one move an hour, so that two show it."""
+
+    def strict(scenario: Scenario) -> Config:
+        config = configuration(scenario)
+        return config.model_copy(update={"jobs": config.jobs.model_copy(update={"swaps_per_hour_max": 1})})
+
+    return _all(
+        patch.object(world, "configuration", strict),
+        patch.object(gang_moves, "_moved_too_often", lambda *_: False),
+    )
+
+
+def _stays_dead() -> AbstractContextManager[Any]:
+    die = World.die
+    return patch.object(World, "die", lambda of, _seconds: die(of, math.inf))
+
+
+def _a_rank_hears_of_no_valid_order() -> AbstractContextManager[Any]:
+    take = AskingRanks.take
+
+    def other(ranks: AskingRanks, rank: int, order: SaveOrder) -> None:
+        if rank or order.state is not OrderState.VALID:
+            take(ranks, rank, order)
+
+    return patch.object(AskingRanks, "take", other)
+
+
+def _sees_no_job_of_a_student() -> AbstractContextManager[Any]:
+    return _all(
+        patch.object(guards, "object_to_test", lambda *_: None),
+        patch.object(SlurmJob, "holds_nodes", property(lambda job: job.state == "RUNNING" and job.user != "student")),
+    )
+
+
+BROKEN: dict[str, Broken] = {
+    "mode observe acts": Broken("observe-writes-nothing", _acts_in_mode_observe, (IDLE,), Settings(observes=True)),
+    "a pause halts no recovery": Broken(
+        "a-halt-halts", _returns(course, "_may_act", True), (IN_GANG, Event(41.0, Kind.PAUSES_NOW))
+    ),
+    "a pause of a job is ignored": Broken(
+        "a-paused-job-is-left-alone",
+        _returns(RepairStore, "job_pauses", {}),
+        (Event(39.0, Kind.PAUSES_JOB, "0", 300.0), IN_GANG),
+    ),
+    "what was before a resume counts after it": Broken(
+        "a-resume-stands",
+        _returns(transitions, "_answered_for", 0.0),
+        (IDLE, Event(50.0, Kind.RESUMES, "n15")),
+        Settings(repairs=False, validates=False),
+    ),
+    "a plan goes on beside the newer one": Broken(
+        "one-recovery-a-node", _earlier_plan_goes_on, (IN_GANG, Event(40.5, Kind.XID, "n3", number=79))
+    ),
+    "a cancelled job is taken for a failed one": Broken(
+        "an-ended-job-never-runs-again",
+        lambda: _all(
+            patch.object(runner, "ended_by_its_owner", lambda *_: None),
+            patch.object(SlurmJob, "failed_by_itself", SlurmJob.completing),
+        ),
+        # The user cancels between two processes of the control plane, the first of which ends before the requeue.
+        (Event(39.0, Kind.KILLED_AFTER_EFFECT, "", 0.5, 3), IN_GANG, Event(40.1, Kind.CANCELS, "0")),
+    ),
+    "ranks are answered differently": Broken(
+        "one-restore-point-an-attempt",
+        _answers_differ,
+        (Event(110.0, Kind.XID, "n2", number=79),),
+        seconds=150.0,  # a checkpoint is there, and the gang works again
+    ),
+    "ranks are ordered to save at different steps": Broken(
+        "all-ranks-save-together", _steps_differ, (SAVE,), ASKS, 80.0
+    ),
+    "a rank never hears that an order to save is valid": Broken(
+        "all-ranks-save-together", _a_rank_hears_of_no_valid_order, (SAVE,), ASKS, 120.0
+    ),
+    "an order to save stays proposed": Broken(
+        "an-order-to-save-ends",
+        lambda: _all(
+            patch.object(save_orders, "_objection", lambda *_: ""),
+            patch.object(SaveOrders, "_make_valid", lambda *_: None),
+        ),
+        (SAVE,),
+        ASKS,
+        300.0,
+    ),
+    "a request to save gets no answer": Broken(
+        "an-order-to-save-ends", _returns(RepairStore, "answer_save", None), (SAVE,), ASKS, 80.0
+    ),
+    "a gang at work is taken for one that hangs": Broken(
+        "only-a-gang-that-hangs-is-restarted", _has_no_patience_with(0)
+    ),
+    "a launcher's gang at work is taken for one that hangs": Broken(
+        "only-a-gang-that-hangs-is-restarted", _has_no_patience_with(LAUNCHER_GANG)
+    ),
+    "nothing is waited for after a start": Broken(
+        "a-gang-is-one-launch",
+        lambda: steps_do_nothing(StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP),
+        (IN_GANG,),
+    ),
+    "jobs on spares are not named": Broken(
+        "preempts-only-what-it-named",
+        lambda: _all(patch.object(Preemptible, "jobs", ()), patch.object(seats, "_taken", lambda _: "")),
+        (Event(36.0, Kind.SUBMITS_LOW, number=3), IN_GANG),  # all other nodes
+        Settings(spares=0, no_spare=NoSpare.PREEMPT),
+    ),
+    "a node is tested while a job runs there": Broken(
+        "preempts-only-what-it-named",
+        _sees_no_job_of_a_student,
+        (Event(36.0, Kind.SUBMITS_LOW, number=1), Event(40.0, Kind.TESTS, "n14")),
+        Settings(spares=0, no_spare=NoSpare.PREEMPT),
+    ),
+    "a gang is moved again and again": Broken(
+        "never-over-a-budget", _is_moved_again_and_again, (IN_GANG, Event(60.0, Kind.XID, "n3", number=79)), USUAL, 90.0
+    ),
+    "a step raises": Broken("no-error", _drain_raises, (IDLE,)),
+    "no fault is seen": Broken("everything-comes-to-rest", _finds_nothing("xid", "kernel_log"), (IDLE,)),
+    "no hang is seen": Broken(
+        "everything-comes-to-rest", _finds_nothing("hang"), (Event(40.0, Kind.RANK_HANGS, "0"),), seconds=180.0
+    ),
+    "recoveries stand still": Broken("everything-comes-to-rest", _returns(Runner, "advance", True)),
+    "the pool stays empty": Broken("everything-comes-to-rest", lambda: steps_do_nothing(StepName.FILL_POOL)),
+    "a weight stays": Broken(
+        "everything-comes-to-rest",
+        lambda: steps_do_nothing(StepName.RESTORE_WEIGHT),
+        (IDLE,),
+        Settings(weighs=True),
+        300.0,
+    ),
+    "a control plane that is killed is not started again": Broken(
+        "everything-comes-to-rest", _stays_dead, (Event(39.0, Kind.KILLED_AFTER_EFFECT, "", 2.0), IDLE), USUAL, 400.0
+    ),
+}
+"""How the code is broken → what is violated. Patches, because these parts have no other."""
+
+
+@pytest.mark.integration
+@pytest.mark.patient
+@pytest.mark.parametrize("how", BROKEN)
+def test_an_invariant_is_violated_where_what_it_watches_is_broken(how: str) -> None:
+    one = BROKEN[how]
+    scenario = Scenario(0, one.events, one.settings, seconds=one.seconds)
+    assert simulate(scenario).violation is None
+    with one.breaks():
+        violation = simulate(scenario).violation
+    assert violation is not None
+    assert violation.invariant == one.invariant
+
+
+def test_each_invariant_is_seen_violated_and_described() -> None:
+    """By the mutants, or by the table above; in docs/reliability.md."""
+    sources = [path.read_text() for path in Path(invariants.__file__).parent.glob("*.py")]
+    places = [place for source in sources for place in re.findall(r"raise Violation\(\s*(\S+)", source)]
+    violated = {invariant for invariant, _ in MUTANTS.values()} | {one.invariant for one in BROKEN.values()}
+    assert {place.removesuffix(",") for place in places} == {f'"{name}"' for name in violated}
+    table = (REPOSITORY / "docs" / "reliability.md").read_text().partition("| invariant |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == violated
