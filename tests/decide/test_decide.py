@@ -939,6 +939,26 @@ def test_a_node_that_holds_its_gang_up_and_is_drained_for_its_end_is_replaced_on
     assert swap_of(decision).spares == ("n6",)
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_gang_that_insists_on_a_node_that_a_person_has_is_not_requeued(hangs: bool) -> None:
+    """Slurm would not start it without that node, nor there."""
+    job = b.job(required_nodes=("n3",))
+    bad = b.node("n2", NodeState.QUARANTINED)
+    seen = b.snapshot(bad, held_by_person("n3", NodeState.FOREIGN_DRAIN), spares=SPARES, jobs=[job])
+    found = [hung_on("n2")] if hangs else [*stranded(seen, frozenset())]
+    decision = only([one for one in decide(seen, found, b.config()) if one.row != 92])
+    assert decision.plan is None
+    assert "asked for n3 by name" in decision.reason
+
+
+@pytest.mark.parametrize(("seconds", "dead"), [(0.3, ()), (5.0, ("n3",))])
+def test_a_persons_node_is_not_taken_for_dead_by_one_failed_probe(seconds: float, dead: tuple[str, ...]) -> None:
+    bad = b.node("n2", NodeState.QUARANTINED)
+    held = dataclasses.replace(held_by_person("n3", NodeState.OPERATOR_HOLD), slurmd_silent_since=b.NOW - seconds)
+    seen = b.snapshot(bad, held, spares=SPARES, jobs=[b.job()])
+    assert swap_of(only(decide(seen, [*stranded(seen, frozenset())], b.config()))).dead_nodes == dead
+
+
 def test_the_reservation_of_a_node_that_a_gang_leaves_does_not_keep_it_from_moving() -> None:
     """A person who takes a node often reserves it for the work on it."""
     work = SlurmReservation("cables", ("n3",), ("root",), frozenset({"MAINT"}), start_at=int(b.NOW) + 60)

@@ -325,8 +325,8 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         sent = (RecoveryStep(1, StepName.ORDER_RESTART, StepStatus.INTENDED),)
         under_way = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 1, sent)
         orders = launcher_orders(replace(snapshot, recoveries=(under_way,)), b.config(), Failures(b.NOW))
-        assert list(orders[7].bad) == ["n2"]
         assert orders == {7: orders_of(plan)}
+        assert list(orders_of(plan).bad) == ["n2"]
         (again,) = decided(replace(snapshot, recoveries=(under_way,)))
         assert again.plan is None
 

@@ -291,7 +291,7 @@ def quarantined(name: str) -> Any:
 def orders(snapshot: Snapshot, config: Config | None = None) -> dict[int, LauncherOrders]:
     found = launcher_orders(snapshot, config or b.config(), failures := Failures(b.NOW))
     assert failures.findings == []
-    return found
+    return {job_id: one for job_id, one in found.items() if one is not None}
 
 
 def ordered(plan: Plan, status: StepStatus = StepStatus.INTENDED) -> Recovery:
@@ -318,6 +318,7 @@ def test_where_the_site_wants_it_a_launcher_may_shrink_its_gang_while_there_is_n
     assert not may_shrink(b.node("n8", is_spare=True), spares=["n8"]), "a spare of the pool fits"
     assert not may_shrink(b.node("n8")), "an idle node fits"
     assert may_shrink(b.node("n8"), of=gang(lost=("n5",))), "requeued, it would need two nodes"
+    assert may_shrink(b.node("n8"), b.node("n3", NodeState.FOREIGN_DRAIN)), "an administrator has one of its nodes"
     assert not may_shrink(jobs=[replace(JOB, managed=False)])
 
 

@@ -167,9 +167,9 @@ def test_the_launcher_gets_a_spare_of_the_block_from_its_allocation() -> None:
     seen = fleet(blocks(4, 4), job, "n4", "n2", gangs={job.key: launched(("n9", "n3"))})
     (inside,) = {one.plan for one in judged(seen) if isinstance(one.plan, AllocationSwapPlan)}
     assert dict(inside.places) == {"n2": "n3"}
-    assert launcher_orders(seen, CONFIG, Failures(b.NOW))[7].layout == RankLayout(
-        "block=2", {name: (block(name),) for name in job.slurm.nodes}
-    )
+    ordered = launcher_orders(seen, CONFIG, Failures(b.NOW))[7]
+    assert ordered is not None
+    assert ordered.layout == RankLayout("block=2", {name: (block(name),) for name in job.slurm.nodes})
 
 
 def block(name: str) -> str:

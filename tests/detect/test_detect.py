@@ -232,6 +232,12 @@ class TestAdministration:
         shown = signals(b.snapshot(node, refusals=(refusal,), slurm_ahead_seconds=slurm_ahead))
         assert shown - {("n3", Signal.RECORDED)} == {("n3", signal)}
 
+    def test_fail_is_an_administrators_also_where_slurm_keeps_the_reason_of_a_refusal(self) -> None:
+        failing = replace(b.slurm_node("n3", flags=["FAIL"], reason="Prolog error"), reason_at=int(b.NOW - 10))
+        refusal = Refusal("n3", 7, 0, b.NOW - 10, b.NOW - 9, "unfit")
+        shown = signals(b.snapshot(b.node("n3", slurm=failing), refusals=(refusal,)))
+        assert shown == {("n3", Signal.DRAINED_BY_OTHERS)}
+
     def test_a_quarantined_node_that_a_person_resumed_is_noticed(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 100)
         assert signals(b.snapshot(b.node("n3", record=record))) == {("n3", Signal.DRAIN_LIFTED)}

@@ -199,6 +199,7 @@ def test_no_incident_is_over_and_no_fabric_is_back() -> None:
     assert with_fabric(seen, found(seen)).fabric_back == {"block b1"}
     assert incident_news(seen, found(seen, "xid"), incidents).over == ()
     assert not with_fabric(seen, found(seen, "xid")).fabric_back
+    assert with_fabric(seen, found(seen, "drift")).fabric_back, "it says nothing of GPUs"
 
 
 def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:

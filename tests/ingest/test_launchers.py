@@ -147,6 +147,15 @@ def test_orders_that_stand_are_sent_at_once_and_once(route: Route) -> None:
     assert (taken_back["orders_version"], taken_back["orders"]) == (orders_version(LauncherOrders()), {})
 
 
+def test_orders_that_are_not_known_in_one_round_go_on_to_stand(route: Route) -> None:
+    """What is added to them would take them back otherwise: a launcher takes each answer as all that stands."""
+    route.launchers.replace_orders({7: LauncherOrders({"n3": "Xid 79"}), 8: LauncherOrders()})
+    route.launchers.replace_orders({7: None, 9: None})
+    route.launchers.add_orders(7, LauncherOrders({"n2": "Xid 79"}))
+    assert route.post(wait_seconds=5.0).json()["orders"] == {"bad": {"n2": "Xid 79", "n3": "Xid 79"}}
+    assert [route.launchers.orders(job_id) for job_id in (8, 9)] == [None, None]
+
+
 @pytest.mark.parametrize("by", ["loop", "step"])
 def test_orders_reach_a_waiting_launcher_at_once(route: Route, by: str) -> None:
     orders = LauncherOrders({"n2": "Xid 79"})

@@ -615,6 +615,17 @@ def test_the_job_that_met_an_error_is_known_where_the_nodes_clock_is_wrong(route
     assert [job.job_id for job in stored.jobs] == [7]
 
 
+def test_a_report_that_was_long_on_its_way_does_not_accuse_the_next_job_alone(route: Route) -> None:
+    """It looks as if the node's clock were behind."""
+    route.telemetry.allocations.note([], b.NOW - 200)
+    for job_id, seconds_ago in ((7, 150), (7, 41), (8, 40)):
+        route.telemetry.allocations.note([b.job(job_id=job_id)], b.NOW - seconds_ago)
+    event = b.xid_event("n1", 79, at=b.NOW - 50).event
+    assert route.post(b.report("n1", facts=[event], sent_at=b.NOW - 20)).status_code == 200
+    (stored,) = FactStore(route.engine).kernel_events(0, 0.0)
+    assert 7 in [job.job_id for job in stored.jobs]
+
+
 class TestRestorePoint:
     def ask(self, route: Route, job_id: int, headers: dict[str, str] = HEADERS, **changes: object) -> httpx.Response:
         values = {"job_id": job_id, "restart_count": 0, "user_id": 1000} | changes

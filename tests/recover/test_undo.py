@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests import builders as b
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
+from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, QuarantinePlan, RepairPlan, Rung, StepName
 from understudy_controlplane.fleet.slurm import SlurmView
-from understudy_controlplane.recover.step import Done, GangFacts, StepContext, Todo
-from understudy_controlplane.recover.steps.nodes import LIFT_DRAIN
+from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Todo
+from understudy_controlplane.recover.steps.nodes import DOWN_NODES, DRAIN_NODES, LIFT_DRAIN
+from understudy_controlplane.recover.steps.repair import REBOOT_NODE
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import read_view
 
@@ -28,10 +30,10 @@ class NoTickets:
         raise AssertionError(path)
 
 
-def context(slurm: VirtualSlurm, state: NodeState) -> StepContext:
+def context(slurm: VirtualSlurm, state: NodeState, plan: Plan = PLAN) -> StepContext:
     view: SlurmView = read_view(slurm, slurm.now)
     return StepContext(
-        plan=PLAN,
+        plan=plan,
         slurm=view,
         records={"n1": b.record("n1", state)},
         gang=lambda _count: GangFacts(hook_was_used=False),
@@ -68,3 +70,32 @@ def test_the_drain_of_a_person_is_not_lifted() -> None:
     assert LIFT_DRAIN.observe(context(slurm, NodeState.IN_SERVICE)) == Done()
     LIFT_DRAIN.act(context(slurm, NodeState.IN_SERVICE), slurm)
     assert slurm.nodes()[0].draining
+
+
+FAILED_AT_THE_API = {"reason": REASON, "user": "root"}
+"""Through Slurm's API no reason is needed: the one of the drain stays, and so does its user."""
+
+
+def test_fail_is_neither_lifted_nor_drained_nor_declared_down_nor_rebooted() -> None:
+    slurm = VirtualSlurm(["n1", "n2"])
+    slurm.fail_by(name="n1", **FAILED_AT_THE_API)
+    before = slurm.nodes()[0]
+    swap = PoolSwapPlan(
+        steps=(),
+        nodes=("n1",),
+        dead_nodes=("n1",),
+        drain_reason=REASON,
+        job=JobKey("testbed", 1, 0),
+        submit_at=0,
+        restart_count=0,
+        user="u",
+        seats=("n2",),
+    )
+    reboot = RepairPlan(steps=(), nodes=("n1",), drain_reason=REASON, rung=Rung.REBOOT, label="n1-1")
+    renamed = QuarantinePlan(steps=(), nodes=("n1",), drain_reason="understudy: x", renamed_nodes=("n1",))
+    for step, plan in ((LIFT_DRAIN, PLAN), (DRAIN_NODES, PLAN), (DRAIN_NODES, renamed), (DOWN_NODES, swap)):
+        found = context(slurm, NodeState.IN_SERVICE, plan)
+        assert isinstance(step.observe(found), Done), step.name
+        step.act(found, slurm)
+    assert isinstance(REBOOT_NODE.observe(context(slurm, NodeState.REPAIRING, reboot)), Failed)
+    assert slurm.nodes()[0] == before

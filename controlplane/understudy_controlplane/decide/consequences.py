@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
@@ -20,19 +21,21 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """Where a part has failed, it is empty: launchers keep the orders that they have, tests of the network wait for
-    their peers, and no proposal ends. An approval that is too old counts no more all the same (`decide.approvals`).
+    """Where a part has failed, it is empty: tests of the network wait for their peers, and no proposal ends. An
+    approval that is too old counts no more all the same (`decide.approvals`).
     """
 
     unfit: Mapping[str, str] | None  # None: not known, and what was known before counts until it is too old
-    orders: Mapping[int, LauncherOrders]
+    orders: Mapping[int, LauncherOrders | None]  # by job id; None: that failed, and those that stand go on
     turns: Mapping[str, Turn]
     endings: Sequence[ProposalEnding]
 
 
 def consequences(snapshot: Snapshot, config: Config, failures: Failures) -> Consequences:
     unfit = failures.caught("unfit_nodes", (), lambda: [unfit_nodes(snapshot)])
-    orders = failures.caught("launcher_orders", (), lambda: launcher_orders(snapshot, config, failures).items())
+    unknown: dict[int, LauncherOrders | None] = {key.job_id: None for key in snapshot.gangs}
+    looks = partial(launcher_orders, snapshot, config, failures)
+    orders = failures.caught("launcher_orders", (), lambda: looks().items(), otherwise=unknown.items())
     return Consequences(
         unfit=unfit[0] if unfit else None,
         orders=dict(orders),

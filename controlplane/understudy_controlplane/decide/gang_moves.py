@@ -422,10 +422,10 @@ def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: S
         return "was not submitted as a batch job with --requeue"
     if slurm.not_alone:
         return slurm.not_alone
-    insisted = {finding.node for finding in findings} & set(slurm.required_nodes)
+    left = {*(finding.node for finding in findings), *hangs.lost_if_requeued(snapshot, seats)}
+    insisted = left & set(slurm.required_nodes)
     if insisted:
         return f"asked for {', '.join(sorted(insisted))} by name (--nodelist) and cannot run without"
-    left = {*(finding.node for finding in findings), *hangs.lost_if_requeued(snapshot, seats)}
     for reservation in spares.foreign_reservations(snapshot, job, current.config):
         taken = sorted(set(reservation.nodes) & set(seats) - left)
         if taken and spares.is_in_the_way(reservation, job, snapshot.slurm_now):

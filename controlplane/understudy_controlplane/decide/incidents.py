@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.hang import still_stopped_by
-from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors, failures, unjudged_nodes
+from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -87,7 +87,7 @@ def with_fabric(snapshot: Snapshot, findings: Sequence[Finding]) -> Snapshot:
     """
     failed = frozenset(one.domain for one in findings if one.rule == BLOCK_FABRIC)
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
-    known = _is_settled(snapshot) and not failures(findings)
+    known = _is_settled(snapshot) and not failed_detectors(findings) and not unjudged_nodes(findings)
     back = frozenset(of_blocks - failed) if known else frozenset()
     return replace(snapshot, fabric_lost=failed, fabric_back=back) if failed or back else snapshot
 

@@ -9,6 +9,7 @@ import msgspec
 
 from understudy_agent.wire import LauncherOrders, RankLayout, Restart
 from understudy_controlplane.config import Config, Mode, NoSpare
+from understudy_controlplane.decide import hangs
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.placement import layout_of
 from understudy_controlplane.decide.round import Round
@@ -21,31 +22,31 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery,
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
-def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders]:
-    """By job id. A launcher whose orders fail keeps the ones it has. In mode observe one gets orders only to take back
+def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders | None]:
+    """By job id; None: that failed, and those that stand go on. In mode observe one gets orders only to take back
     the permission to shrink: those that stood when it was given, without it.
     """
     shrinks = config.spares.no_spare is NoSpare.SHRINK
     observes = snapshot.mode is Mode.OBSERVE
     current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if shrinks and not observes else None
-    found: dict[int, LauncherOrders] = {}
+    found: dict[int, LauncherOrders | None] = {}
     for key, gang in snapshot.gangs.items():
         if observes and not (shrinks and _has_permission(snapshot, key, gang)):
             continue
         look = partial(_with_permission, snapshot, key, gang, config, current)
-        found.update(failures.caught("launcher_orders", gang.nodes, look))
+        found[key.job_id] = next(iter(failures.caught("launcher_orders", gang.nodes, look)), None)
     return found
 
 
 def _with_permission(
     snapshot: Snapshot, key: JobKey, gang: Gang, config: Config, current: Round | None
-) -> Iterator[tuple[int, LauncherOrders]]:
+) -> Iterator[LauncherOrders]:
     """A gang may shrink for which there is no other node, if it loses one now, where the site lets such a gang shrink
     (`current`). Whether its job allows that, its launcher knows. A launcher that has been ordered to leave a node keeps
     the permission.
     """
     may_shrink = current is not None and _has_no_other_node(current, key, gang)
-    yield key.job_id, msgspec.structs.replace(_orders(snapshot, key, gang, config), may_shrink=may_shrink)
+    yield msgspec.structs.replace(_orders(snapshot, key, gang, config), may_shrink=may_shrink)
 
 
 def _has_permission(snapshot: Snapshot, key: JobKey, gang: Gang) -> bool:
@@ -63,7 +64,8 @@ def _has_no_other_node(current: Round, key: JobKey, gang: Gang) -> bool:
     known = [name for name in gang.seats if name in snapshot.nodes]
     if job is None or not job.managed or not known:
         return False
-    return len(current.fitting(job, known[0])) <= len(gang.state.lost)  # requeued, it needs as many as at first
+    gone = {*gang.state.lost, *hangs.lost_if_requeued(snapshot, job.slurm.nodes)}
+    return len(current.fitting(job, known[0])) <= len(gone)  # requeued, it needs as many as at first
 
 
 def _orders(snapshot: Snapshot, job: JobKey, gang: Gang, config: Config) -> LauncherOrders:

@@ -117,7 +117,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     leaving = tuple(finding.node for finding in (findings[: max(left, 0)] if hang else findings))
     leaving = (*(name for name in leaving if hang or name in undrained), *given_up)
     failed = (*(finding.node for finding in accused), *(name for name in gone if name not in lost))
-    mute = [name for name in gone if snapshot.nodes[name].slurmd_silent_since is not None]
+    silent = [name for name in gone if name not in lost and snapshot.nodes[name].slurmd_silent_since is not None]
+    mute = (*silent, *(name for name in gone if name in lost and snapshot.nodes[name].is_mute(snapshot.now)))
     dead = (*(finding.node for finding in findings if finding.dead and not hang), *mute)
     if earlier:
         # Those that a person has vouched for meanwhile are no longer held against.

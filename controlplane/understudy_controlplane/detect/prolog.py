@@ -37,7 +37,7 @@ def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
     reason.
     """
     slurm = node.slurm
-    if slurm is None or not slurm.draining or slurm.reason != PROLOG_ERROR:
+    if slurm is None or not slurm.draining or slurm.set_to_fail or slurm.reason != PROLOG_ERROR:
         return None
     near = (
         one

@@ -65,6 +65,11 @@ log = structlog.get_logger()
 
 DROPPED_SHOWN_MAX = 8
 
+ON_THE_WAY_SECONDS_MAX = 60.0
+"""A report that is older has not been on its way for so long: its node's clock is behind. That is also the longest for
+which an agent waits for its answer.
+"""
+
 SETTLED_LOOKED_FOR = 4
 SETTLED_PAUSE_SECONDS = 0.5
 """While a rank on another node looks whether the checkpoint is there. After that the agent asks again."""
@@ -392,15 +397,16 @@ def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[Kep
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:
     """`before` is the node's report before this one. Returns what was not believed, in words. Raises StoreError."""
-    on_the_way = now - report.sent_at
-    behind = on_the_way if abs(on_the_way) > MARGIN_SECONDS else 0.0  # the node's clock
+    behind = now - report.sent_at
+    last = behind if abs(behind) > MARGIN_SECONDS else 0.0  # by the node's clock, or by the report's way
+    first = 0.0 if 0 < last <= ON_THE_WAY_SECONDS_MAX else last
     return deps.facts.record(
         report.node,
         [_parsed(fact) for fact in report.facts],
         now,
         deps.directory.find,
         Circumstances(
-            lambda at: deps.telemetry.allocations.on(report.node, at + behind),
+            lambda at: deps.telemetry.allocations.on(report.node, at + first, at + last),
             _generation(report, before),
             deps.telemetry.nodes_of,
         ),

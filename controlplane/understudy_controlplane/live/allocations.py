@@ -57,15 +57,16 @@ class Allocations:
                     del self._spans[key]
             self._read_at = now
 
-    def on(self, node: str, at: float) -> list[JobThere]:
-        """Sorted by job id; empty where no job is known."""
+    def on(self, node: str, first: float, last: float | None = None) -> list[JobThere]:
+        """At a moment, or at any time between two. Sorted by job id; empty where no job is known."""
+        last = first if last is None else last
         with self._lock:
             return sorted(
                 {
                     span.job
                     for span in self._spans.values()
                     if node in span.nodes
-                    and span.since - MARGIN_SECONDS <= at
-                    and (span.until is None or at <= span.until + MARGIN_SECONDS)
+                    and span.since - MARGIN_SECONDS <= last
+                    and (span.until is None or first <= span.until + MARGIN_SECONDS)
                 }
             )

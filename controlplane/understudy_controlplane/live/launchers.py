@@ -84,13 +84,15 @@ class Launchers:
         with self._lock:
             self._earlier[job_id, restart_count] = earlier
 
-    def replace_orders(self, orders: Mapping[int, LauncherOrders]) -> None:
-        """These orders stand, by job id, and no others. A launcher whose job is not among them gets no answer with
-        orders: it keeps the ones it has.
+    def replace_orders(self, orders: Mapping[int, LauncherOrders | None]) -> None:
+        """These orders stand, by job id, and no others; None: those that stand for the job go on. A launcher whose job
+        is not among them gets no answer with orders: it keeps the ones it has.
         """
         with self._lock:
-            changed = [job_id for job_id, new in orders.items() if self._orders.get(job_id) != new]
-            self._orders = dict(orders)
+            new = {job_id: self._orders.get(job_id) if one is None else one for job_id, one in orders.items()}
+            new_orders = {job_id: one for job_id, one in new.items() if one is not None}
+            changed = [job_id for job_id, one in new_orders.items() if self._orders.get(job_id) != one]
+            self._orders = new_orders
             waiters = [self._waiters[job_id] for job_id in changed if job_id in self._waiters]
         for waiter in waiters:
             waiter.wake()

@@ -123,6 +123,8 @@ class StepContext:
 
     def others_hold(self, node: SlurmNode) -> bool:
         """Whether an administrator took the node out of service, or took over Understudy's drain."""
+        if node.set_to_fail:
+            return True
         if not node.draining and not (node.down and not node.lost):
             return False
         record = self.records.get(node.name)

@@ -31,7 +31,7 @@ def _misnamed(node: SlurmNode, context: StepContext) -> bool:
     """
     by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
     renamed = context.plan.renamed_nodes if isinstance(context.plan, QuarantinePlan | TakeBackPlan) else ()
-    return node.name in renamed and by_slurm
+    return node.name in renamed and by_slurm and not node.set_to_fail
 
 
 def observe_drained(context: StepContext) -> Observation:
@@ -86,7 +86,7 @@ def observe_lifted(context: StepContext) -> Observation:
     plan, left = context.plan_as(DrainPlan), []
     for name in plan.nodes:
         node, record = context.slurm.nodes.get(name), context.records.get(name)
-        if node is None or not node.draining or node.reason != plan.drain_reason:
+        if node is None or not _has_drain(node, plan):
             continue
         if record is None or record.state not in OUT_OF_SERVICE:
             return Todo(f"{name} is drained, and in service otherwise")
@@ -94,12 +94,16 @@ def observe_lifted(context: StepContext) -> Observation:
     return Done("; ".join(left))
 
 
+def _has_drain(node: SlurmNode, plan: DrainPlan) -> bool:
+    """That this plan has made. FAIL takes its place and may keep its reason; it is an administrator's."""
+    return node.draining and not node.set_to_fail and node.reason == plan.drain_reason
+
+
 def lift(context: StepContext, slurm: Slurm) -> None:
     plan = context.plan_as(DrainPlan)
     for name in plan.nodes:
         node, record = context.slurm.nodes.get(name), context.records.get(name)
-        drained = node is not None and node.draining and node.reason == plan.drain_reason
-        if drained and (record is None or record.state not in OUT_OF_SERVICE):
+        if node is not None and _has_drain(node, plan) and (record is None or record.state not in OUT_OF_SERVICE):
             slurm.resume_node(name)
 
 

@@ -118,7 +118,7 @@ def _not_to_be_rebooted(node: SlurmNode | None) -> str:
         return "Slurm no longer knows the node"
     if not node.draining and not node.down:
         return "an administrator resumed the node meanwhile"
-    if not node.reason.startswith(REASON_PREFIX) and not node.lost:
+    if node.set_to_fail or (not node.reason.startswith(REASON_PREFIX) and not node.lost):
         return f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone"
     return ""
 
