@@ -11,10 +11,11 @@ import pytest
 
 from tests import builders as b
 from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
+from understudy_agent.wire import RankStarted
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
+from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask, SlurmJob, SlurmNode
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.recover.runner import FRESH_SECONDS
@@ -365,6 +366,43 @@ def test_a_job_that_ends_by_itself_before_the_requeue_is_left_alone(rehearsal: R
     assert rehearsal.gang_state() == ("COMPLETED", 0)
     assert rehearsal.reservation_names() <= {"understudy_spares"}
     assert rehearsal.line.effects["requeue_job 1"] == 0
+
+
+@pytest.mark.parametrize("step", [StepName.START_JOB, StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP])
+def test_a_job_that_completes_after_its_requeue_ends_the_swap_as_done(rehearsal: Rehearsal, step: StepName) -> None:
+    """So quickly that no reading of Slurm shows it at work, or before its ranks have connected or finished a step."""
+    job = rehearsal.fake.job(rehearsal.gang)
+    assert job is not None
+
+    def connect(rank: int, restart_count: int) -> None:
+        known = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])
+        started = RankStarted(rehearsal.gang, restart_count, rank, 2, rehearsal.fake.now, 5, user_id=job.user_id)
+        assert rehearsal.control_plane.stores.facts.record("n1", [started], rehearsal.clock.now(), known.get) == []
+
+    def end_once_it_runs() -> None:
+        if rehearsal.gang_state() == ("RUNNING", 1):
+            rehearsal.fake.end(rehearsal.gang)
+
+    def under_way() -> StepName:
+        return next(one.name for one in rehearsal.recoveries()[-1].steps if one.status is not StepStatus.DONE)
+
+    connect(0, 0)
+    rehearsal.fail("n3")
+    if step is StepName.START_JOB:
+        rehearsal.each_tick = end_once_it_runs
+    else:
+        rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+        for rank in range(2 if step is StepName.AWAIT_FIRST_STEP else 1):
+            connect(rank, 1)
+        rehearsal.run(5)
+        assert under_way() is step
+        rehearsal.fake.end(rehearsal.gang)
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_state() == ("COMPLETED", 1)
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.SUCCEEDED, rehearsal.describe()
+    assert next(one.name for one in recovery.steps if one.detail == "the job has completed") is step
+    assert not seats_are_held(rehearsal)
 
 
 def test_a_spare_that_breaks_before_the_gang_starts_is_replaced(rehearsal: Rehearsal) -> None:
