@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.recover.rehearsal import NODES, Rehearsal
 from understudy_controlplane.decide.guards import lately_quarantined
@@ -23,9 +24,14 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
 
 
 @pytest.mark.parametrize(("seconds", "with_slurm"), SETS)
-def test_a_clock_that_is_set_makes_no_node_silent(rehearsal: Rehearsal, seconds: float, with_slurm: bool) -> None:
+def test_a_clock_that_is_set_is_reported_and_makes_no_node_silent(
+    rehearsal: Rehearsal, seconds: float, with_slurm: bool
+) -> None:
     rehearsal.clock.set_by(seconds, with_slurm=with_slurm)
-    rehearsal.run(60)
+    with capture_logs() as lines:
+        rehearsal.run(60)
+    (found,) = [line for line in lines if line["event"] == "clock_set"]
+    assert (found["log_level"], found["jump_seconds"]) == ("error", seconds)
     assert not rehearsal.line.effects
     assert {rehearsal.state_of(node) for node in NODES} == {NodeState.IN_SERVICE}
     assert rehearsal.control_plane.loop.pulse.clock_jumps_total == 1
