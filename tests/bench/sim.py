@@ -1,6 +1,7 @@
 """How fast the simulator is, what its seeds find, and whether it finds code that is broken on purpose.
 
-`python -m tests.bench.sim [SEEDS [MUTANT_SEEDS]]` writes build/bench/sim.json after each part.
+`python -m tests.bench.sim [SEEDS [MUTANT_SEEDS]]` writes build/bench/sim.json after each part. It exits with 1 where a
+seed failed or a mutant was missed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def write(figures: dict[str, Any]) -> None:
     REPORT.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def main() -> None:
+def main() -> int:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS
     mutant_seeds = int(sys.argv[2]) if len(sys.argv) > 2 else MUTANT_SEEDS_MAX
     coverage = Coverage()
@@ -77,7 +78,8 @@ def main() -> None:
         figures["mutants_missed"] = sum(one is None for one in figures["mutants_found"].values())
         write(figures)
     print(json.dumps(figures, indent=2))
+    return 1 if figures["seeds_failed"] or figures["mutants_missed"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
