@@ -108,8 +108,8 @@ def nodes_now(job_id: int, restart_count: int) -> tuple[str, ...] | None:
     return JOB.slurm.nodes if (job_id, restart_count) == (JOB.key.job_id, 0) else None
 
 
-def of_no_job(number: int) -> CheckpointShard:
-    return msgspec.structs.replace(shard(0), job_id=100_000 + number, user_id=OWNER)
+def of_no_job(number: int, user: int = OWNER) -> CheckpointShard:
+    return msgspec.structs.replace(shard(0), job_id=100_000 + number, user_id=user)
 
 
 @contextmanager
@@ -285,9 +285,9 @@ class TestCheckpoints:
         self, engine: Engine
     ) -> None:
         facts, asked = FactStore(engine), list[int]()
-        forged = [of_no_job(i) for i in range(300)]
+        forged = [of_no_job(i) for i in range(12_000)]
         (words,) = facts.record("n1", forged, b.NOW, lambda _: None)
-        assert "44 facts of user 1000 about jobs that Slurm does not show: 256 wait already" in words
+        assert "11744 facts of user 1000 about jobs that Slurm does not show: 256 wait already" in words
         assert facts.record("n2", [shard(rank) for rank in range(4)], b.NOW, lambda _: None) == []
         known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
         found = facts.attach_waiting(lambda job_id: known if job_id == JOB.key.job_id else None, b.NOW, nodes_now)
@@ -297,6 +297,15 @@ class TestCheckpoints:
         assert (len(asked), made) == (256, []), "a reading of Slurm that names none of them costs no query"
         facts.attach_waiting(lambda _: None, b.NOW + 3601)
         assert facts.record("n1", forged[:200], b.NOW + 3602, lambda _: None) == [], "there is room again"
+
+    def test_a_user_who_fills_their_room_takes_none_of_another_users_on_the_same_node(self, engine: Engine) -> None:
+        facts, others = FactStore(engine), OWNER + 234
+        shards = [shard(rank) for rank in range(4)]
+        (words,) = facts.record("n2", [*(of_no_job(i, others) for i in range(300)), *shards], b.NOW, lambda _: None)
+        assert f"44 facts of user {others}" in words
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        found = facts.attach_waiting(lambda job_id: known if job_id == JOB.key.job_id else None, b.NOW, nodes_now)
+        assert found.found == 4
 
     def test_those_of_a_job_that_is_not_managed_are_accepted_and_not_stored(self, engine: Engine) -> None:
         others = FleetStore(engine).see_jobs([replace(JOB, managed=False)], b.NOW)[0]
