@@ -335,6 +335,9 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     )
     stores.repairs.ask(Verb.RELEASE, "n3", "its incident ends", "an operator", now())
     rehearsal.run(5)
+    rehearsal.clock.set_by(10.0, with_slurm=True)
+    rehearsal.run(1)
+    expect(receiver, "UnderstudyClockSet")
     rehearsal.line.before = unreadable
     rehearsal.run(5)
     expect(receiver, "UnderstudySlurmUnreadable")
