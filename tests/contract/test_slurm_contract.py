@@ -340,6 +340,17 @@ def test_a_plain_requeue_runs_even_a_cancelled_job_again(side: Side) -> None:
     assert pending(side, job_id).restart_count == 1
 
 
+def test_a_job_cancelled_while_it_completes_for_its_requeue_never_runs_again(side: Side) -> None:
+    side.slow_epilog(EPILOG_SECONDS)
+    job_id = side.submit("news", 1)
+    running(side, job_id)
+    side.slurm.requeue_job(job_id)
+    assert job_of(side, job_id).state == "COMPLETING"
+    side.cancel(job_id)
+    until(side, lambda: job_of(side, job_id).state == "CANCELLED", "its epilog is over")
+    assert job_of(side, job_id).restart_count == 1
+
+
 def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> None:
     hold_all_but(side, "n1", "n2")
     side.spoil_prolog("n1")
