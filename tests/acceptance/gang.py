@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from tests.testbed.site import RESEARCHER, Site
+from collections.abc import Sequence
+
+from tests.testbed.site import RESEARCHER, SERVE, Site
 
 SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
 
 
-def start_site(site: Site) -> None:
+def start_site(site: Site, program: Sequence[str] = SERVE) -> None:
     """Agents, then the control plane, until the pool is filled.
 
     A control plane that has just started fills no pool before it has heard every node: with the agents there first,
     that is a second instead of ten, and the pool is the last nodes by name.
     """
     start_agents(site)
-    site.start_control_plane()
+    site.start_control_plane(program)
     spares = others_and_spares(site)[1]
     site.wait_for(lambda: site.spares_held() == spares, 60, f"the pool is {', '.join(spares)}")
     site.wait_for(lambda: all_heard(site), 60, "all nodes are heard")

@@ -10,9 +10,10 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,9 +21,10 @@ from sqlalchemy import text
 
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
+from tests.acceptance.serve_without_changes import FILE, UNWILLING
 from tests.testbed.installation import DEBIAN_14
 from tests.testbed.processes import all_processes, descendants, is_running, signal_process
-from tests.testbed.site import Site
+from tests.testbed.site import SERVE, Site
 from understudy_controlplane.store.database import Engine, StoreError, open_database
 
 pytestmark = pytest.mark.cluster
@@ -62,8 +64,8 @@ def api_watched(site: Site) -> Iterator[list[float]]:
     assert max(seconds) < 3.0
 
 
-def start_gang(site: Site, script: str = gang.SLEEP) -> tuple[int, list[str]]:
-    gang.start_site(site)
+def start_gang(site: Site, script: str = gang.SLEEP, program: Sequence[str] = SERVE) -> tuple[int, list[str]]:
+    gang.start_site(site, program)
     job = site.cluster.sbatch("--nodes=4", "--gres=gpu:8", "--requeue", "--comment=understudy", script=script)
     gang.wait_running(site, job)
     site.wait_for(lambda: f"{job}.0" in site.cluster.run("squeue", "--steps").stdout, 60, "its step runs")
@@ -266,6 +268,40 @@ def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_sit
     assert gang.job_fields(site, job)["Restarts"] == "0"
     assert "DRAIN" in site.node("n2")["slurm"]["flags"], "the fault was dealt with all the same"
     assert "understudy_seats_1" not in gang.reservations(site)
+
+
+def test_a_job_cancelled_while_its_seats_are_held_never_runs_again_nor_are_they_kept_for_its_epilog(
+    make_site: MakeSite, tmp_path: Path
+) -> None:
+    """Slurm shows it as COMPLETING for 20 seconds at least, and would run it again."""
+    epilog, lasts = tmp_path / "epilog", tmp_path / "epilog-lasts"
+    epilog.write_text(f'#!/bin/sh\nsleep 20\nfor _ in $(seq 120); do [ -e "{lasts}" ] || break; sleep 0.5; done\n')
+    epilog.chmod(0o755)
+    lasts.touch()
+    site = make_site(slurm_conf_lines=[f"Epilog={epilog}"])
+    (site.directory / FILE).write_text("requeue_job")
+    job, _ = start_gang(site, program=UNWILLING)
+    site.nodes["n2"].fail_gpu()
+    site.wait_for(lambda: attempts(site, "requeue_job"), 60, "the gang is about to be requeued")
+    assert "understudy_seats_1" in gang.reservations(site)
+    site.cluster.run("scancel", str(job))
+    (site.directory / FILE).unlink()
+    wait_ended(site)
+    site.wait_for(lambda: set(gang.reservations(site)) == {"understudy_spares"}, 60, "no seats are left")
+    assert gang.state(site, job) == "COMPLETING"
+    lasts.unlink()
+    site.wait_for(lambda: gang.state(site, job) == "CANCELLED", 60, "its epilogs are over")
+    time.sleep(3)
+    assert (gang.state(site, job), gang.job_fields(site, job)["Restarts"]) == ("CANCELLED", "0")
+    (recovery,) = site.recoveries()
+    assert recovery["status"] == "overtaken"
+    assert "completing" in recovery["outcome"]
+    assert site.node("n2")["state"] == "quarantined"
+    assert set(gang.reservations(site)) == {"understudy_spares"}
+
+
+def attempts(site: Site, step: str) -> int:
+    return sum(one["attempts"] for recovery in site.recoveries() for one in recovery["steps"] if one["name"] == step)
 
 
 def test_a_pyslurm_that_dies_again_and_again_takes_nothing_down_with_it(make_site: MakeSite) -> None:

@@ -19,14 +19,13 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance import gang
-from tests.acceptance.serve_without_drains import FILE
+from tests.acceptance.serve_without_changes import FILE, UNWILLING
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from tests.testbed.processes import all_processes, environment_of
 from tests.testbed.site import RESEARCHER, Site
 
 pytestmark = pytest.mark.cluster
 
-UNWILLING = ("-m", "tests.acceptance.serve_without_drains")
 SHOW = "#!/bin/sh\nenv | grep UNDERSTUDY_R\nenv | grep UNDERSTUDY_A\nsrun env | grep UNDERSTUDY_ | sort\nsleep 3600\n"
 
 MakeHookedSite = Callable[..., Site]
@@ -83,7 +82,7 @@ def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_
     make_hooked_site: MakeHookedSite, slurm: Installation, comment: str
 ) -> None:
     site = make_hooked_site(slurm=slurm)
-    (site.directory / FILE).touch()
+    (site.directory / FILE).write_text("drain_node")
     site.start_control_plane(UNWILLING)
     site.start_agents()
     site.wait_for(lambda: all(verdict(site, name).startswith("good") for name in site.nodes), 60, "all verdicts are in")
