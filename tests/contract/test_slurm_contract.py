@@ -304,12 +304,14 @@ def test_a_start_time_set_while_the_job_is_completing_is_lost(side: Side) -> Non
     ("how", "exit_code", "exit_signal", "reason"),
     [("CANCELLED", 0, 15, ""), ("COMPLETED", 0, 0, ""), ("FAILED", 1, 0, "NonZeroExitCode")],
 )
-def test_a_job_that_ends_during_a_long_epilog_shows_how_and_is_not_requeued(
+def test_a_job_that_ends_during_a_long_epilog_shows_how_is_not_requeued_and_keeps_no_reservation(
     side: Side, how: str, exit_code: int, exit_signal: int, reason: str
 ) -> None:
     side.slow_epilog(EPILOG_SECONDS)
+    side.slurm.create_reservation("seats", ["n8"], "news", 60)
     job_id = side.submit("news", 2)
     running(side, job_id)
+    side.slurm.set_job_reservation(job_id, "seats")
     if how == "CANCELLED":
         side.wait(0.5)  # until its script runs: a job that is cancelled before has no signal that ended it
         side.cancel(job_id)
@@ -323,6 +325,9 @@ def test_a_job_that_ends_during_a_long_epilog_shows_how_and_is_not_requeued(
     assert (job.exit_code, job.exit_signal, job.reason) == (exit_code, exit_signal, reason)
     assert job.failed_by_itself == (how == "FAILED")
     without_effect(side.slurm.requeue_job, job_id)
+    refused(side.slurm.set_job_reservation, job_id, "")
+    side.slurm.delete_reservation("seats")
+    assert job_of(side, job_id).reservation == ""
     until(side, lambda: job_of(side, job_id).state == how, "its epilogs are over")
     without_effect(side.slurm.requeue_job, job_id)
     assert (job_of(side, job_id).state, job_of(side, job_id).restart_count) == (how, 0)

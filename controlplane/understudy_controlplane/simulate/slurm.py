@@ -460,8 +460,11 @@ class VirtualSlurm:
 
     def delete_reservation(self, name: str) -> None:
         self._reservation(name)
-        if any(name in job.reservation.split(",") and job.state not in OVER for job in self._jobs.values()):
+        bound = [job for job in self._jobs.values() if name in job.reservation.split(",")]
+        if not all(map(_has_ended, bound)):
             raise SlurmError(f"delete reservation {name}: Requested reservation is in use")
+        for job in bound:
+            job.reservation = ""
         del self._reservations[name], self._reservation_ends[name]
 
     def set_job_reservation(self, job: JobAddress, reservation: str) -> None:
@@ -827,7 +830,7 @@ class VirtualSlurm:
 
     def _unfinished(self, address: JobAddress) -> list[_Job]:
         jobs = self._addressed(address)
-        left = [job for job in jobs if job.state not in OVER]
+        left = [job for job in jobs if not _has_ended(job)]
         if not left:
             raise SlurmError(f"Job has already finished for job {address}")
         return left
@@ -852,3 +855,8 @@ def _end_of(job: _Job) -> int | None:
 
 def _printed(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _has_ended(job: _Job) -> bool:
+    """Also while its epilogs run: Slurm takes no change of it any more."""
+    return job.state in OVER or (job.state == "COMPLETING" and job.next_state != "PENDING")

@@ -141,7 +141,8 @@ class Slurm(SlurmReads, Protocol):
 
     def set_job_reservation(self, job: JobAddress, reservation: str) -> None:
         """Bind the job to a reservation; the empty string unbinds it. Of several, with commas between them, Slurm 22.05
-        takes the first, although a job may be submitted with several.
+        takes the first, although a job may be submitted with several. Refused for a job that has ended, also while its
+        epilogs run: its reservation can be deleted then.
         """
         ...
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.recovery import DeleteSeatsPlan, PoolSwapPlan, StepName
-from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
-from understudy_controlplane.slurm.protocol import Slurm
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
 
 
 def observe_held(context: StepContext) -> Observation:
@@ -87,10 +87,21 @@ def release(context: StepContext, slurm: Slurm) -> None:
     plan = context.plan_as(PoolSwapPlan)
     before = ",".join(name for name in plan.reservation.split(",") if name in context.slurm.reservations)
     if job and job.reservation == context.seats_name and not job.ended:
-        slurm.set_job_reservation(job.address, before)
+        _unbind(job, before, slurm)
     held = context.slurm.reservations.get(context.seats_name)
     if held is not None and held.made_for(plan.user):
         slurm.delete_reservation(held.name)
+
+
+def _unbind(job: SlurmJob, reservation: str, slurm: Slurm) -> None:
+    """Slurm changes no job that has ended, also while its epilogs run, and lets its reservation be deleted then."""
+    try:
+        slurm.set_job_reservation(job.address, reservation)
+    except SlurmUnavailable:
+        raise
+    except SlurmError:
+        if not job.completing:
+            raise
 
 
 def observe_deleted(context: StepContext) -> Observation:
@@ -106,7 +117,7 @@ def delete(context: StepContext, slurm: Slurm) -> None:
     name = context.plan_as(DeleteSeatsPlan).reservation
     for job in context.slurm.jobs.values():
         if job.reservation == name and not job.ended:
-            slurm.set_job_reservation(job.address, "")
+            _unbind(job, "", slurm)
     slurm.delete_reservation(name)
 
 
