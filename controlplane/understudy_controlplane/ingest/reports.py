@@ -66,7 +66,7 @@ log = structlog.get_logger()
 DROPPED_SHOWN_MAX = 8
 
 ON_THE_WAY_SECONDS_MAX = 60.0
-"""A report that is older has not been on its way for so long: its node's clock is behind. That is also the longest for
+"""A report that is older has not been on its way for that time: its node's clock is behind. That is also the longest for
 which an agent waits for its answer.
 """
 
