@@ -66,8 +66,8 @@ log = structlog.get_logger()
 DROPPED_SHOWN_MAX = 8
 
 ON_THE_WAY_SECONDS_MAX = 60.0
-"""A report that is older has not been on its way for that time: its node's clock is behind. That is also the longest for
-which an agent waits for its answer.
+"""A report that is older has not been on its way for that time: its node's clock is behind. No agent waits longer for
+its answer.
 """
 
 SETTLED_LOOKED_FOR = 4
