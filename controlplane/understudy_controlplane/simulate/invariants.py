@@ -70,6 +70,8 @@ MANY_LAUNCHES = 1_000_000
 BESIDE_ANY_OTHER = frozenset(
     {
         StepName.RESTORE_WEIGHT,  # in or out of service, drained or not: a node at fault does not wait for it
+        StepName.EXCLUDE_NODES,  # for the job, as all that follows
+        StepName.START_JOB,
         StepName.RELEASE_SEATS,  # those of the gang's new nodes
         StepName.ORDER_RESTART,
         StepName.AWAIT_PROCESSES,
