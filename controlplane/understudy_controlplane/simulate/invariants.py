@@ -525,8 +525,8 @@ class Invariants:
         well.
         """
         claimed: dict[str, int] = {}
-        for recovery in (one for one in self._known if one.ends_as is None and _works_on_nodes(one)):
-            for name in dict.fromkeys(recovery.plan.nodes):
+        for recovery in (one for one in self._known if one.ends_as is None):
+            for name in _works_on(recovery):
                 if name in claimed:
                     words = f"recoveries {claimed[name]} and {recovery.id} both work on {name}"
                     raise Violation("one-recovery-a-node", words)
@@ -768,11 +768,14 @@ def _reported(core: Core) -> set[str]:
     return {name for name, request in requests.items() if request.verb is Verb.QUARANTINE}
 
 
-def _works_on_nodes(recovery: Recovery) -> bool:
-    if isinstance(recovery.plan, QuarantinePlan) and recovery.plan.requested:  # an operator's hold
-        return False
+def _works_on(recovery: Recovery) -> tuple[str, ...]:
+    """Its nodes, and the job that it has to start again."""
+    plan = recovery.plan
+    if isinstance(plan, QuarantinePlan) and plan.requested:  # an operator's hold
+        return ()
     waiting = {step.name for step in recovery.steps if step.status in {StepStatus.PLANNED, StepStatus.INTENDED}}
-    return not waiting or not waiting <= BESIDE_ANY_OTHER
+    nodes = () if waiting and waiting <= BESIDE_ANY_OTHER else tuple(dict.fromkeys(plan.nodes))
+    return (*nodes, f"job {plan.job.job_id}") if StepName.START_JOB in waiting and isinstance(plan, SwapPlan) else nodes
 
 
 def _passes_signal_on(recovery: Recovery) -> bool:
