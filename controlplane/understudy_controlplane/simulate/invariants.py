@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from understudy_agent.wire import OrderState
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
+from understudy_controlplane.detect.hang import may_be_mass_hang
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
@@ -130,6 +131,8 @@ class Effect:
 
 NEXT_RUNG_SECONDS = 60.0
 """A repair or a test that was begun this lately may go on at the end: the rung before it may take minutes to fail."""
+DEAD_NODE_SECONDS = 400.0
+"""As long as one on a node that is dead: it waits five minutes for the node to begin its job."""
 
 
 class Invariants:
@@ -640,7 +643,9 @@ class Invariants:
         for recovery in core.stores.recoveries.running():
             if isinstance(recovery.plan, PoolSwapPlan) and self._await_timeout(recovery.plan.dead_nodes):
                 continue
-            begun_lately = world.clock.now() - recovery.decided_at < NEXT_RUNG_SECONDS
+            answers = all(world.cluster.machines[name].alive for name in recovery.plan.nodes)
+            limit = NEXT_RUNG_SECONDS if answers else DEAD_NODE_SECONDS
+            begun_lately = world.clock.now() - recovery.decided_at < limit
             if isinstance(recovery.plan, RepairPlan | ValidationPlan) and begun_lately:
                 continue
             steps = [f"{step.name.value} {step.status.value}" for step in recovery.steps]
@@ -676,6 +681,9 @@ class Invariants:
     def _pool_rests(self, core: Core) -> None:
         """Spares are held where healthy nodes are idle, and nodes in service have the weight that they had."""
         world = self._world
+        seen = core.loop.pulse.snapshot
+        if seen is not None and may_be_mass_hang(seen, world.config.hang):
+            return  # it holds all back until a person has looked
         records, nodes = core.stores.fleet.nodes(), world.slurm.nodes()
         reservations = {one.name: one.nodes for one in world.slurm.reservations()}
         reserved = {name for names in reservations.values() for name in names}
