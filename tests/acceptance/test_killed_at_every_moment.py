@@ -72,7 +72,8 @@ def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(m
     assert {"n7", "n8"} <= set(held["understudy_spares"]) <= {"n5", "n7", "n8"}  # idle n5 joins the pool in time
     assert site.node("n2")["state"] == "quarantined"
     assert site.node("n2")["slurm"]["reason"].startswith("understudy:")
-    assert len(site.items("/v1/incidents")) == 1
+    incidents = site.items("/v1/incidents")
+    assert [one["subject"] for one in incidents] == ["n2"], incidents
 
     effects = Counter((site.directory / EFFECTS_FILE).read_text().splitlines())
     assert [effect for effect, count in effects.items() if count > 1] == []
