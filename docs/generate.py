@@ -45,7 +45,7 @@ GENERATED = "<!-- Generated from the code by `make docs`. Change the code, not t
 
 GUARDS = {
     Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, the default',
-    Because.PAUSED: "an operator has paused the control plane: nothing begins, and recoveries stop where it is safe",
+    Because.PAUSED: "an operator has paused the control plane or this job: nothing begins, and recoveries stop before their next effect",
     Because.AWAITS_APPROVAL: 'an operator has to approve the recovery first: `mode = "approve"`',
     Because.CANCELLED: "an operator cancelled the recovery that this would repeat",
     Because.SLURM_UNREADABLE: "Slurm cannot be read, so its state is not known",
@@ -177,7 +177,8 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
         named = get_args(annotation)[1:]  # of tables to which the site gives names
         if named and isinstance(named[0], type) and issubclass(named[0], BaseModel):
             inner.append((f"{name}.{key}.NAME", named[0]))
-        default = "required" if field.default is PydanticUndefined else f"`{_toml(field.default)}`"
+        value = field.get_default(call_default_factory=True)
+        default = "required" if value is PydanticUndefined else f"`{_toml(value)}`"
         mark = " *Needs a restart.*" if needs_restart(f"{name}.{key}" if name else key) else ""
         yield f"| `{key}` | {default} | {field.description}{mark} |"
     yield ""
@@ -190,6 +191,8 @@ def _toml(value: object) -> str:
         return "(none)"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple | frozenset):
+        return str(sorted(value))
     return str(value) if isinstance(value, int | float | list | dict) else f'"{value}"'
 
 

@@ -78,7 +78,12 @@ def test_no_pause_and_no_approval_holds_back_what_a_person_asks_for(values: dict
     ("values", "sections", "because", "words"),
     [
         ({"spares": ()}, {"spares": {"no_spare": "wait"}}, Because.NO_SPARE, "no fitting spare"),
-        ({"swaps": ((b.NOW - 9, JOB.key),) * 3}, {"jobs": {"swaps_per_hour_max": 3}}, Because.JOB_BUDGET, "too often"),
+        (
+            {"swaps": ((b.NOW - 9, JOB.key),) * 3},
+            {"jobs": {"swaps_per_hour_max": 3}},
+            Because.JOB_BUDGET,
+            "moved 3 times within the hour; the limit is 3",
+        ),
         ({"breaker": "x"}, {}, Because.BREAKER, "breaker is open"),
     ],
 )

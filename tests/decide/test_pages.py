@@ -42,7 +42,8 @@ def test_what_a_budget_holds_back_for_an_hour_pages_a_person() -> None:
     assert (page.row, page.subject) == (92, "fleet")
     plan = b.plan_as(PagePlan, page.plan)
     assert (plan.about, plan.steps, plan.claimed) == (("n2",), (StepName.OPEN_TICKET,), ())
-    assert "hourly_budget" in plan.reason
+    assert plan.reason.startswith("held back by hourly_budget: n2. ")
+    assert "`understudy explain node NODE`" in plan.reason
 
 
 def test_not_before() -> None:

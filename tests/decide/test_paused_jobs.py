@@ -42,7 +42,7 @@ def test_a_node_that_fails_is_drained_and_its_gang_stays() -> None:
     (decision,) = decided(faulty(paused_jobs=PAUSED))
     assert (decision.to_state, decision.because) == (NodeState.QUARANTINED, Because.PAUSED)
     assert b.plan_as(QuarantinePlan, decision.plan).nodes == ("n2",)
-    assert "job 7 is paused by an operator: an upgrade (alice); `understudy job resume 7`" in decision.reason
+    assert "job 7 is paused by an operator: an upgrade (alice); `understudy job resume 7 REASON`" in decision.reason
 
 
 def test_its_gang_moves_when_the_pause_ends() -> None:

@@ -125,7 +125,7 @@ def test_in_doubt_no_gang_is_moved_and_the_decision_says_why(
     away = [b.node(f"n{i}", slurm=b.slurm_node(f"n{i}", "ALLOCATED")) for i in range(6, 9)]
     plan, decision = moved(fleet(*others, changed=away, **values))
     assert plan is None and decision.because is Because.NO_SPARE
-    assert "it stays until then" in decision.reason
+    assert "it stays until there is one" in decision.reason
     assert words in decision.reason
 
 

@@ -39,7 +39,7 @@ def test_the_higher_priority_gets_it_and_the_decision_names_who_waits_and_why() 
     assert "n7" in plan.seats
     waits = decisions["n1"]
     assert waits.because is Because.NO_SPARE
-    assert "it stays until then; job 8 (priority 500) came before it (priority 10)" in waits.reason
+    assert "it stays until there is one; job 8 (priority 500) came before it (priority 10)" in waits.reason
 
 
 def test_of_equal_priority_the_older_job_gets_it() -> None:

@@ -14,7 +14,14 @@ from hypothesis import strategies as some
 from tests import builders as b
 from tests.notify.site import NOW, secret_file
 from understudy_controlplane.config import Config, ConfigError, Importance, Notify, parse_config
-from understudy_controlplane.decide.notices import MoveFacts, of_move
+from understudy_controlplane.decide.notices import (
+    MoveFacts,
+    RequestFacts,
+    TicketFacts,
+    of_approval,
+    of_move,
+    of_ticket,
+)
 from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
 from understudy_controlplane.notify import messages
 from understudy_controlplane.notify.alerts import LIVES_SECONDS, alerts
@@ -157,8 +164,25 @@ class TestWhatAnOwnerReads:
         assert "scontrol requeue 17" in shown.text
         assert "operator's own words" not in shown.text
 
+    def test_says_that_an_operator_cancelled_the_restart(self) -> None:
+        shown = of_move(move(status="cancelled", outcome="an operator's own words"))
+        assert shown.text == "An operator cancelled its restart.\n`squeue --jobs=17` shows its state."
+
     def test_has_no_line_of_its_own_for_a_job_name(self) -> None:
         assert "\n" not in of_move(move(job_name="x\nUnderstudy: all is well")).title
+
+
+class TestWhatAnAdministratorReads:
+    def test_a_ticket_names_the_command_that_ends_it_until_it_is_over(self) -> None:
+        facts = TicketFacts(1, "n3", ("n3",), "a GPU fell off the bus", NOW, None, waits=True)
+        assert "`understudy node release n3 REASON`" in of_ticket(facts).text
+        assert of_ticket(replace(facts, closed_at=NOW)).text == "a GPU fell off the bus"
+        assert of_ticket(replace(facts, waits=False)).text == "a GPU fell off the bus"
+
+    def test_an_approval_names_both_answers(self) -> None:
+        text = of_approval(RequestFacts(17, "n3", "xid 79", NOW)).text
+        assert "`understudy recovery approve 17 REASON`" in text
+        assert "`understudy recovery cancel 17 REASON`" in text
 
 
 class TestAlerts:

@@ -739,7 +739,7 @@ class TestAFlood:
         held = [one for one in Queries(rehearsal.engine).decisions(1000) if one["because"] == "fleet_budget"]
         assert {one["subject"] for one in held} == {f"n{i}" for i in range(1, 9)} - set(drained)
         assert (
-            "2 nodes are quarantined already; the limit is 2, besides nodes that wait for a person"
+            "2 nodes are quarantined already; the limit is 2"
             in (held[0]["reason"])
         )
 

@@ -226,7 +226,7 @@ def _waiting_for_people(snapshot: Snapshot | None) -> list[str]:
     warnings: list[str] = []
     waiting = [_words(one) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
     if waiting:
-        warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER`): {_named(waiting)}")
+        warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER REASON`): {_named(waiting)}")
     views = snapshot.nodes.values()
     with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
     if with_people:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.option("--for", "for_seconds", type=DURATION, help="Resume after this time, such as 2h.")
 @connected
 def pause(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
-    """Pause the control plane: it begins nothing. A gang that has left its nodes is still started again."""
+    """Pause the control plane: it begins nothing, and stops recoveries before their next effect.
+
+    A gang that has left its nodes is still started again, unless --now is given.
+    """
     send(client, as_json, Requests(["/v1/pause"], **options))
 
 

@@ -63,7 +63,11 @@ def show(client: Client, as_json: bool, number: int) -> None:
 @request_options
 @connected
 def cancel(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """Cancel a recovery: what it began is undone, or named in its outcome. One that waits for approval is rejected."""
+    """Cancel a recovery: what it began is undone, or named in its outcome.
+
+    A quarantined node stays drained, and the move is not repeated for this attempt. A recovery that waits for approval
+    is rejected.
+    """
     send(client, as_json, Requests([f"/v1/recoveries/{number}/cancel"], **options))
 
 

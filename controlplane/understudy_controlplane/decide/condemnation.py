@@ -256,7 +256,7 @@ def _breaker(current: Round, asked: list[str], new: set[str]) -> Decision:
         subject="fleet",
         action=row.action,
         because=Because.RULE,
-        reason=f"{words}: {row.why}. A person looks, and closes it: understudy breaker reset",
+        reason=f"{words}: {row.why}",
         evidence=Evidence({"asked": list(asked), "lately": list(lately), "at": snapshot.now}),
     )
 

@@ -48,5 +48,5 @@ def named_too(findings: Sequence[Finding], behind: Sequence[str]) -> list[Findin
 def no_room(job: Job, behind: Sequence[str]) -> str:
     return (
         f"no spares for all nodes of job {job.key.job_id} behind a switch that has failed ({shown(behind)}); "
-        "it stays until then, or until their ports are back"
+        "it stays until there are, or until their ports are back"
     )

@@ -12,6 +12,7 @@ from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preempt
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import share_had, turn
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom
+from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
@@ -226,7 +227,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
             Because.GATHERING,
             _not_reconnected(job),
         ),
-        (_moved_too_often(current, job), Because.JOB_BUDGET, _too_often(job).words),
+        (_moved_too_often(current, job), Because.JOB_BUDGET, _too_often(current, job).words),
         (bool(not_movable), Because.RULE, f"job {number} {not_movable}: left to a person"),
         (no_seat, Because.NO_SPARE, f"no spare for {', '.join(gone)}, on which job {number} may not start again"),
     )
@@ -257,7 +258,7 @@ def _not_reconnected(job: Job) -> str:
 def _held_back(current: Round, job: Job, leaving: Collection[str]) -> Move | None:
     """By a limit of its own, or by the fleet's."""
     if _moved_too_often(current, job):
-        return _too_often(job)
+        return _too_often(current, job)
     objection = guards.object_to_move(current.snapshot, current.config, job, leaving, current.moves)
     if objection is None:
         return None
@@ -265,13 +266,24 @@ def _held_back(current: Round, job: Job, leaving: Collection[str]) -> Move | Non
 
 
 def _moved_too_often(current: Round, job: Job) -> bool:
+    return _moved_lately(current, job) >= _moves_an_hour(current, job)
+
+
+def _moved_lately(current: Round, job: Job) -> int:
+    return sum(key == job.key for _, key in current.snapshot.swaps)
+
+
+def _moves_an_hour(current: Round, job: Job) -> int:
     policy = current.config.jobs
-    moved = sum(key == job.key for _, key in current.snapshot.swaps)
-    return moved >= guards.scaled(policy.swaps_per_hour_share, job.slurm.node_count, policy.swaps_per_hour_max)
+    return guards.scaled(policy.swaps_per_hour_share, job.slurm.node_count, policy.swaps_per_hour_max)
 
 
-def _too_often(job: Job) -> Move:
-    return Move(None, Because.JOB_BUDGET, f"job {job.key.job_id} was moved too often within the hour: left to a person")
+def _too_often(current: Round, job: Job) -> Move:
+    words = (
+        f"job {job.key.job_id} was moved {times(_moved_lately(current, job))} within the hour; the limit is "
+        f"{_moves_an_hour(current, job)}: a person has to find out why"
+    )
+    return Move(None, Because.JOB_BUDGET, words)
 
 
 def gangs_on(snapshot: Snapshot, bad: set[str]) -> list[Job]:
@@ -315,13 +327,13 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
     if len(free) + len(preempted.nodes) < needed:
         what = "spare or idle node" if current.config.spares.no_spare.takes_idle else "spare"
-        words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until then"
+        words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until there is one"
         words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
         return Move(None, Because.NO_SPARE, words)
     left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
     found = new_seats(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
     if isinstance(found, NoRoom):
-        words = f"no spare for job {job.key.job_id}: {found.words}; it stays until then{_before(current, job)}"
+        words = f"no spare for job {job.key.job_id}: {found.words}; it stays until there is one{_before(current, job)}"
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id

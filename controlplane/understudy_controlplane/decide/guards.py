@@ -139,7 +139,7 @@ def object_to_paused_job(snapshot: Snapshot, job: JobKey) -> Objection | None:
     why = snapshot.paused_jobs.get(job)
     if why is None:
         return None
-    words = f"job {job.job_id} is paused by an operator: {why}; `understudy job resume {job.job_id}` ends that"
+    words = f"job {job.job_id} is paused by an operator: {why}; `understudy job resume {job.job_id} REASON` ends that"
     return Objection(Because.PAUSED, words)
 
 
@@ -147,7 +147,7 @@ def object_while_open(snapshot: Snapshot) -> Objection | None:
     """Neither drains nor returns while the breaker is open."""
     if not snapshot.breaker:
         return None
-    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy breaker reset` closes it"
+    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy breaker reset REASON` closes it"
     return Objection(Because.BREAKER, words)
 
 
@@ -156,7 +156,9 @@ def object_while_unjudged(snapshot: Snapshot, node: str) -> Objection | None:
     if not snapshot.failed_detectors and node not in snapshot.unjudged:
         return None
     failed = ", ".join((*snapshot.failed_detectors, *filter(None, [snapshot.unjudged.get(node)])))
-    return Objection(Because.DETECTOR_FAILED, f"what {failed} would find is not known: it failed")
+    return Objection(
+        Because.DETECTOR_FAILED, f"{failed} failed (`detector_failed` in the log), and may have missed something"
+    )
 
 
 def object_to_rule(finding: Finding, config: Config) -> Objection | None:
@@ -286,7 +288,10 @@ def object_to_any(snapshot: Snapshot, *, requested: bool = False) -> Objection |
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
     if snapshot.paused and not requested:
-        return Objection(Because.PAUSED, f"paused by an operator: {snapshot.paused}")
+        return Objection(
+            Because.PAUSED,
+            f"an operator has paused the control plane ({snapshot.paused}): `understudy resume REASON` ends that",
+        )
     if snapshot.slurm_error or snapshot.slurm_read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
@@ -317,13 +322,8 @@ def object_to_quarantine(
     lately = failures(snapshot, lately_quarantined(snapshot, config) | set(already) | {finding.node})
     if len(lately) > breaker_limit(snapshot, config):
         return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
-    held, counting = quarantined_beside(snapshot, config, already, finding.node)
-    limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
-    if counting >= limit or len(snapshot.at_fault.union(already)) >= ceiling:
-        words = (
-            f"{counted(held, 'node is', 'nodes are')} quarantined already; the limit is {limit}, besides nodes that "
-            "wait for a person"
-        )
+    words = _over_fleet_budget(snapshot, config, already, finding.node)
+    if words:
         return Objection(Because.FLEET_BUDGET, words)
     recent = quarantined_within_the_hour(snapshot, already, finding.node)
     per_hour = hourly_limit(snapshot, config)
@@ -331,6 +331,18 @@ def object_to_quarantine(
         words = f"{counted(recent, 'node was', 'nodes were')} quarantined within the hour; the limit is {per_hour}"
         return Objection(Because.HOURLY_BUDGET, words)
     return _object_for_domains(snapshot, config, finding.node, already)
+
+
+def _over_fleet_budget(snapshot: Snapshot, config: Config, already: Collection[str], node: str) -> str:
+    held, counting = quarantined_beside(snapshot, config, already, node)
+    limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
+    out = len(snapshot.at_fault.union(already))
+    if counting >= limit:
+        beside = f", besides {held - counting} that wait for a person" if held > counting else ""
+        return f"{counted(counting, 'node is', 'nodes are')} quarantined already{beside}; the limit is {limit}"
+    if out >= ceiling:
+        return f"{counted(out, 'node is', 'nodes are')} out of service already; the limit of all together is {ceiling}"
+    return ""
 
 
 def quarantined_within_the_hour(snapshot: Snapshot, already: Collection[str] = (), node: str = "") -> int:

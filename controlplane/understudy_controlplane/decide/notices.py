@@ -158,18 +158,20 @@ def _has_failed(moves: Sequence[MoveFacts]) -> bool:
 
 def of_ticket(facts: TicketFacts) -> Notice:
     over = Stage.OVER if facts.closed_at is not None else Stage.OPEN
+    reason = _line(facts.reason)
+    release = f"\nOnce it is repaired: `understudy node release {facts.node} REASON`"
     return Notice(
         NoticeSource.TICKET,
         facts.number,
         Importance.PAGE,
         over if facts.waits else Stage.REPORTED,
         f"a person is needed: {shown(facts.about)}",
-        _line(facts.reason),
+        reason + (release if facts.waits and over is Stage.OPEN else ""),
         facts.about,
         facts.opened_at,
         f"nodes/{facts.node}" if facts.waits else "",
         over_at=facts.closed_at if facts.waits else None,
-        needs=_line(facts.reason),
+        needs=reason,
     )
 
 
@@ -180,7 +182,8 @@ def of_breaker(facts: RequestFacts) -> Notice:
         Importance.PAGE,
         Stage.REPORTED,
         "the circuit breaker is open",
-        f"{_line(facts.reason)}\nUnderstudy begins nothing until `understudy breaker reset REASON` closes it",
+        f"{_line(facts.reason)}\nUntil an administrator runs `understudy breaker reset REASON`, Understudy quarantines, "
+        "repairs and returns no node, and moves no gang. `understudy breaker show` names the nodes",
         (),
         facts.at,
         "guards",
@@ -195,7 +198,8 @@ def of_approval(facts: RequestFacts) -> Notice:
         Importance.PAGE,
         Stage.OPEN if facts.ended_at is None else Stage.OVER,
         f"recovery {facts.number} awaits approval",
-        f"{_line(facts.reason)}\n`understudy recovery approve {facts.number} REASON`"
+        f"{_line(facts.reason)}\n`understudy recovery approve {facts.number} REASON` begins it, "
+        f"`understudy recovery cancel {facts.number} REASON` rejects it"
         + (f"\nOver: {_line(facts.outcome)}" if facts.ended_at is not None else ""),
         (facts.subject,),
         facts.at,
@@ -215,11 +219,15 @@ def of_move(facts: MoveFacts) -> Notice:
         stage, did = Stage.OVER, _restarted(facts)
     elif facts.status == RecoveryStatus.FAILED.value:
         stage, did = Stage.OVER, "Understudy could not restart it; administrators can see why."
+    elif facts.status == RecoveryStatus.CANCELLED.value:
+        stage, did = Stage.OVER, "An operator cancelled its restart."
     else:
         stage, did = Stage.OVER, "Understudy left it as it is: what it was to be restarted for is no longer so."
     advice = LOOK_AT_CODE.format(job=facts.job_id) + "." if facts.hang else "You do not have to do anything."
     if facts.status == RecoveryStatus.FAILED.value:
         advice = f"`squeue --jobs={facts.job_id}` shows its state; `scontrol requeue {facts.job_id}` starts it again."
+    elif facts.status == RecoveryStatus.CANCELLED.value:
+        advice = f"`squeue --jobs={facts.job_id}` shows its state."
     return Notice(
         NoticeSource.MOVE,
         facts.number,

@@ -176,5 +176,7 @@ def _too_often(snapshot: Snapshot, job: Job, config: Config) -> guards.Objection
     limit = config.jobs.releases_per_hour_max
     if sum(key == job.key for _, key in snapshot.releases) < limit:
         return None
-    words = f"it was released {times(limit)} within the hour, which is the limit: left to a person (scontrol release)"
+    words = (
+        f"it was released {times(limit)} within the hour, which is the limit: it waits (`scontrol release` ends that)"
+    )
     return guards.Objection(Because.RELEASE_BUDGET, words)

@@ -114,7 +114,7 @@ TABLE: tuple[Row, ...] = (
     Row(71, (), (Signal.SITE_SIGNAL,), None, Action.NOTHING,
         "another system of the site reports what may explain the failure of the domain"),
     Row(72, (), (Signal.DETECTOR_FAILED,), None, Action.NOTHING,
-        "the others go on; while it is not known what this one would find, no node returns that it may be about"),
+        "the others go on; until it works again, no node returns to service about which it may have missed something"),
     Row(80, (), (Signal.POOL_SHORT,), None, Action.FILL_POOL,
         "fewer spares are held than wanted"),
     Row(81, (), (Signal.SPARE_REMOVED,), None, Action.LEAVE_POOL,
@@ -137,8 +137,8 @@ TABLE: tuple[Row, ...] = (
     Row(97, (), (Signal.SITE_WARNING,), None, Action.PAGE,
         "what it announces may stop the gangs there: a person decides whether they move before"),
     Row(98, (), (Signal.DETECTORS_DOWN,), None, Action.PAGE,
-        "while it is not known what they would find, no node returns that they may be about: report it with the lines "
-        "of the log"),
+        "until they work again, no node returns to service about which they may have missed something: report it with "
+        "the lines of the log"),
     Row(100, (IN_SERVICE, UNKNOWN, PROBATION), (Signal.GANG_HUNG,), SUSPECT, Action.RESTART_GANG,
         "the gang hangs and waits for this node: the gang is restarted, and the node is only a suspect",
         suspects=SuspicionCause.HANG),

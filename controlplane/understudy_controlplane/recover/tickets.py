@@ -53,7 +53,7 @@ class Tickets:
             "about": list(plan.about),
             "reason": plan.reason,
             "evidence": self._history(plan.about[0]),
-            "when_done": "nothing has to be reported: the control plane acts as soon as the guard allows it",
+            "when_done": "nothing has to be reported: the control plane sees by itself what has changed",
         }
 
     def _history(self, node: str) -> Json:
