@@ -738,10 +738,7 @@ class TestAFlood:
         assert len(drained) == 2
         held = [one for one in Queries(rehearsal.engine).decisions(1000) if one["because"] == "fleet_budget"]
         assert {one["subject"] for one in held} == {f"n{i}" for i in range(1, 9)} - set(drained)
-        assert (
-            "2 nodes are quarantined already; the limit is 2"
-            in (held[0]["reason"])
-        )
+        assert "2 nodes are quarantined already; the limit is 2" in (held[0]["reason"])
 
     def test_the_breaker_opens_and_stays_open_through_restarts_until_a_person_closes_it(self, tmp_path: Path) -> None:
         rehearsal = start(tmp_path, **TESTED, guards=WIDE)
