@@ -45,7 +45,8 @@ GENERATED = "<!-- Generated from the code by `make docs`. Change the code, not t
 
 GUARDS = {
     Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, the default',
-    Because.PAUSED: "an operator has paused the control plane or this job: nothing begins, and recoveries stop before their next effect",
+    Because.PAUSED: "an operator has paused the control plane or this job: nothing begins, and recoveries stop before "
+    "their next effect",
     Because.AWAITS_APPROVAL: 'an operator has to approve the recovery first: `mode = "approve"`',
     Because.CANCELLED: "an operator cancelled the recovery that this would repeat",
     Because.SLURM_UNREADABLE: "Slurm cannot be read, so its state is not known",

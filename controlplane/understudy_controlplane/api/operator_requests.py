@@ -195,8 +195,8 @@ def _add_node_requests(router: APIRouter, deps: OperatorDependencies) -> None:
 
 
 SWITCHES = {
-    Verb.PAUSE: "nothing begins; recoveries under way stop before their next effect, except between two attempts of a gang",
-    Verb.PAUSE_NOW: "nothing begins; recoveries under way stop before their next effect, also between two attempts of a gang",
+    Verb.PAUSE: "nothing begins; recoveries stop before their next effect, except between two attempts of a gang",
+    Verb.PAUSE_NOW: "nothing begins; recoveries stop before their next effect, also between two attempts of a gang",
     Verb.RESUME: "recoveries go on",
     Verb.RESET_BREAKER: "the circuit breaker is closed: earlier quarantines count no more for it",
 }

@@ -98,12 +98,13 @@ class Jobs(Section):
     opt_in_word: str = Field(
         "understudy",
         min_length=1,
-        description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). Other "
-        "jobs are left alone, except that those which Understudy's Prolog kept off a faulty node are released. A further word, `checkpoints=/scratch/me/run`, names a folder: the job is restored "
-        "from no other. `tp=8 pp=4 cp=2 ep=4` are the sizes of its parallelism, and `block=16` how many of its nodes "
-        "have to be in one NVLink block ([topology](topology.md)). `mfu=0.4` is the MFU that it should reach "
-        "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)), and `keep=3` how many checkpoints it keeps: the "
-        "others are [deleted](checkpoints.md#how-many-are-kept).",
+        description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). "
+        "Other jobs are left alone, except that those which Understudy's Prolog kept off a faulty node are "
+        "released. A further word, `checkpoints=/scratch/me/run`, names a folder: the job is restored from no "
+        "other. `tp=8 pp=4 cp=2 ep=4` are the sizes of its parallelism, and `block=16` how many of its nodes have "
+        "to be in one NVLink block ([topology](topology.md)). `mfu=0.4` is the MFU that it should reach "
+        "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)), and `keep=3` how many checkpoints it keeps: "
+        "the others are [deleted](checkpoints.md#how-many-are-kept).",
     )
     swaps_per_hour_max: int = Field(
         6,

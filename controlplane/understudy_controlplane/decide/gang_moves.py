@@ -327,7 +327,8 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
     if len(free) + len(preempted.nodes) < needed:
         what = "spare or idle node" if current.config.spares.no_spare.takes_idle else "spare"
-        words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed; it stays until there is one"
+        words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed"
+        words += "; it stays until there is one"
         words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
         return Move(None, Because.NO_SPARE, words)
     left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]

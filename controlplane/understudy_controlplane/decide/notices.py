@@ -182,8 +182,8 @@ def of_breaker(facts: RequestFacts) -> Notice:
         Importance.PAGE,
         Stage.REPORTED,
         "the circuit breaker is open",
-        f"{_line(facts.reason)}\nUntil an administrator runs `understudy breaker reset REASON`, Understudy quarantines, "
-        "repairs and returns no node, and moves no gang. `understudy breaker show` names the nodes",
+        f"{_line(facts.reason)}\nUntil an administrator runs `understudy breaker reset REASON`, Understudy "
+        "quarantines, repairs and returns no node, and moves no gang. `understudy breaker show` names the nodes",
         (),
         facts.at,
         "guards",

@@ -69,8 +69,8 @@ def held_back(current: Round, decisions: Sequence[Decision]) -> Iterator[Finding
         causes = sorted({one.because.value for one in due} - {Because.RULE.value})
         by = f" by {', '.join(causes)}" if causes else ""
         words = (
-            f"held back{by}: {_shown(about)}. {due[0].reason}. `understudy explain node NODE` or `understudy explain job "
-            "JOB` says what ends that"
+            f"held back{by}: {_shown(about)}. {due[0].reason}. `understudy explain node NODE` or `understudy explain "
+            "job JOB` says what ends that"
         )
         evidence = Evidence({"held_back": [*about], "because": [*causes]})
         yield Finding(Signal.HELD_BACK, "guards.held_back", "", snapshot.now, words, evidence, nodes=about)
