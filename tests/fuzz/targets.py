@@ -312,6 +312,10 @@ SLURM_READERS: tuple[Callable[[str], object], ...] = (
     parse.parse_extra,
 )
 SLURM_PRINTED = (
+    (SLURM_DATA / "jobs-22.05.txt")
+    .read_bytes()
+    .split(b"\n")[0]
+    .replace(b" OverSubscribe", b" SegmentSize=4 OverSubscribe"),
     *(b"\n".join(path.read_bytes().split(b"\n")[:2]) for path in sorted(SLURM_DATA.glob("*.txt"))),
     b"Configuration data as of 2026-11-21T12:38:49\nClusterName = testbed\nBOOT_TIME = 2026-11-21T12:38:29\n",
     b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4] Switches=(null)\n",

@@ -5,6 +5,7 @@ The files in `data` are recorded with `scontrol --all show KIND -o` under TZ=UTC
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,6 +143,56 @@ def test_an_endless_number_in_a_users_text_does_not_keep_slurm_from_being_read()
     imitated = job_line(1).replace("JobId=1 ", f"JobId={'9' * 5000} ", 1)
     forged = job_line(5).replace("StdErr=", f"Comment=x StdErr= \n{imitated} StdErr=", 1)
     assert 1 in {job.job_id for job in parse_jobs(forged + "\n" + job_line(1) + "\n")}
+
+
+KEYS_READ = sorted(set(re.findall(r"[A-Z][A-Za-z_/:]+(?==)", job_line(1))) | {"SegmentSize", "Reservation", "Extra"})
+PLACES = ("JobName=", "MCS_label=", "Features=", "Network=", "Command=", "WorkDir=", "AdminComment=", "Comment=")
+FORGED = ("y", "1.5", "-1", "n[1-", f"{'9' * 5000}", "9" * 30, "", "2026-99-99T00:00:00")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_text_of_a_user_keeps_the_jobs_of_others_from_being_read(place: str) -> None:
+    others = parse_jobs(job_line(5))
+    found = re.search(rf"(?<= ){place}\S*", job_line(1))
+    assert found is not None
+    for key in KEYS_READ:
+        for value in FORGED:
+            forged = job_line(1).replace(found[0], f"{found[0]} {key}={value}", 1)
+            jobs = parse_jobs(f"{forged}\n{job_line(5)}")
+            assert [one for one in jobs if one.job_id == 5] == others
+            for mine in (one for one in jobs if one.job_id == 1):
+                plain = job(job_line(1))
+                assert (mine.state, mine.nodes, mine.user_id) == (plain.state, plain.nodes, plain.user_id)
+                assert (mine.restart_count, mine.submit_at) == (plain.restart_count, plain.submit_at)
+
+
+def with_cluster_features(text: str) -> str:
+    """As of `sbatch --cluster-constraint`, which Slurm takes as it is."""
+    return job_line(1).replace("DelayBoot=00:00:00 ", f"DelayBoot=00:00:00 ClusterFeatures={text} ")
+
+
+def test_a_segment_that_is_no_number_hides_the_job_of_its_user_alone() -> None:
+    assert job(with_cluster_features("x SegmentSize=4")).segment == 4
+    assert parse_jobs(with_cluster_features("x SegmentSize=y")) == []
+    assert parse_jobs(with_cluster_features("x SegmentSize=4 SegmentSize=2")) == []
+    assert parse_jobs(f"{with_cluster_features('x SegmentSize=y')}\n{job_line(5)}") == parse_jobs(job_line(5))
+
+
+@pytest.mark.parametrize("end", ["Command=x", "Network=x", "WorkDir=x", "AdminComment=x"])
+def test_a_whole_part_of_slurms_own_in_a_users_text_is_not_believed(end: str) -> None:
+    """Nor does a part that is cut short count as an unknown version of Slurm."""
+    own_part = job_line(1).partition(" JobState=")[2].partition(" Network=")[0]
+    own_part = own_part.replace("NodeList=n[4-5]", "NodeList=n[1-8]")
+    forged = job_line(1).replace("MCS_label=N/A", f"MCS_label=x Priority=1 JobState={own_part} {end}")
+    assert parse_jobs(forged) == []
+    assert parse_jobs(job_line(1).replace("MCS_label=N/A", f"MCS_label=x {end}")) == []
+
+
+def test_a_nodes_texts_are_not_taken_for_its_port_or_gpus() -> None:
+    """Old versions print no port where it is the default."""
+    texts = " ".join(f"{key}=see Port=mlx5_0 Gres=gpu:1 Partitions=x" for key in ("Reason", "Comment", "Extra"))
+    (node,) = parse_nodes(f"NodeName=n1 NodeAddr=10.0.0.1 State=IDLE+DRAIN Weight=3 {texts}")
+    assert (node.port, node.gres, node.partitions, node.weight) == (6818, "", (), 3)
 
 
 @pytest.mark.parametrize(

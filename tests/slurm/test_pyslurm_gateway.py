@@ -174,6 +174,10 @@ def test_a_refusal_names_the_call_and_an_absent_slurmctld_is_another_error(make:
         gateway.resume_node("n1")
 
 
+def test_an_error_of_pyslurm_that_quotes_a_user_is_no_absent_slurmctld(make: Make) -> None:
+    assert make(load="raise ValueError('no number: Connection refused')").nodes() == BY_COMMAND_LINE
+
+
 def test_names_are_checked_before_they_travel(make: Make) -> None:
     gateway = make()
     for call, arguments in (

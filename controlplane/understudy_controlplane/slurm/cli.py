@@ -102,7 +102,8 @@ class CommandLineGateway:
             return printed
         # A job name or comment with a line break can imitate a record. squeue prints ids only, without any text of
         # users: an id that it does not print is no job.
-        known = {int(line) for line in self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()}
+        printed_ids = self._squeue("--noheader", "--all", "--states=all", "--format=%A").split()
+        known = {int(text) for text in printed_ids if text.isdecimal()}
         if not known:
             raise SlurmError(f"scontrol prints {len(printed)} jobs and squeue knows none of them")
         jobs = [job for job in printed if job.job_id in known]

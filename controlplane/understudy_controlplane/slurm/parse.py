@@ -39,9 +39,13 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime)="
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime|SegmentSize)="
 )
-"""Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS)."""
+"""Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS, features of a
+cluster)."""
+_ALWAYS_THERE = (" JobState=", " Restarts=", " SubmitTime=", " NumNodes=")
+"""Slurm prints them for each job, behind what users write between its own fields."""
+_SEGMENT = re.compile(r"\d{1,9}")
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
 _ARRAY = re.compile(r"JobId=\d+ ArrayJobId=(?P<array>\d+) ArrayTaskId=(?:(?P<task>\d+) )?")
 _HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
@@ -51,6 +55,7 @@ _AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUse
 _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _MAIL = re.compile(r" MailUser=(\S+) MailType=([A-Z0-9_,]+)")
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_NODE_TEXTS = (" Comment=", " Extra=", " Reason=")
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
 _UNIT_KEYS = {
     "SwitchName": UnitKind.SWITCH,
@@ -300,23 +305,23 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _node(record: str) -> SlurmNode:
     name = record.removeprefix("NodeName=").partition(" ")[0]
-    base, flags = node_state(_need(record, "State", record))
     reason = _NODE_REASON.search(record) if "Reason=" in record else None
+    own_part = record[: min((at for key in _NODE_TEXTS if (at := record.find(key)) >= 0), default=None)]
+    base, flags = node_state(_need(own_part, "State", record))
     return SlurmNode(
         name=name,
-        address=_value(record, "NodeAddr") or name,
-        port=_integer(
-            _value(record, "Port") or "6818", record
-        ),  # printed only where it is not the default, in old versions
+        address=_value(own_part, "NodeAddr") or name,
+        # Printed only where it is not the default, in old versions.
+        port=_integer(_value(own_part, "Port") or "6818", record),
         base_state=base,
         flags=flags,
-        partitions=_list(_value(record, "Partitions") or ""),
+        partitions=_list(_value(own_part, "Partitions") or ""),
         reason=reason["text"] if reason else _value(record, "Reason") or "",
         reason_user=reason["user"] if reason else "",
         reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
-        gres=_value(record, "Gres") or "",
-        features=frozenset(_list(_value(record, "ActiveFeatures") or "")),
-        weight=_integer(_value(record, "Weight") or "1", record),
+        gres=_value(own_part, "Gres") or "",
+        features=frozenset(_list(_value(own_part, "ActiveFeatures") or "")),
+        weight=_integer(_value(own_part, "Weight") or "1", record),
     )
 
 
@@ -334,6 +339,11 @@ def _job(record: str) -> SlurmJob | None:
     keys = _OWN_KEYS.findall(own_part)
     if len(keys) != len(set(keys)):
         return None  # a text of the user's repeats one of Slurm's keys
+    if all(key in record[user_text.start() :] for key in _ALWAYS_THERE):
+        return None  # a text of the user's ends with what looks like the end of Slurm's part
+    segment = _value(own_part, "SegmentSize") or "0"
+    if not _SEGMENT.fullmatch(segment):
+        return None  # Slurm prints it for some jobs only: this one is a text of the user's
     reserved = _RESERVATION.search(own_part)
     state = _need(own_part, "JobState", record)
     submit_at = epoch_seconds(_need(own_part, "SubmitTime", record))
@@ -373,7 +383,7 @@ def _job(record: str) -> SlurmJob | None:
         qos=_value(own_part, "QOS") or "",
         preempt_at=epoch_seconds(_value(own_part, "PreemptEligibleTime") or ""),
         suspended_or_resumed_at=epoch_seconds(_value(own_part, "SuspendTime") or ""),
-        segment=int(_value(own_part, "SegmentSize") or 0),
+        segment=int(segment),
         mail_to=_mail_to(record[user_text.start() :]),
     )
 

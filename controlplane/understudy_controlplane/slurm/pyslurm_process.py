@@ -62,11 +62,13 @@ class PyslurmWorker:
             answer = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
             if "result" in answer:
                 return msgspec.json.decode(answer["result"], type=kind)
+            reason = msgspec.json.decode(answer.get("refused") or answer["failed"], type=str)
         except msgspec.MsgspecError as error:
             raise SlurmError(f"pyslurm's {call} returned an unreadable answer: {error}") from error
-        reason = msgspec.json.decode(answer.get("refused") or answer["failed"], type=str)
         words = f"pyslurm's {call}({', '.join(repr(one) for one in arguments)}) failed: {reason}"
-        raise SlurmUnavailable(words) if UNAVAILABLE.search(reason) else SlurmError(words)
+        # An error of pyslurm itself may quote what a user wrote.
+        away = "refused" in answer and UNAVAILABLE.search(reason)
+        raise SlurmUnavailable(words) if away else SlurmError(words)
 
     def stop(self) -> None:
         process, self._process = self._process, None
