@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, failed_switch, guards, hangs, plans, spares
+from understudy_controlplane.decide.foreign_reservations import foreign_reservations, is_in_the_way
 from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
@@ -439,8 +440,8 @@ def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: S
     insisted = left & set(slurm.required_nodes)
     if insisted:
         return f"asked for {', '.join(sorted(insisted))} by name (--nodelist) and cannot run without"
-    for reservation in spares.foreign_reservations(snapshot, job, current.config):
+    for reservation in foreign_reservations(snapshot, job, current.config):
         taken = sorted(set(reservation.nodes) & set(seats) - left)
-        if taken and spares.is_in_the_way(reservation, job, snapshot.slurm_now):
+        if taken and is_in_the_way(reservation, job, snapshot.slurm_now):
             return f"would be seated on {', '.join(taken)} into the time of reservation {reservation.name}"
     return ""

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.foreign_reservations import foreign_reservations
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     LauncherRestartPlan,
     Recovery,
@@ -207,9 +209,19 @@ def object_to_requested_test(
 
 
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
-    """Of a node in service: it is not reserved while a job runs, and no gang is on its way there."""
-    if not config.validation.enabled:
+    """Of a node in service: it is not reserved while a job runs, and no gang is on its way there. The control plane's
+    reservation would keep the jobs of another user who has reserved the node off it.
+    """
+    policy = config.validation
+    if not policy.enabled:
         return Objection(Because.RULE, "no test is configured ([validation])")
+    request = snapshot.requests.get(name)
+    burn_in = request is not None and request.verb is Verb.BURN_IN
+    over_by = snapshot.slurm_now + (policy.burn_in_hours * HOUR_SECONDS if burn_in else policy.timeout_seconds)
+    for one in foreign_reservations(snapshot, None, config):
+        if name in one.nodes and one.start_at < over_by:
+            words = f"it is in reservation {one.name}: validation waits until that is over, or deleted"
+            return Objection(Because.BUSY, words)
     slurm = snapshot.nodes[name].slurm
     free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
     free = free and slurm is not None and not slurm.blocked

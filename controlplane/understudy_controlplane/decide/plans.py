@@ -398,7 +398,7 @@ def return_plan(
     """Into the spare pool, where that is short of one, before any job can have it; else, on probation, as the last
     that Slurm gives to a job, where the site wants that.
     """
-    joins = takes_into_pool(snapshot, node, config.spares)
+    joins = takes_into_pool(snapshot, node, config)
     before = weight_of_its_own(node)
     weight = config.validation.probation_weight
     raised = on_probation and not joins and weight > before

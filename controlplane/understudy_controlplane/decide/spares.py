@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 
 from understudy_controlplane.config import Config, Spares
+from understudy_controlplane.decide.foreign_reservations import reserved_by_others
 from understudy_controlplane.decide.guards import still_gathering
 from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
@@ -14,8 +15,6 @@ from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import (
-    NODE_HOLD_PREFIX,
-    SEATS_PREFIX,
     FillPoolPlan,
     LeavePoolPlan,
     PoolSwapPlan,
@@ -24,7 +23,7 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     StepName,
 )
-from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
+from understudy_controlplane.fleet.slurm import POOL_USER
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import DomainKind
 
@@ -34,35 +33,12 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part) if part.isdecimal() else -1, part) for part in re.findall(r"\d+|\D+", name))
 
 
-def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
-    """Those of other users, except the one that the job itself runs in. Slurm lets Understudy's reservations overlap
-    them (OVERLAP), so the control plane itself must keep off their nodes.
-    """
-    own = {config.spares.reservation}
-    if job is not None:
-        earlier = snapshot.recovery_of(job.key)
-        before = earlier.swap.reservation if earlier and earlier.swap else ""
-        own |= {*job.slurm.reservation.split(","), *before.split(",")}
-    return [
-        one
-        for one in snapshot.reservations.values()
-        if one.name not in own
-        and not (one.name.startswith((SEATS_PREFIX, NODE_HOLD_PREFIX)) and "IGNORE_JOBS" in one.flags)
-    ]
-
-
-def is_in_the_way(reservation: SlurmReservation, job: Job, slurm_now: float) -> bool:
-    """It holds its nodes now, or will before the job's time is up."""
-    minutes = job.slurm.time_limit_minutes
-    return minutes is None or reservation.start_at < slurm_now + minutes * 60
-
-
 def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
     """Spares fit to take a gang's seat now, best first; those on probation and lemons last. Nodes that
     another user has reserved, now or later, are left out.
     """
     taken = {spare for recovery in snapshot.recoveries for spare in _promised(recovery)}
-    taken |= {node for one in foreign_reservations(snapshot, None, config) for node in one.nodes}
+    taken |= reserved_by_others(snapshot, config)
     fit = [
         name
         for name, node in snapshot.nodes.items()
@@ -140,13 +116,14 @@ def wanted(snapshot: Snapshot, policy: Spares) -> int:
 def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
     """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
 
-    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
+    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow. One
+    that another user has reserved does not: no gang gets it.
 
     Only idle nodes join: all that operators add, and of the others as many as are missing. Of these those on probation
     first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
     policy, choices = config.spares, snapshot.spare_choices
-    short = wanted(snapshot, policy) - _held(snapshot)
+    short = wanted(snapshot, policy) - _held(snapshot, config)
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
     idle = [name for name in _unused(snapshot, config) if name not in bad and not _is_blocked(snapshot, name)]
@@ -216,15 +193,18 @@ def _on_probation(snapshot: Snapshot, name: str) -> bool:
     return snapshot.nodes[name].state is NodeState.PROBATION
 
 
-def takes_into_pool(snapshot: Snapshot, node: NodeView, policy: Spares) -> bool:
-    """Whether a node that is reserved for the control plane can join the pool right away."""
+def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+    """Whether a node that is reserved for the control plane can join the pool right away. The pool would keep the jobs
+    of another user who has reserved the node off it, now or later.
+    """
+    policy = config.spares
     pool = snapshot.reservations.get(policy.reservation)
     owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
     chosen = snapshot.spare_choices.get(node.name)
     if chosen is None:
-        chosen = wanted(snapshot, policy) > _held(snapshot) and _is_in(node, policy.partition)
-    return chosen and owned and not busy
+        chosen = wanted(snapshot, policy) > _held(snapshot, config) and _is_in(node, policy.partition)
+    return chosen and owned and not busy and node.name not in reserved_by_others(snapshot, config)
 
 
 def _is_in(node: NodeView, partition: str) -> bool:
@@ -232,9 +212,11 @@ def _is_in(node: NodeView, partition: str) -> bool:
     return not partition or (node.slurm is not None and partition in node.slurm.partitions)
 
 
-def _held(snapshot: Snapshot) -> int:
+def _held(snapshot: Snapshot, config: Config) -> int:
+    reserved = reserved_by_others(snapshot, config)
     return sum(
         node.is_spare
+        and node.name not in reserved
         and (node.state not in OUT_OF_SERVICE or node.record.validation_origin is ValidationOrigin.SPARE_CHECK)
         and node.state is not NodeState.FOREIGN_DRAIN
         and (node.slurm is not None and node.slurm.usable)

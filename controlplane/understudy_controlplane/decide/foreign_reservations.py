@@ -1,0 +1,37 @@
+"""What other users have reserved. Slurm lets Understudy's reservations overlap it. Pure."""
+
+from __future__ import annotations
+
+from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX
+from understudy_controlplane.fleet.slurm import SlurmReservation
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
+    """Those of other users, except the one that the job itself runs in. Slurm lets Understudy's reservations overlap
+    them (OVERLAP), so the control plane itself must keep off their nodes.
+    """
+    own = {config.spares.reservation}
+    if job is not None:
+        earlier = snapshot.recovery_of(job.key)
+        before = earlier.swap.reservation if earlier and earlier.swap else ""
+        own |= {*job.slurm.reservation.split(","), *before.split(",")}
+    return [
+        one
+        for one in snapshot.reservations.values()
+        if one.name not in own
+        and not (one.name.startswith((SEATS_PREFIX, NODE_HOLD_PREFIX)) and "IGNORE_JOBS" in one.flags)
+    ]
+
+
+def is_in_the_way(reservation: SlurmReservation, job: Job, slurm_now: float) -> bool:
+    """It holds its nodes now, or will before the job's time is up."""
+    minutes = job.slurm.time_limit_minutes
+    return minutes is None or reservation.start_at < slurm_now + minutes * 60
+
+
+def reserved_by_others(snapshot: Snapshot, config: Config) -> set[str]:
+    """Nodes that are reserved now or later."""
+    return {name for one in foreign_reservations(snapshot, None, config) for name in one.nodes}

@@ -1,0 +1,61 @@
+"""What another user has reserved is neither tested nor taken into the pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.spares import free_spares, joining_pool, takes_into_pool
+from understudy_controlplane.fleet.operator import Request, Verb
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
+from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+VALIDATION = {"enabled": True, "burn_in_hours": 2}
+CONFIG = b.config(spares={"count": 2}, validation=VALIDATION)
+HELD = SlurmReservation(f"{NODE_HOLD_PREFIX}n5", ("n5",), ("root",), frozenset({"IGNORE_JOBS"}))
+WEEK_SECONDS = 7 * 24 * 3600
+
+
+def of_bob(*nodes: str, start_at: float = b.NOW - 60, flags: tuple[str, ...] = ()) -> SlurmReservation:
+    return SlurmReservation("bobs", nodes, ("bob",), frozenset(flags), int(start_at))
+
+
+def scene(*reservations: SlurmReservation, spares: tuple[str, ...] = (), **values: Any) -> Snapshot:
+    pool = SlurmReservation("understudy_spares", spares, (POOL_USER,), frozenset({"IGNORE_JOBS"}))
+    known = {one.name: one for one in (*reservations, *([pool] if spares else []))}
+    return b.snapshot(spares=spares, reservations=known, **values)
+
+
+@pytest.mark.parametrize("start_at", [b.NOW - 60, b.NOW + WEEK_SECONDS])
+def test_a_node_on_its_way_back_joins_no_pool_where_another_user_has_reserved_it(start_at: float) -> None:
+    def joins(snapshot: Snapshot) -> bool:
+        return takes_into_pool(snapshot, snapshot.nodes["n5"], CONFIG)
+
+    assert joins(scene(HELD, of_bob("n6")))
+    assert not joins(scene(HELD, of_bob("n5", start_at=start_at)))
+    assert not joins(scene(HELD, of_bob("n5", start_at=start_at), spare_choices={"n5": True})), "nor on request"
+
+
+def test_a_spare_that_another_user_has_reserved_is_replaced() -> None:
+    reserved = scene(of_bob("n7"), spares=("n7", "n8"))
+    assert free_spares(reserved, CONFIG) == ["n8"]
+    assert joining_pool(reserved, (), CONFIG) == ("n6",)
+    assert joining_pool(scene(of_bob("n6"), spares=("n7", "n8")), (), CONFIG) == ()
+
+
+def test_a_node_is_not_tested_in_the_time_that_another_user_has_reserved() -> None:
+    def objection(*reservations: SlurmReservation, **values: Any) -> str:
+        found = guards.object_to_test(scene(*reservations, **values), "n5", CONFIG)
+        return found.words if found else ""
+
+    assert objection(HELD, of_bob("n6")) == ""
+    assert objection(of_bob("n5")) == "it is in reservation bobs: validation waits until that is over, or deleted"
+    assert objection(of_bob("n5", flags=("MAINT", "IGNORE_JOBS"))), "an administrator works there"
+    assert objection(of_bob("n5", start_at=b.NOW + 1800)), "it may take an hour"
+    soon = of_bob("n5", start_at=b.NOW + 5400)
+    assert objection(soon) == ""
+    assert objection(soon, requests={"n5": Request(1, "n5", Verb.BURN_IN, "new", "alice", b.NOW)}), "for two hours"
