@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -300,6 +301,30 @@ def test_a_node_that_boots_for_longer_than_slurm_waits_is_waited_for_and_not_reb
     rehearsal.silent.discard("n5")
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     assert rehearsal.line.effects["reboot_node n5"] == 1
+
+
+@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
+def test_an_administrators_maintenance_of_the_whole_cluster_uses_up_no_reboot(tmp_path: Path, state: NodeState) -> None:
+    """It begins right after the quarantine, while the node boots, or while its validation runs."""
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.job_seconds = 60.0
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", state)
+    begun: dict[NodeState, Callable[[], bool]] = {
+        NodeState.QUARANTINED: lambda: True,
+        NodeState.REPAIRING: lambda: node_of(rehearsal, "n5").off_or_rebooting,
+        NodeState.VALIDATING: lambda: "RUNNING" in {job.state for job in rehearsal.fake.jobs() if job.user == "root"},
+    }
+    rehearsal.run_until(begun[state])
+    before = dict(rehearsal.line.effects)
+    rehearsal.fake.plan_maintenance([node.name for node in rehearsal.fake.nodes()], 0, 125)
+    rehearsal.run(2 * 3600)
+    if state is NodeState.QUARANTINED:
+        assert dict(rehearsal.line.effects) == before
+    assert rehearsal.tickets == []
+    rehearsal.run(1200)
+    assert rehearsal.line.effects["reboot_node n5"] == 1
+    assert list(dict.fromkeys(states_passed(rehearsal, "n5")))[:4] == [10, 200, 210, 220]
 
 
 @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.MANUAL_REPAIR])

@@ -40,6 +40,8 @@ ranks that are at work have finished a step by then.
 BACK = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION})
 """A node that has left its quarantine for one of these states was vouched for by a person, or is well again."""
 
+WORK_ON_A_NODE = (StepName.REBOOT_NODE, StepName.RESET_GPU, StepName.RUN_VALIDATION)
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -76,6 +78,7 @@ def course(
         _may_act(recovery, snapshot)
         and not _awaits_ranks(recovery, snapshot, findings)
         and not _begins_unjudged(recovery, findings)
+        and not _begins_in_maintenance(recovery, snapshot)
     )
     return Course(may_act, _ending(recovery, snapshot, back, out), forgotten)
 
@@ -87,6 +90,20 @@ def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
         return False
     unjudged = failed_detectors(findings) or not unjudged_nodes(findings).keys().isdisjoint(plan.nodes)
     return bool(unjudged) and not any(step.attempts for step in recovery.steps)
+
+
+def _begins_in_maintenance(recovery: Recovery, snapshot: Snapshot) -> bool:
+    """Whether an administrator's maintenance of the node has begun between the decision and the work on the node. What
+    was begun before goes on, and what a recovery that ends has to undo is undone.
+    """
+    plan = recovery.plan
+    if not isinstance(plan, RepairPlan | ValidationPlan) or recovery.ends_as is not None:
+        return False
+    failed = any(step.status is StepStatus.FAILED for step in recovery.steps)
+    if failed or any(recovery.begun(name) for name in WORK_ON_A_NODE):
+        return False
+    shown = (snapshot.nodes[name].slurm for name in plan.nodes if name in snapshot.nodes)
+    return any(slurm is not None and slurm.in_maintenance for slurm in shown)
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:

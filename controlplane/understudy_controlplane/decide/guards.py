@@ -35,6 +35,9 @@ STARTUP_GRACE_SECONDS = 10.0
 """After a start nothing is done before every usable node was heard, or this has passed: the nodes that happen to report
 first would be taken for all there is."""
 
+JOB_STARTS_SECONDS = 300.0
+"""How long a job of the control plane on a node may take to start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Objection:
@@ -231,7 +234,23 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
     return Objection(Because.BUSY, "it is not idle: validation waits until it is")
 
 
-def object_to_released(snapshot: Snapshot, name: str) -> Objection | None:
+def object_in_maintenance(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
+    """To repairs and validations while a reservation with the flag MAINT holds the node, or where one begins before a
+    validation would be over: Slurm starts no job of the control plane there, and people work on the node.
+    """
+    slurm = snapshot.nodes[name].slurm
+    if slurm is not None and slurm.in_maintenance:
+        return Objection(Because.MAINTENANCE, "it is in maintenance (MAINT) in Slurm: it waits until that is over")
+    until = snapshot.slurm_now + config.validation.timeout_seconds + JOB_STARTS_SECONDS
+    ahead = [one for one in snapshot.reservations.values() if one.is_maintenance and name in one.nodes]
+    first = min((one for one in ahead if one.start_at < until), key=lambda one: one.start_at, default=None)
+    if first is None:
+        return None
+    words = f"reservation {first.name} (MAINT) has it before a validation would be over: it waits until that is over"
+    return Objection(Because.MAINTENANCE, words)
+
+
+def object_to_released(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
     """To the validation of a node that an operator gives back. It is drained: a job that runs there goes on to its end,
     and could make the validation fail.
     """
@@ -239,7 +258,7 @@ def object_to_released(snapshot: Snapshot, name: str) -> Objection | None:
     free = slurm is not None and slurm.base_state in ("IDLE", "DOWN") and "COMPLETING" not in slurm.flags
     claimed = any(name in one.plan.claimed for one in snapshot.recoveries)
     if free and not claimed and not snapshot.holders_of(name):
-        return None
+        return object_in_maintenance(snapshot, name, config)
     return Objection(Because.BUSY, "it is not idle: validation waits until it is")
 
 
@@ -250,8 +269,9 @@ def object_to_repair(
     general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
     if general:
         return general
-    if snapshot.nodes[finding.node].state in IN_REPAIR:
-        return None  # it counts already
+    in_maintenance = object_in_maintenance(snapshot, finding.node, config)
+    if in_maintenance or snapshot.nodes[finding.node].state in IN_REPAIR:
+        return in_maintenance  # one that is in repair counts already
     limit = scaled(config.repair.nodes_at_once_share, len(snapshot.nodes), config.repair.nodes_at_once_max)
     at_work = (node.state in IN_REPAIR and not node.record.tested_in_service for node in snapshot.nodes.values())
     if len(already) + sum(at_work) >= limit:

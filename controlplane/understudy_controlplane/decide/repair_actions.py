@@ -89,7 +89,7 @@ def object_to(
     if finding.request is not None or finding.signal is Signal.RETURN_CANCELLED:
         objection = guards.object_to_operator(snapshot)
         if objection is None and row.action is Action.VALIDATE:
-            objection = guards.object_to_released(snapshot, finding.node)
+            objection = guards.object_to_released(snapshot, finding.node, config)
         return objection
     if row.action in BEGUN:
         tried = attempts_by_node(snapshot).get(finding.node, [])

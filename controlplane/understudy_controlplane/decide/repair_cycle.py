@@ -248,7 +248,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         waited = snapshot.now - record.since
         if answers:
             rung = Rung.RESTART_APP if not tried else rung  # it has come back by itself
-        elif waited < config.repair.dead_node_wait_seconds:
+        elif waited < config.repair.dead_node_wait_seconds or slurm.in_maintenance:
             return
         else:
             rung = Rung.MANUAL_REPAIR

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-ON_LEAVE = frozenset(
+OFF_OR_REBOOTING = frozenset(
     {
         "POWERED_DOWN",
         "POWERING_DOWN",
@@ -21,12 +21,10 @@ ON_LEAVE = frozenset(
         "REBOOT_ISSUED",
         "REBOOT_REQUESTED",
         "REBOOT",
-        "MAINT",
-        "MAINTENANCE",
         "FUTURE",
     }
 )
-
+MAINTENANCE = frozenset({"MAINT", "MAINTENANCE"})
 
 REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")
 """Slurm writes these behind the reason, or instead of it, when a reboot does not end as expected (ResumeTimeout)."""
@@ -111,9 +109,19 @@ class SlurmNode:
         return "NOT_RESPONDING" not in self.flags
 
     @property
+    def off_or_rebooting(self) -> bool:
+        """Slurm has switched it off, is about to, or waits until it has booted."""
+        return not self.flags.isdisjoint(OFF_OR_REBOOTING) or self.base_state in ("FUTURE", "PLANNED_DOWN")
+
+    @property
+    def in_maintenance(self) -> bool:
+        """An administrator's reservation with the flag MAINT holds it now. Understudy's own have not that flag."""
+        return not self.flags.isdisjoint(MAINTENANCE)
+
+    @property
     def on_leave(self) -> bool:
         """Slurm, or an administrator through Slurm, has taken the node away on purpose."""
-        return not self.flags.isdisjoint(ON_LEAVE) or self.base_state in ("FUTURE", "PLANNED_DOWN")
+        return self.off_or_rebooting or self.in_maintenance
 
     @property
     def blocked(self) -> bool:
@@ -361,6 +369,11 @@ class SlurmReservation:
     users: tuple[str, ...]
     flags: frozenset[str]
     start_at: int = 0
+
+    @property
+    def is_maintenance(self) -> bool:
+        """Slurm starts no job of another reservation on its nodes, nor one that would not be over when it begins."""
+        return not self.flags.isdisjoint(MAINTENANCE)
 
     def made_for(self, user: str) -> bool:
         """Created for this user alone, with Understudy's flags: no other reservation is so by chance."""

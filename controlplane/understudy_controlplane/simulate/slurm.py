@@ -257,6 +257,12 @@ class VirtualSlurm:
     def add_node(self, name: str) -> None:
         self._nodes[name] = _Node(name)
 
+    def plan_maintenance(self, nodes: Collection[str], in_seconds: float, minutes: int) -> None:
+        """An administrator reserves the nodes with the flag MAINT, which Slurm shows of them from then on."""
+        name, flags, begins_at = "maintenance", frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"}), self.now + in_seconds
+        self._reservations[name] = SlurmReservation(name, tuple(sorted(nodes)), ("root",), flags, int(begins_at))
+        self._reservation_ends[name] = begins_at + minutes * 60
+
     def advance(self, seconds: float) -> None:
         """Let time pass. It jumps from one moment at which something happens to the next."""
         until = self.now + seconds
@@ -603,6 +609,7 @@ class VirtualSlurm:
                 {} if other.state in OVER or other in without else dict.fromkeys(other.nodes, 1 if other.half else 2)
             )
         taken = {name for name, count in halves.items() if count + (1 if job.half else 2) > 2} | set(job.excluded)
+        taken |= self._under_maintenance(self.now + (job.time_limit_minutes or math.inf) * 60)
         lightest_first = sorted(self._nodes.values(), key=lambda node: node.weight)
         free = [node.name for node in lightest_first if node.usable(self.now) and node.name not in taken]
         if job.reservation:
@@ -613,6 +620,11 @@ class VirtualSlurm:
             return next((found for found in seats if len(found) >= job.node_count), [])
         reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}
         return self.in_few_blocks([name for name in free if name not in reserved], job.node_count)
+
+    def _under_maintenance(self, until: float) -> set[str]:
+        """Nodes that a reservation with MAINT has before that moment (reservation.c, job_test_resv)."""
+        found = (one for one in self._reservations.values() if one.is_maintenance and one.start_at < until)
+        return {name for one in found for name in one.nodes}
 
     def _start(self, job: _Job, seats: list[str]) -> None:
         self.changes += 1
@@ -742,6 +754,7 @@ class VirtualSlurm:
             ("NOT_RESPONDING", self.now < node.quiet_until),
             (f"REBOOT_{node.reboot}", bool(node.reboot)),
             ("RESERVED", node.name in reserved),
+            ("MAINTENANCE", node.name in self._under_maintenance(self.now)),
         ]
         return SlurmNode(
             name=node.name,

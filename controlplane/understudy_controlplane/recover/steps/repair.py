@@ -84,7 +84,7 @@ def observe_resumed(context: StepContext) -> Observation:
     node = _node(context)
     if node is None:
         return Failed("Slurm no longer knows the node")
-    if not node.draining and not node.down and not node.on_leave:
+    if not node.draining and not node.down and not node.off_or_rebooting:
         return Done()
     owned = not node.set_to_fail and (node.reason.startswith(REASON_PREFIX) or node.reboot_given_up)
     if not owned and not node.lost:
@@ -102,7 +102,7 @@ def resume(context: StepContext, slurm: Slurm) -> None:
 def observe_rebooted(context: StepContext) -> Observation:
     """According to Slurm: the node's slurmd registered again, with an uptime that is shorter than the wait for it."""
     node, reason = _node(context), context.plan_as(RepairPlan).drain_reason
-    if node is not None and node.on_leave:
+    if node is not None and node.off_or_rebooting:
         return Wait("the reboot is under way")
     if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
