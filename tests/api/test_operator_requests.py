@@ -12,12 +12,14 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.store.rounds import write_round
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import QuarantinePlan, RecoveryStatus, StepName
 from understudy_controlplane.simulate.slurm import VirtualSlurm
@@ -61,6 +63,17 @@ def asks(client: TestClient) -> Ask:
         return client.post(path, json=content, headers=bearer(role))
 
     return post
+
+
+def test_a_node_at_fault_gets_no_hold_that_would_return_it_with_its_fault(
+    ask: Ask, plane: tuple[TestClient, Stores]
+) -> None:
+    fault = Decision(10, "n1", Action.QUARANTINE, Because.RULE, "broken", NodeState.QUARANTINED)
+    write_round(plane[1].engine, [fault], b.NOW)
+    answer = ask("/v1/nodes/n1/hold", {"reason": "cables", "for_seconds": 60})
+    assert (answer.status_code, answer.json()["code"]) == (409, "node_state")
+    assert "with its fault" in answer.json()["detail"]
+    assert ask("/v1/nodes/n1/hold").status_code == 202
 
 
 def test_in_observe_mode_the_answer_is_that_nothing_will_be_done(ask: Ask, plane: tuple[TestClient, Stores]) -> None:

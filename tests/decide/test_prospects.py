@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests import builders as b
@@ -9,9 +11,12 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import NODE_VERBS, Outcome, Prospect, Request, Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 
 CONFIG = b.config(mode="act", validation={"enabled": True})
 
@@ -54,3 +59,21 @@ def test_while_slurm_cannot_be_read_a_request_waits() -> None:
     prospect = of_node(b.snapshot(b.node("n1"), slurm_error="slurmctld does not answer"), Verb.HOLD)
     assert prospect is not None
     assert prospect.outcome is Outcome.HELD_BY_GUARD
+
+
+def test_a_hold_whose_time_is_over_before_it_could_begin_is_given_up() -> None:
+    late = replace(asked(Verb.HOLD), at=b.NOW - 600, until=b.NOW - 1)
+    (decided,) = decide(b.snapshot(requests={"n1": late}), (), CONFIG)
+    assert (decided.row, decided.to_state) == (prospects.GIVEN_UP_ROW, None)
+    assert "was to end before it could begin" in decided.reason
+
+
+def test_a_release_that_waits_does_not_return_a_node_with_a_fault_that_was_found_since() -> None:
+    """As where a pause kept it from a node on hold, which an administrator resumed and which failed after that."""
+    subject = Subject.of_node("n1")
+    fault = OpenIncident(1, subject, "xid.79", Signal.HARDWARE_FAULT, "Xid 79", opened_at=b.NOW)
+    for at, row in ((b.NOW - 1, prospects.GIVEN_UP_ROW), (b.NOW + 1, 252)):
+        release = replace(asked(Verb.RELEASE), at=at)
+        node = b.node("n1", NodeState.QUARANTINED)
+        seen = b.snapshot(node, incidents={subject: fault}, requests={"n1": release}, now=b.NOW + 2)
+        assert [one.row for one in decide(seen, (), CONFIG) if one.request == 5] == [row]

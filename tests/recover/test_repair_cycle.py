@@ -20,6 +20,7 @@ from understudy_agent.stages import StageName, StageResult, StageStatus, line_of
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.repair_cycle import known_of
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.identity import Role
@@ -596,6 +597,22 @@ def test_a_hold_with_an_end_is_followed_by_a_release(tmp_path: Path) -> None:
     wait_for(rehearsal, "n6", NodeState.IN_SERVICE)
     newest = client.get("/v1/requests?node=n6").json()["items"]
     assert [(one["verb"], one["by"]) for one in newest] == [("release", "understudy"), ("hold", "operator")]
+
+
+def test_the_end_of_a_hold_does_not_return_a_node_that_was_resumed_and_failed_since(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path)
+    entry = AuditEntry.on_host("alice", rehearsal.fake.now, Verb.HOLD.value, "n6", "new cables")
+    rehearsal.control_plane.stores.repairs.ask_audited(Verb.HOLD, entry, rehearsal.fake.now + 100)
+    wait_for(rehearsal, "n6", NodeState.OPERATOR_HOLD)
+    rehearsal.run(2)
+    rehearsal.fake.resume_node("n6")
+    wait_for(rehearsal, "n6", NodeState.IN_SERVICE)
+    rehearsal.run(5)
+    rehearsal.fail("n6")
+    wait_for(rehearsal, "n6", NodeState.QUARANTINED)
+    rehearsal.run(150)
+    assert (rehearsal.state_of("n6"), node_of(rehearsal, "n6").draining) == (NodeState.QUARANTINED, True)
+    assert states_passed(rehearsal, "n6") == [250, 240, 10]
 
 
 def test_what_a_person_repaired_is_tested_when_it_is_released(tmp_path: Path) -> None:

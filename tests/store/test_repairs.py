@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.store.rounds import write_round
 from understudy_agent.wire import Gpu, GpuStatus
+from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import MovedGpu
@@ -111,6 +114,47 @@ class TestRequests:
         write_round(engine, [answer], b.NOW + 3)
         assert repairs.requests_since(0.0).keys() == {"n1"}
         assert repairs.requests_since(b.NOW + 2).keys() == set(), "too long ago"
+
+
+def held(repairs: RepairStore, engine: Engine, node: str = "n1") -> None:
+    """By an operator, for a minute."""
+    entry = AuditEntry.on_host("alice", b.NOW, Verb.HOLD.value, node, "cables")
+    number = repairs.ask_audited(Verb.HOLD, entry, b.NOW + 60)
+    move(engine, node, 250, Action.HOLD, NodeState.OPERATOR_HOLD, request=number)
+
+
+def move(engine: Engine, node: str, row: int, action: Action, to: NodeState, **values: Any) -> None:
+    write_round(engine, [Decision(row, node, action, Because.RULE, "a test", to, **values)], b.NOW)
+
+
+class TestEndedHolds:
+    def test_its_node_returns_when_its_time_is_over_once(self, repairs: RepairStore, engine: Engine) -> None:
+        held(repairs, engine)
+        assert repairs.ended_holds(b.NOW + 59) == {}
+        assert [*repairs.ended_holds(b.NOW + 60)] == ["n1"]
+        repairs.ask(Verb.RELEASE, "n1", "its hold has ended", "understudy", b.NOW + 60)
+        assert repairs.ended_holds(b.NOW + 60) == {}
+
+    def test_a_node_that_left_the_hold_before_is_not_returned(self, repairs: RepairStore, engine: Engine) -> None:
+        for node in ("n1", "n2"):
+            held(repairs, engine, node)
+            move(engine, node, 240, Action.LET_GO, NodeState.IN_SERVICE)
+        assert repairs.ended_holds(b.NOW + 60) == {}
+        write_round(engine, [fault("n1")], b.NOW)
+        move(engine, "n2", 233, Action.HOLD, NodeState.OPERATOR_HOLD)
+        assert repairs.ended_holds(b.NOW + 60) == {}, "one is at fault, and another operator has the other one"
+
+    def test_a_node_that_was_at_fault_before_its_hold_waits_for_a_person(
+        self, repairs: RepairStore, engine: Engine
+    ) -> None:
+        write_round(engine, [fault("n1")], b.NOW)
+        held(repairs, engine)
+        assert repairs.ended_holds(b.NOW + 60) == {}
+
+    def test_a_hold_that_never_began_does_not_end(self, repairs: RepairStore) -> None:
+        entry = AuditEntry.on_host("alice", b.NOW, Verb.HOLD.value, "n1", "cables")
+        repairs.ask_audited(Verb.HOLD, entry, b.NOW + 60)
+        assert repairs.ended_holds(b.NOW + 60) == {}
 
 
 class TestBreaker:

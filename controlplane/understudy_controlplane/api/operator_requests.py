@@ -359,6 +359,10 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
             hint = "an administrator drained it in Slurm; resume it there: scontrol update State=RESUME"
         detail = f"{node} is {record.state.value}: {verb.value} would change nothing"
         return refuse(409, detail, hint, ErrorCode.NODE_STATE)
+    if operator_request.for_seconds is not None and record.at_fault:
+        detail = f"{node} is {record.state.value}: the end of the hold would return it to service with its fault"
+        hint = "hold it without an end, and release it when the fault is repaired"
+        return refuse(409, detail, hint, ErrorCode.NODE_STATE)
     number = await _ask(deps, operator_request, verb, node, {"state": record.state.value})
     return accepted(number, node, verb, prospect)
 

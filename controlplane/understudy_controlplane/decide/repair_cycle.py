@@ -199,6 +199,8 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
     if snapshot.now - request.at > waits:
         words = f"{request.verb.value}, asked for by {request.by}, could not be done within {waits / HOUR_SECONDS:g} h"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
+    if words := _overtaken(snapshot, request):
+        return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     if snapshot.mode is Mode.OBSERVE and request.by != BY_CONTROL_PLANE:
         words = f"{request.verb.value}, asked for by {request.by}, is not done: the control plane only observes"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
@@ -208,6 +210,16 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
         return replace(reported, dead=node.is_mute(snapshot.now))
     words = f"{request.by} asks for it: {request.reason}"
     return _requested(snapshot, request, signal, words)
+
+
+def _overtaken(snapshot: Snapshot, request: Request) -> str:
+    """Why a request is not carried out any more; empty: it is."""
+    if request.until is not None and request.until <= snapshot.now:
+        return f"{request.verb.value}, asked for by {request.by}, was to end before it could begin"
+    incident = snapshot.incident_of(request.node)
+    if request.verb is Verb.RELEASE and incident is not None and incident.opened_at > request.at:
+        return f"release, asked for by {request.by}, does not answer for what was found since: {incident.summary}"
+    return ""
 
 
 def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, bindparam, exists, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Engine, Row, and_, bindparam, exists, func, insert, select, tuple_, update
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -15,6 +15,7 @@ from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import (
     BY_CONTROL_PLANE,
     NODE_VERBS,
@@ -64,15 +65,25 @@ _BREAKER_OPENED = (
     .order_by(_DECISION.c.id.desc())
     .limit(1)
 )
-_NEWER = _INTENT.alias()
-_ENDED_HOLDS = select(_INTENT).where(
-    _INTENT.c.verb == Verb.HOLD.value,
-    _INTENT.c.until <= bindparam("now"),
-    ~exists().where(
-        _NEWER.c.subject == _INTENT.c.subject,
-        _NEWER.c.id > _INTENT.c.id,
-        _NEWER.c.verb.in_([verb.value for verb in NODE_VERBS]),
-    ),
+_NEWER, _BEGAN, _LATER = _INTENT.alias(), _DECISION.alias(), _DECISION.alias()
+_KNOWN_FAULTY = (NodeState.QUARANTINED.value, NodeState.REPAIRING.value, NodeState.MANUAL_REPAIR.value)
+_ENDED_HOLDS = (
+    select(_INTENT)
+    .join(_BEGAN, and_(_BEGAN.c.request == _INTENT.c.id, _BEGAN.c.to_state == NodeState.OPERATOR_HOLD.value))
+    .where(
+        _INTENT.c.verb == Verb.HOLD.value,
+        _INTENT.c.until <= bindparam("now"),
+        ~exists().where(
+            _NEWER.c.subject == _INTENT.c.subject,
+            _NEWER.c.id > _INTENT.c.id,
+            _NEWER.c.verb.in_([verb.value for verb in NODE_VERBS]),
+        ),
+        # The node is still in that hold, and was not at fault before it: the end of a hold vouches for no node.
+        ~exists().where(
+            _LATER.c.subject == _INTENT.c.subject, _LATER.c.id > _BEGAN.c.id, _LATER.c.to_state.is_not(None)
+        ),
+        _BEGAN.c.from_state.not_in(_KNOWN_FAULTY),
+    )
 )
 _SEATS = (
     select(tables.gpu_seen)
@@ -219,7 +230,7 @@ class RepairStore:
             return connection.execute(select(_DECISION.c.id).where(_DECISION.c.id == number)).first() is not None
 
     def ended_holds(self, now: float) -> dict[str, Request]:
-        """Node → the latest request about it, where that is a hold whose time is over."""
+        """Node → the latest request about it, where that is a hold in which the node still is, and its time is over."""
         with reading(self._engine) as connection:
             return {
                 row.subject: Request(row.id, row.subject, Verb.HOLD, row.reason, row.by, row.at, row.until)
