@@ -15,7 +15,7 @@ from understudy_agent.wire import RankStarted
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName, StepStatus
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask, SlurmJob, SlurmNode
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.recover.runner import FRESH_SECONDS
@@ -128,6 +128,7 @@ def test_what_slurm_refuses_for_good_fails_the_recovery_and_leaves_the_job_runni
 
 
 def test_a_refusal_after_the_seats_were_held_gives_them_and_the_spare_back(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.drain_by("alice", "n5", "no node takes the place of n6")
     rehearsal.line.before = refuse("requeue_job")
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended, 200)
@@ -138,6 +139,38 @@ def test_a_refusal_after_the_seats_were_held_gives_them_and_the_spare_back(rehea
     assert [step.status.value for step in back if step is not None] == ["done", "done"]
     assert "understudy_seats_1" not in rehearsal.reservation_names()
     assert rehearsal.gang_state() == ("RUNNING", 0)
+
+
+def one_spare(rehearsal: Rehearsal) -> None:
+    rehearsal.fake.cancel_job(rehearsal.hungry)
+    rehearsal.fake.set_reservation_nodes("understudy_spares", ["n8"])
+    rehearsal.set_config(spares={"count": 1})
+    rehearsal.run(3)
+
+
+def test_a_spare_whose_place_in_the_pool_another_node_has_taken_does_not_go_back_into_it(rehearsal: Rehearsal) -> None:
+    one_spare(rehearsal)
+    rehearsal.fake.epilog_seconds = 20
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state()[1] == 1)
+    rehearsal.run_until(lambda: rehearsal.pool() == ["n7"])
+    rehearsal.fake.cancel(rehearsal.gang)
+    rehearsal.run_until(rehearsal.ended, 300)
+    rehearsal.run(60)
+    assert rehearsal.pool() == ["n7"]
+
+
+def test_idle_nodes_that_a_gang_was_to_get_beside_a_spare_do_not_join_the_pool(rehearsal: Rehearsal) -> None:
+    one_spare(rehearsal)
+    for name in ("n6", "n7"):
+        rehearsal.fake.drain_by("alice", name, "no node takes the place of n8")
+    rehearsal.line.before = refuse("requeue_job")
+    rehearsal.fail("n3")
+    rehearsal.fail("n2")
+    rehearsal.run_until(rehearsal.ended, 300)
+    (plan,) = [one.plan for one in rehearsal.recoveries() if isinstance(one.plan, PoolSwapPlan)]
+    assert (set(plan.spares), plan.from_pool) == ({"n5", "n8"}, ("n8",))
+    assert rehearsal.pool() == ["n8"]
 
 
 def test_a_gang_whose_recovery_failed_is_tried_again_within_its_budget(rehearsal: Rehearsal) -> None:
@@ -594,7 +627,7 @@ def test_a_node_that_another_user_reserved_is_no_spare_even_in_the_pool(rehearsa
     rehearsal.run(2)
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended)
-    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n5"], "which has joined the pool in its place"
 
 
 def test_a_gang_is_not_seated_into_the_time_of_a_foreign_reservation(rehearsal: Rehearsal) -> None:

@@ -181,10 +181,12 @@ def test_spares_join_and_leave_when_slurm_has_shown_it(engine: Engine) -> None:
 
 
 def test_a_spare_that_a_recovery_gave_back_served_no_job(engine: Engine) -> None:
-    recovery = a_recovery(engine, a_swap(0, spares=("n3",)), a_job(engine), 1400.0, status="cancelled")
+    swap = a_swap(0, spares=("n3", "n5"), from_pool=("n3",))
+    recovery = a_recovery(engine, swap, a_job(engine), 1400.0, status="cancelled")
     a_step(engine, recovery, StepName.TAKE_SPARES, 1401.0)
     a_step(engine, recovery, StepName.RETURN_SPARES, 1410.0, position=1)
-    assert HistoryStore(engine).pool(SINCE) == [PoolChange(1401.0, "n3", False), PoolChange(1410.0, "n3", True)]
+    taken = [PoolChange(1401.0, "n3", False), PoolChange(1401.0, "n5", False)]
+    assert HistoryStore(engine).pool(SINCE) == [*taken, PoolChange(1410.0, "n3", True)]
 
 
 def test_the_records_begin_with_the_first_decision_or_attempt(engine: Engine) -> None:

@@ -40,7 +40,7 @@ LATER_KINDS = {
     RecoveryKind.LAUNCHER_RESTART,
 }
 
-LATER = {"requested", "excluded", "allowed", "places", "peers", "account", "preempted", "drained_at"}
+LATER = {"requested", "excluded", "allowed", "places", "peers", "account", "preempted", "from_pool", "drained_at"}
 """Fields that plans of release 0.1 did not have."""
 
 

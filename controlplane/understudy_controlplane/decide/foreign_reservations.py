@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX
@@ -18,12 +20,14 @@ def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) ->
         earlier = snapshot.recovery_of(job.key)
         before = earlier.swap.reservation if earlier and earlier.swap else ""
         own |= {*job.slurm.reservation.split(","), *before.split(",")}
-    return [
-        one
-        for one in snapshot.reservations.values()
-        if one.name not in own
-        and not (one.name.startswith((SEATS_PREFIX, NODE_HOLD_PREFIX)) and "IGNORE_JOBS" in one.flags)
-    ]
+    return [one for one in snapshot.reservations.values() if is_foreign(one, own)]
+
+
+def is_foreign(reservation: SlurmReservation, own: Collection[str]) -> bool:
+    """`own`: names of reservations besides those that the control plane makes for one gang or node."""
+    name = reservation.name
+    made = name.startswith((SEATS_PREFIX, NODE_HOLD_PREFIX)) and "IGNORE_JOBS" in reservation.flags
+    return name not in own and not made
 
 
 def is_in_the_way(reservation: SlurmReservation, job: Job, slurm_now: float) -> bool:

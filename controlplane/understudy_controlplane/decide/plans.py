@@ -125,7 +125,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
-    before = earlier.excluded if isinstance(earlier, PoolSwapPlan) else ()
+    before, taken = (earlier.excluded, earlier.pool_spares) if isinstance(earlier, PoolSwapPlan) else ((), ())
     own = (name for name in leaving if name in undrained and name not in job.slurm.excluded_nodes)
     excluded = tuple(dict.fromkeys((*before, *own)))
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
@@ -150,6 +150,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         hang=hang,
         leaving=leaving,
         excluded=excluded,
+        from_pool=tuple(name for name in spares if snapshot.nodes[name].is_spare or name in taken),
         preempted=tuple(sorted({one.key.job_id for one in preempted})),
         requested=_requested(findings, superseded),
     )

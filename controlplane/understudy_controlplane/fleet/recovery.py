@@ -162,6 +162,11 @@ class PoolSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.POOL_SW
     spares: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()  # nodes in service that the job must not start on
     preempted: tuple[int, ...] = ()  # jobs on its spares that Slurm is to preempt for it, by job id
+    from_pool: tuple[str, ...] | None = None  # spares that the pool held; None: a plan of an earlier release
+
+    @property
+    def pool_spares(self) -> tuple[str, ...]:
+        return self.spares if self.from_pool is None else self.from_pool
 
     @property
     def claimed(self) -> tuple[str, ...]:

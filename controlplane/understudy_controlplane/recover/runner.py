@@ -365,9 +365,14 @@ class Runner:
             launcher=self._launchers.gang(job.job_id) if job else None,
             tickets=self._tickets,
             ended_well=lambda: self._ended_well(recovery),
+            spares_wanted=self._spares_wanted,
             turn=self._turns.get(recovery.plan.nodes[0]) if recovery.plan.nodes else None,
             network_median=lambda: self._stores.stages.median(StageName.NETWORK, nodes),
         )
+
+    def _spares_wanted(self) -> int:
+        size = self._stores.fleet.spares_size().count
+        return self._current.config.spares.count if size is None else size
 
     def _note_read(self) -> None:
         """After the reading: Slurm may take longer to answer than a reading stays fresh."""

@@ -81,6 +81,8 @@ class StepContext:
     launcher: Gang | None = None  # what that launcher last reported
     ended_well: Callable[[], bool] = lambda: False
     """Whether every rank of the job's last launch has ended well, as its launcher reported; asks the database."""
+    spares_wanted: Callable[[], int] = lambda: 0
+    """How many spares the pool is to hold, as an operator has set or as configured; asks the database."""
     turn: Turn | None = None  # of a node whose network is tested with others that were burnt in beside it
     network_median: Callable[[], float | None] = lambda: None  # of the fleet, in GB/s; asks the database
 

@@ -309,17 +309,18 @@ def _transition(row: RowMapping) -> Transition:
 
 
 def _pool_changes(recovery: Recovery, job: int | None) -> list[PoolChange]:
-    """Spares that a recovery gave back served no job."""
+    """Spares that a recovery gave back served no job. Idle nodes that it took beside them did not join the pool."""
     plan = recovery.plan
     if not isinstance(plan, PoolSwapPlan | FillPoolPlan | LeavePoolPlan):
         return []
     back = _done_at(recovery, StepName.RETURN_SPARES)
+    returned = plan.pool_spares if isinstance(plan, PoolSwapPlan) else ()
     moments = (
-        (_done_at(recovery, StepName.FILL_POOL), True, None),
-        (_done_at(recovery, StepName.TAKE_SPARES), False, job if back is None else None),
-        (back, True, None),
+        (_done_at(recovery, StepName.FILL_POOL), True, None, plan.spares),
+        (_done_at(recovery, StepName.TAKE_SPARES), False, job if back is None else None, plan.spares),
+        (back, True, None, returned),
     )
-    return [PoolChange(at, node, joins, of) for at, joins, of in moments if at is not None for node in plan.spares]
+    return [PoolChange(at, node, joins, of) for at, joins, of, nodes in moments if at is not None for node in nodes]
 
 
 def _done_at(recovery: Recovery, name: StepName) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from understudy_controlplane.decide.foreign_reservations import is_foreign
 from understudy_controlplane.fleet.recovery import FillPoolPlan, LeavePoolPlan, PoolSwapPlan, ReturnPlan, StepName
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
@@ -50,12 +51,27 @@ def take(context: StepContext, slurm: Slurm) -> None:
 
 def _joining(context: StepContext) -> tuple[str, ...]:
     plan = context.plan
-    if isinstance(plan, PoolSwapPlan):  # back: those that are still free, and the seats still keep them so
-        free = (node for name in plan.spares if (node := context.slurm.nodes.get(name)) and node.usable)
-        return tuple(node.name for node in free if node.base_state == "IDLE")
+    if isinstance(plan, PoolSwapPlan):
+        return _back(context, plan)
     if isinstance(plan, FillPoolPlan | LeavePoolPlan):
         return plan.spares
     return context.plan_as(ReturnPlan).nodes
+
+
+def _back(context: StepContext, plan: PoolSwapPlan) -> tuple[str, ...]:
+    """Spares of the pool that are still free, and that the seats still keep so. Others may have joined in their place:
+    only as many as it is short of. A pool that an administrator fills gets all of them back.
+    """
+    slurm, pool = context.slurm, _pool(context)
+    names = {context.config.spares.reservation}
+    reserved = {name for one in slurm.reservations.values() if is_foreign(one, names) for name in one.nodes}
+    held = pool.nodes if pool else ()
+    fit = {name for name, node in slurm.nodes.items() if node.usable and name not in reserved}
+    free = [name for name in plan.pool_spares if name in fit and slurm.nodes[name].base_state == "IDLE"]
+    wanted = context.spares_wanted()
+    missing = max(0, wanted - len(fit.intersection(held))) if wanted else len(free)
+    joining = [name for name in free if name not in held][:missing]
+    return tuple(name for name in free if name in held or name in joining)
 
 
 def _to_join(context: StepContext) -> set[str]:
