@@ -747,6 +747,16 @@ def test_a_job_of_the_control_plane_is_refused_where_it_cannot_be(side: Side) ->
     side.slurm.cancel_job(4711)
 
 
+@pytest.mark.parametrize("shares", ["mps:800", "shard:16"])
+def test_a_job_that_asks_for_gpus_and_for_shares_of_them_is_refused(side: Side, shares: str) -> None:
+    """As slurmctld does (gres_job_state_validate in src/interfaces/gres.c), whether or not a node has them. SchedMD
+    tests it as well (test_105_3.py).
+    """
+    side.slurm.create_reservation("understudy", ["n1"], "root", 60)
+    words = refused(side.slurm.submit_job, replace(validation_job("n1"), gres=f"gpu:8,{shares}"))
+    assert "Invalid generic resource (gres) specification" in words
+
+
 def own_job(side: Side) -> SlurmJob:
     return max((job for job in side.slurm.jobs() if job.name == "understudy-x"), key=lambda job: job.job_id)
 

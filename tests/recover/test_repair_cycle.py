@@ -477,11 +477,24 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
             if request.partition != taken:
                 raise SlurmError(f"{request.partition}: Requested time limit is invalid")
 
-    plan = plans.validation_plan(b.node("n5"), None, "x", 0.0)
-    view = SlurmView(b.NOW, {"n5": replace(b.slurm_node("n5"), partitions=partitions)}, {}, {})
-    context = StepContext(
-        plan=plan,
-        slurm=view,
+    context = context_of(replace(b.slurm_node("n5"), partitions=partitions))
+    with contextlib.nullcontext() if taken else pytest.raises(SlurmError):
+        repair.validate(context, Line(("n5",)))
+    assert asked == tried
+
+
+@pytest.mark.parametrize("gres", ["gpu:8(S:0-1),mps:800(S:0-1)", "gpu:8,shard:16", "gpu:8,fs:no_consume:4G"])
+def test_a_node_with_shares_of_its_gpus_is_validated(gres: str) -> None:
+    slurm = VirtualSlurm(("n5",))
+    slurm.create_reservation(HOLD, ["n5"], "root", 60)
+    repair.validate(context_of(replace(b.slurm_node("n5"), gres=gres)), slurm)
+    assert [job.name for job in slurm.jobs()] == ["understudy-validate-x"]
+
+
+def context_of(node: SlurmNode) -> StepContext:
+    return StepContext(
+        plan=plans.validation_plan(b.node(node.name), None, "x", 0.0),
+        slurm=SlurmView(b.NOW, {node.name: node}, {}, {}),
         records={},
         gang=lambda _: GangFacts(hook_was_used=False),
         silent=lambda _: [],
@@ -492,9 +505,6 @@ def test_a_job_on_the_node_asks_for_all_partitions_of_its_node_and_then_for_each
         send_orders=lambda _: None,
         worked_until=lambda: 0.0,
     )
-    with contextlib.nullcontext() if taken else pytest.raises(SlurmError):
-        repair.validate(context, Line(("n5",)))
-    assert asked == tried
 
 
 def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:

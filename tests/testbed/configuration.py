@@ -136,7 +136,7 @@ def slurm_conf(layout: Layout) -> str:
         "MpiDefault=none",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
-        *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu"]),
+        *([] if layout.gpus_per_node == 0 else ["GresTypes=gpu,mps,shard"]),
         *(["TopologyPlugin=topology/tree"] if layout.racks or layout.leaf_switches else []),
         *(["TopologyPlugin=topology/block"] if layout.blocks and not layout.has_topology_yaml else []),
         *layout.extra_lines,

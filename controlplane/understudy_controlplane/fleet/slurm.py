@@ -47,6 +47,19 @@ def has_gpus(gres: str) -> bool:
     return _GPUS.search(gres) is not None
 
 
+SHARES_OF_GPUS = ("mps", "shard")
+
+
+def gres_for_job(gres: str) -> str:
+    """What a job asks for that is to have all of a node's Gres. Of GPUs and shares of them Slurm gives a job one or the
+    other, and refuses one that asks for both (gres.c, gres_job_state_validate). It knows neither the sockets nor
+    "no_consume" in a job's request, and shows both of a node.
+    """
+    found = re.sub(r"\([^)]*\)|:no_consume", "", gres).split(",")
+    names = {one.partition(":")[0] for one in found}
+    return ",".join(one for one in found if "gpu" not in names or one.partition(":")[0] not in SHARES_OF_GPUS)
+
+
 PROLOG_ERROR = "Prolog error"
 """The reason with which Slurm itself drains a node whose Prolog failed, of whichever site."""
 

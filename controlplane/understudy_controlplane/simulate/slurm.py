@@ -116,7 +116,8 @@ class VirtualSlurm:
         self._account = account
         self.mail_to = ""
         self._tick_seconds = scheduler_tick_seconds
-        self._gres = f"gpu:{gpus}"
+        self.gres = f"gpu:{gpus}"
+        """Of each node."""
         self._nodes = {name: _Node(name) for name in nodes}
         self._jobs: dict[int, _Job] = {}
         self._reservations: dict[str, SlurmReservation] = {}
@@ -484,6 +485,9 @@ class VirtualSlurm:
             raise SlurmError(f"Requested node configuration is not available: {request.node}")
         if request.user not in self._reservation(request.reservation).users:
             raise SlurmError(f"Access denied to requested reservation {request.reservation}")
+        asked = {one.partition(":")[0] for one in request.gres.split(",")}
+        if {"gpu"} < asked & {"gpu", "mps", "shard"} or "no_consume" in request.gres:
+            raise SlurmError("Invalid generic resource (gres) specification")
         job = self._job(self.submit(request.user, 1, request.name, requeue=False))
         job.reservation, job.time_limit_minutes = request.reservation, request.time_limit_minutes
         job.comment = self.job_comments.get(request.node, "")
@@ -766,7 +770,7 @@ class VirtualSlurm:
             reason=node.reason,
             reason_user=node.reason_user,
             reason_at=node.reason_at,
-            gres=self._gres,
+            gres=self.gres,
             weight=node.weight,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from understudy_agent.stages import StageStatus, results_of
@@ -15,7 +14,7 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
     ValidationPlan,
 )
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, gres_for_job
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait, nothing_to_do
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
 from understudy_controlplane.recover.steps.script import (
@@ -183,7 +182,7 @@ def _submit(context: StepContext, slurm: Slurm, name: str, script: str, timeout_
         partition="",
         reservation=context.hold_name,
         user=context.config.validation.user,
-        gres=re.sub(r"\([^)]*\)", "", node.gres),
+        gres=gres_for_job(node.gres),
         script=script if context.config.validation.output_directory else with_last_output(script),
         time_limit_minutes=max(1, int(-(-timeout_seconds // 60))),
         output=_output(context, name),
