@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,17 +10,24 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Mode
+from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS, await_approval, endings
+from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
 from understudy_controlplane.fleet.recovery import (
     PagePlan,
     Plan,
+    PoolSwapPlan,
     QuarantinePlan,
     Recovery,
     RecoveryStatus,
+    RecoveryStep,
     StepName,
+    StepStatus,
+    SwapPlan,
     ValidationPlan,
 )
 
@@ -94,6 +102,28 @@ def test_an_approval_is_for_these_nodes_alone() -> None:
 def test_a_ticket_what_goes_on_and_what_a_person_asked_for_wait_for_no_one(plan: Plan) -> None:
     assert after(decision(plan)).plan == plan
     assert after(decision(DRAIN), mode=Mode.ACT).plan == DRAIN
+
+
+def test_a_gang_on_its_way_goes_on_and_one_that_works_waits_for_approval() -> None:
+    job, fault = b.job(reservation="proj"), Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW - 1, "off the bus")
+
+    def decided(plan: SwapPlan, *done: StepName) -> Decision:
+        steps = (
+            RecoveryStep(i, name, StepStatus.DONE if name in done else StepStatus.PLANNED, 1)
+            for i, name in enumerate(plan.steps)
+        )
+        under_way = Recovery(41, plan, RecoveryStatus.RUNNING, b.NOW - 9, tuple(steps))
+        snapshot = b.snapshot(jobs=[job], spares=("n7",), recoveries=(under_way,), mode=Mode.APPROVE)
+        (found,) = [one for one in decide(snapshot, [fault], CONFIG) if one.subject == "n2"]
+        return found
+
+    moved = plans.swap_plan(b.snapshot(jobs=[job]), job, [replace(fault, node="n3")], job.slurm.nodes, ("n8",))
+    credited = plans.launcher_restart_plan(b.snapshot(jobs=[job]), job, b.NOW - 9, 2, 60)
+    assert b.plan_as(PoolSwapPlan, decided(moved).plan).reservation == "proj"
+    assert decided(moved, StepName.AWAIT_PROCESSES).because is Because.AWAITS_APPROVAL
+    proposed = decided(credited)
+    assert proposed.because is Because.AWAITS_APPROVAL
+    assert b.plan_as(PoolSwapPlan, proposed.proposed).reservation == "proj"
 
 
 def test_what_the_control_plane_asks_for_itself_waits() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -229,6 +230,17 @@ class TestOtherGuards:
         assert (decision.row, decision.because) == (13, because)
         assert (decision.plan is None) is (because is not Because.RULE)
 
+    def test_not_where_another_rule_that_acts_accuses_the_node_as_well(self) -> None:
+        drained = b.slurm_node("n2", "ALLOCATED", ["DRAIN"], "understudy: x")
+        record = NodeRecord("n2", NodeState.QUARANTINED, drain_kind=DrainKind.NOW, drained_at=b.NOW - 50)
+        subject, accused_by = Subject.of_node("n2"), ("xid.48", "xid.79")
+        known = OpenIncident(1, subject, "xid.48", "hardware_fault", "broken", b.NOW - 60, accused_by=accused_by)
+        node = b.node("n2", record=record, slurm=drained)
+        snapshot = b.snapshot(node, jobs=[b.job()], spares=("n7",), incidents={subject: known})
+        for rules, moves in ((["xid.48"], True), (["xid."], False)):
+            (decision,) = decided(snapshot, b.config(guards={"observe_rules": rules}))
+            assert (decision.row, decision.plan is not None) == (13, moves)
+
     def test_a_gang_that_is_on_its_way_gets_there_though_the_breaker_has_opened(self) -> None:
         """It does not run: to hold it back saves no one."""
         broken = b.node("n2", events=(b.xid_event("n2", 79),))
@@ -348,6 +360,48 @@ def test_a_large_gang_may_be_moved_more_often() -> None:
         snapshot = b.snapshot(*views, broken, spare, jobs=[job], swaps=swaps)
         (decision,) = [one for one in decided(snapshot) if one.subject == "n2"]
         assert decision.because is because
+
+
+class TestAMoveThatAnOperatorCancelled:
+    JOB = b.job()
+
+    def planned(self, finding: Finding, *cancelled: PoolSwapPlan, reached: int = -1) -> Decision:
+        table = b.step_table([[0.1] * (reached + 1)] * 4, nodes=self.JOB.slurm.nodes)
+        known = tuple(
+            Recovery(41, one, RecoveryStatus.CANCELLED, b.NOW - 86400, (), outcome="cancelled by alice")
+            for one in cancelled
+        )
+        tables = {self.JOB.key: replace(table, job=self.JOB.key)} if reached >= 0 else {}
+        snapshot = b.snapshot(jobs=[self.JOB], spares=("n7", "n8"), cancelled=known, tables=tables)
+        (decision,) = [one for one in decide(snapshot, [finding], b.config()) if one.subject != "fleet"]
+        return decision
+
+    def plan(self, finding: Finding) -> PoolSwapPlan:
+        return b.plan_as(PoolSwapPlan, self.planned(finding).plan)
+
+    def hang(self) -> Finding:
+        return Finding(Signal.GANG_HUNG_UNNAMED, "hang", "", b.NOW - 6000, "no step", job=self.JOB.key)
+
+    def fault(self, node: str) -> Finding:
+        return Finding(Signal.HARDWARE_FAULT, "gpu.lost", node, b.NOW - 1, "GPU lost")
+
+    def test_is_not_repeated(self) -> None:
+        for finding in (self.hang(), self.fault("n3")):
+            assert self.planned(finding, self.plan(finding)).because is Because.CANCELLED
+
+    def test_one_out_of_a_hang_holds_back_neither_another_fault_nor_a_hang_after_further_steps(self) -> None:
+        cancelled = self.plan(self.hang())
+        assert isinstance(self.planned(self.fault("n3"), cancelled).plan, PoolSwapPlan)
+        assert isinstance(self.planned(self.hang(), cancelled, reached=20).plan, PoolSwapPlan)
+
+    def test_one_for_a_fault_holds_back_no_hang_and_no_other_node(self) -> None:
+        cancelled = self.plan(self.fault("n3"))
+        assert isinstance(self.planned(self.hang(), cancelled).plan, PoolSwapPlan)
+        assert isinstance(self.planned(self.fault("n2"), cancelled).plan, PoolSwapPlan)
+
+    def test_away_from_a_node_that_a_budget_keeps_in_service_is_not_repeated_either(self) -> None:
+        cancelled = msgspec.structs.replace(self.plan(self.fault("n3")), nodes=(), leaving=("n3",))
+        assert self.planned(self.fault("n3"), cancelled).because is Because.CANCELLED
 
 
 class TestAPartitionThatIsDown:

@@ -13,10 +13,12 @@ from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, ValidationOrigin
-from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, MoveRequest, Request, Verb
 from understudy_controlplane.fleet.recovery import (
+    PoolSwapPlan,
     Recovery,
     RecoveryKind,
     RecoveryStatus,
@@ -130,6 +132,28 @@ def test_a_rule_that_only_observes_drains_no_node_and_is_recorded() -> None:
     assert (decision.action, decision.because) == (Action.NOTHING, Because.RULE_DRY_RUN)
     assert 'observe_rules has "xid.7"' in decision.reason
     assert quarantined(decided(b.snapshot(broken("n2", xid=95)), config)) == ["n2"]
+
+
+def test_a_rule_that_only_observes_hides_no_other_fault_of_its_node() -> None:
+    config = b.config(guards={"observe_rules": ["xid.48"]})
+    events = (b.xid_event("n2", 48, at=b.NOW - 200, sequence=1), b.xid_event("n2", 79, at=b.NOW - 100, sequence=2))
+    for node in (
+        b.node("n2", events=events),
+        b.node("n2", events=events[:1], heard_at=b.NOW - 60, slurmd_silent_since=b.NOW - 60),
+    ):
+        observed, acts = decided(b.snapshot(node, jobs=[b.job()], spares=("n7",)), config)
+        assert (observed.action, observed.because) == (Action.NOTHING, Because.RULE_DRY_RUN)
+        assert (acts.subject, acts.action) == ("n2", Action.QUARANTINE)
+        assert isinstance(acts.plan, PoolSwapPlan)
+
+
+def test_nor_does_it_hide_what_an_operator_asks_for() -> None:
+    slow = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n2", b.NOW - 1, "slow", job=b.job().key)
+    asked = {b.job().key: MoveRequest(5, ("n2",), "slow", "alice", b.NOW - 1)}
+    snapshot = b.snapshot(jobs=[b.job()], spares=("n7",), moves=asked)
+    config = b.config(guards={"observe_rules": ["straggler."]})
+    assert [one.because for one in decide(snapshot, [slow], config) if one.plan is None] == [Because.RULE_DRY_RUN]
+    assert [one.row for one in decide(snapshot, [slow], config) if one.plan is not None] == [260]
 
 
 def test_a_rack_loses_no_more_than_its_share() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.guards import is_on_its_way
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -102,9 +103,12 @@ def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Reco
 
 def _needs_approval(snapshot: Snapshot, decision: Decision, plan: Plan) -> bool:
     """Not a ticket, which changes nothing in Slurm; what a person asked for; and what goes on from a recovery that was
-    approved: a gang on its way does not wait between two attempts.
+    approved: a gang on its way does not wait between two attempts. One whose processes have started works: what stops
+    it again is a fault of its own.
     """
-    if isinstance(plan, PagePlan | ManualRepairPlan) or plan.supersedes is not None:
+    if isinstance(plan, PagePlan | ManualRepairPlan):
+        return False
+    if plan.supersedes is not None and not (isinstance(plan, SwapPlan) and not is_on_its_way(snapshot, plan.job)):
         return False
     return not plan.requested or _asked_by_control_plane(snapshot, decision)
 

@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, job_of
+from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, SwapPlan, job_of
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import shown
 
@@ -200,14 +200,25 @@ def _paused(snapshot: Snapshot, job: Job) -> Move | None:
 
 def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
     """An operator cancelled the move of this attempt, away from these nodes or out of this hang: it is not repeated."""
-    nodes = {finding.node for finding in findings}
     for recovery in snapshot.cancelled:
         plan = recovery.swap
         same = plan is not None and plan.job == job.key and plan.restart_count == job.slurm.restart_count
-        if plan is not None and same and (plan.hang or nodes <= set(plan.nodes)):
+        if plan is not None and same and _is_for(snapshot, job, plan, findings):
             words = f"recovery {recovery.id} of job {job.key.job_id} was {recovery.outcome}: left to a person"
             return Move(None, Because.CANCELLED, words)
     return None
+
+
+def _is_for(snapshot: Snapshot, job: Job, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
+    """Whether the plan was made for the same: a hang since which no step was made, or the same nodes."""
+    if any(finding.signal in HANGS for finding in findings):
+        table = snapshot.tables.get(job.key)
+        reached = int(table.last_step.max(initial=-1)) if table is not None else -1
+        return bool(plan.hang) and reached <= (-1 if plan.last_step is None else plan.last_step)
+    left = {*plan.nodes, *plan.leaving}
+    if isinstance(plan, PoolSwapPlan):
+        left |= {*job.slurm.nodes} - {*plan.seats}
+    return not plan.hang and {finding.node for finding in findings} <= left
 
 
 def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:

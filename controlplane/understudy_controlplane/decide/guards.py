@@ -13,7 +13,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.foreign_reservations import foreign_reservations
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
@@ -178,6 +178,18 @@ def _object_to_rule_named(rule: str, config: Config) -> Objection | None:
     return Objection(Because.RULE_DRY_RUN, f'rule {rule} only observes here (observe_rules has "{prefix}")')
 
 
+def _object_to_rule_of(node: NodeView, finding: Finding, config: Config) -> Objection | None:
+    """A node that is validated would stay reserved for the control plane: a rule that only observes does not hold back
+    its quarantine.
+    """
+    return None if node.record.tested_in_service else object_to_rule(finding, config)
+
+
+def only_observes(node: NodeView, row: Row, finding: Finding, config: Config) -> bool:
+    """Whether the node stays in service, because this site lets the rule only observe."""
+    return row.action in TAKES_OUT and _object_to_rule_of(node, finding, config) is not None
+
+
 def object_to_operator(snapshot: Snapshot) -> Objection | None:
     """What people ask for themselves is done in a pause as well."""
     if snapshot.mode is Mode.OBSERVE:
@@ -340,13 +352,8 @@ def _object_to_mass(snapshot: Snapshot) -> Objection | None:
 def object_to_quarantine(
     snapshot: Snapshot, config: Config, finding: Finding, already: Collection[str]
 ) -> Objection | None:
-    """`already`: nodes whose quarantine was decided in this same round.
-
-    A rule that only observes does not hold back a node that is validated: the node would stay reserved for the control
-    plane.
-    """
-    tested = snapshot.nodes[finding.node].record.tested_in_service
-    by_rule = None if tested else object_to_rule(finding, config)
+    """`already`: nodes whose quarantine was decided in this same round."""
+    by_rule = _object_to_rule_of(snapshot.nodes[finding.node], finding, config)
     requested = finding.request is not None
     general = object_to_any(snapshot, requested=requested) or object_while_open(snapshot) or by_rule
     if general:
@@ -399,10 +406,12 @@ def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) 
     if general or (finding.job is not None and is_on_its_way(snapshot, finding.job)):
         return general
     incident = snapshot.incident_of(finding.node)
-    rules = (finding.rule, incident.rule if incident is not None and finding.signal is Signal.GANG_STRANDED else "")
-    return object_while_open(snapshot) or next(
-        (objection for rule in rules if rule and (objection := _object_to_rule_named(rule, config))), None
-    )
+    objection = object_while_open(snapshot) or _object_to_rule_named(finding.rule, config)
+    if objection is not None or incident is None or finding.signal is not Signal.GANG_STRANDED:
+        return objection
+    accusing = incident.accused_by or (incident.rule,)
+    objections = [_object_to_rule_named(rule, config) for rule in accusing]
+    return objections[0] if all(objections) else None
 
 
 def is_on_its_way(snapshot: Snapshot, job: JobKey) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide import repair_actions, repair_cycle
+from understudy_controlplane.decide import guards, repair_actions, repair_cycle
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
@@ -72,7 +72,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
         *failures.caught("exclusions", (), lambda: excluding_jobs(snapshot)),
         *failures.caught("seats_left", (), lambda: left_seats(snapshot)),
     )
-    entered = [*_of_nodes(snapshot, (*findings, *asked, *due)), *_of_no_node((*findings, *asked, *of_jobs))]
+    entered = [*_of_nodes(snapshot, (*findings, *asked, *due), config), *_of_no_node((*findings, *asked, *of_jobs))]
     condemned = [one.finding for one in entered if _is_condemned(one)]
     nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
     taken_out = {one.finding.node: one.finding for one in entered if one.row.action in TAKES_OUT}
@@ -116,14 +116,14 @@ def _of_no_node(findings: Iterable[Finding]) -> Iterator[Entered]:
             yield Entered(row_without_node(finding.signal), finding)
 
 
-def _of_nodes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[Entered]:
+def _of_nodes(snapshot: Snapshot, findings: Iterable[Finding], config: Config) -> Iterator[Entered]:
     by_node: dict[str, list[Finding]] = {}
     for finding in findings:
         by_node.setdefault(finding.node, []).append(finding)
     for name, node in snapshot.nodes.items():
         if name in by_node:
             yield from _remarks(node, by_node[name])
-            yield from _most_urgent(node, by_node[name])
+            yield from _most_urgent(node, by_node[name], config)
 
 
 def _mass_silence(findings: Sequence[Finding]) -> str:
@@ -160,16 +160,21 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:
             yield Entered(row, finding)
 
 
-def _most_urgent(node: NodeView, findings: Iterable[Finding]) -> list[Entered]:
-    """One at most; and the hang of a gang there beside what may wait, or may be held back."""
+def _most_urgent(node: NodeView, findings: Iterable[Finding], config: Config) -> list[Entered]:
+    """One at most; the hang of a gang there beside what may wait, or may be held back; and, to be recorded, one whose
+    rule only observes: it must not hide what the others find.
+    """
     entered = [
         Entered(row, finding)
         for finding in findings
         if finding.signal in SIGNAL_PRIORITY and (row := look_up(node.record, finding.signal)) is not None
     ]
     entered.sort(key=lambda one: (SIGNAL_PRIORITY.index(one.finding.signal), one.finding.at))
+    observed = [one for one in entered if guards.only_observes(node, one.row, one.finding, config)]
+    entered = [one for one in entered if one not in observed]
     waits = bool(entered) and (entered[0].finding.signal in WAITS_FOR_JOBS or _is_condemned(entered[0]))
-    return entered[:1] + [one for one in entered[1:] if waits and one.finding.signal in HANGS][:1]
+    hangs = [one for one in entered[1:] if waits and one.finding.signal in HANGS]
+    return observed[:1] + entered[:1] + hangs[:1]
 
 
 def _is_condemned(entered: Entered) -> bool:

@@ -131,7 +131,9 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
     table = snapshot.tables.get(job.key)
     last_step = int(table.last_step.max(initial=-1)) if table else -1
-    reservation = "" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation
+    reservation = job.slurm.reservation
+    if reservation.startswith(SEATS_PREFIX):
+        reservation = earlier.reservation if earlier else ""
     return PoolSwapPlan(
         steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,
         nodes=failed,
@@ -145,7 +147,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
         last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
         supersedes=superseded.id if superseded else None,
-        reservation=earlier.reservation if earlier else reservation,
+        reservation=reservation,
         drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
         hang=hang,
         leaving=leaving,

@@ -305,7 +305,12 @@ LOOKS_AGAIN_SECONDS = 30.0
 def _suspends(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.slurm.suspend(gang.job_id)
     for at in (_until(world, event), _until(world, event) + LOOKS_AGAIN_SECONDS):
-        world.later(at, lambda: world.slurm.go_on(gang.job_id))
+        world.later(at, lambda: _goes_on(world, gang.job_id))
+
+
+def _goes_on(world: World, job_id: int) -> None:
+    with suppress(SlurmError):  # it may have ended meanwhile, and be forgotten
+        world.slurm.go_on(job_id)
 
 
 def _opts_out(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
