@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
 from understudy_controlplane.fleet.recovery import (
+    LauncherRestartPlan,
     PagePlan,
     Plan,
     PoolSwapPlan,
@@ -27,7 +28,6 @@ from understudy_controlplane.fleet.recovery import (
     RecoveryStep,
     StepName,
     StepStatus,
-    SwapPlan,
     ValidationPlan,
 )
 
@@ -107,7 +107,7 @@ def test_a_ticket_what_goes_on_and_what_a_person_asked_for_wait_for_no_one(plan:
 def test_a_gang_on_its_way_goes_on_and_one_that_works_waits_for_approval() -> None:
     job, fault = b.job(reservation="proj"), Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW - 1, "off the bus")
 
-    def decided(plan: SwapPlan, *done: StepName) -> Decision:
+    def decided(plan: PoolSwapPlan | LauncherRestartPlan, *done: StepName) -> Decision:
         steps = (
             RecoveryStep(i, name, StepStatus.DONE if name in done else StepStatus.PLANNED, 1)
             for i, name in enumerate(plan.steps)
