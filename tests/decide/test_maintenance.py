@@ -5,16 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests import builders as b
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.course import course
+from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.maintenance import Next, next_of, outlook, spares_needed
 from understudy_controlplane.decide.repair_cycle import asked
+from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.maintenance import Maintenance, Stage
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.operator import MoveRequest, Request, Verb
+from understudy_controlplane.fleet.recovery import (
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    RepairPlan,
+    Rung,
+    StepName,
+)
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 
 ALL = tuple(f"n{i}" for i in range(1, 7))
 GANG = b.job(job_id=7, nodes=["n2", "n4"])
@@ -91,6 +106,68 @@ def test_a_node_that_a_person_holds_already_stays_with_that_person() -> None:
     assert not {"n5", "n6"} & set(due.holds)
     over = replace(now, ended_at=b.NOW, stages=due.stages)
     assert "n5" not in next_of(seen(over, held("n5"), held("n3")), over).releases
+
+
+AT_FAULT = (NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING, NodeState.MANUAL_REPAIR)
+
+
+@pytest.mark.parametrize("state", AT_FAULT)
+def test_a_node_at_fault_is_neither_held_nor_returned(state: NodeState) -> None:
+    now = work()
+    due = next_of(seen(now, b.node("n5", state)), now)
+    assert ("n5" in due.holds, "n5" in due.stages) == (False, False)
+    (shown,) = [one for one in outlook(seen(now, b.node("n5", state)), now) if one.node == "n5"]
+    assert shown.stage == "waiting"
+    assert shown.words.startswith(f"it is {state.value}: no repair of it begins")
+    over = work(nodes=("n5",), ended_at=b.NOW)
+    assert next_of(seen(over, b.node("n5", state)), over) == Next({}, is_over=True)
+
+
+def test_a_node_that_fails_before_its_hold_begins_is_not_held() -> None:
+    now = work(stages={"n5": Stage.ASKED})
+    snapshot = seen(now, b.node("n5", NodeState.QUARANTINED), requests=hold_request("n5"))
+    (given_up,) = [one for one in decide(snapshot, (), b.config()) if one.request == 1]
+    assert (given_up.to_state, given_up.action) == (None, Action.NOTHING)
+    assert "the maintenance leaves it so" in given_up.reason
+    by_operator = {"n5": replace(hold_request("n5")["n5"], reason="mine")}
+    (held_by,) = [one for one in decide(replace(snapshot, requests=by_operator), (), b.config()) if one.request == 1]
+    assert held_by.to_state is NodeState.OPERATOR_HOLD
+
+
+def drained(*flags: str) -> NodeView:
+    """For a fault, and it could be repaired."""
+    reason = "understudy: xid.79"
+    slurm = b.slurm_node("n5", "DOWN" if flags else "IDLE", ["DRAIN", *flags], reason)
+    record = b.record("n5", NodeState.QUARANTINED, since=b.NOW - 900, drained_at=b.NOW - 890, drain_reason=reason)
+    return b.node("n5", record=record, slurm=slurm, heard_at=b.NOW - 1000 if flags else b.NOW)
+
+
+def test_a_dead_node_goes_to_a_person_when_the_maintenance_is_over() -> None:
+    dead = OpenIncident(1, Subject.of_node("n5"), "silence.node_dead", Signal.NODE_DEAD, "dead", b.NOW - 900)
+    snapshot = seen(work(), drained("NOT_RESPONDING"), incidents={dead.subject: dead})
+    config = b.config(repair={"enabled": True, "dead_node_wait_seconds": 300})
+    assert [one for one in decide(snapshot, (), config) if one.subject == "n5"] == []
+    (given,) = [one for one in decide(replace(snapshot, maintenances=()), (), config) if one.subject == "n5"]
+    assert given.to_state is NodeState.MANUAL_REPAIR
+
+
+def test_no_repair_of_a_node_at_fault_begins_before_the_maintenance_is_over() -> None:
+    snapshot = seen(work(), drained())
+    config = b.config(repair={"enabled": True}, validation={"enabled": True})
+    (waits,) = [one for one in decide(snapshot, (), config) if one.subject == "n5"]
+    assert (waits.because, waits.to_state, waits.plan) == (Because.MAINTENANCE, None, None)
+    (begins,) = [one for one in decide(replace(snapshot, maintenances=()), (), config) if one.subject == "n5"]
+    assert begins.to_state is NodeState.REPAIRING
+
+
+@pytest.mark.parametrize(("attempts", "may_act"), [(0, False), (1, True)])
+def test_a_repair_that_has_not_begun_when_the_maintenance_starts_waits(attempts: int, may_act: bool) -> None:
+    step = RecoveryStep(0, StepName.REBOOT_NODE, attempts=attempts)
+    plan = RepairPlan(nodes=("n5",), steps=(step.name,), drain_reason="", rung=Rung.REBOOT, label="n5-1")
+    repair = Recovery(4, plan, RecoveryStatus.RUNNING, b.NOW - 9, (step,))
+    snapshot = seen(work(), b.node("n5", NodeState.REPAIRING), recoveries=(repair,))
+    assert course(repair, snapshot, (), ()).may_act is may_act
+    assert course(repair, replace(snapshot, maintenances=()), (), ()).may_act
 
 
 def test_when_its_time_is_over_its_nodes_return_and_it_is_closed_when_the_last_one_has() -> None:

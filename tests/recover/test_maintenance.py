@@ -147,3 +147,18 @@ def test_what_makes_no_sense_is_refused(change: dict[str, Any], status: int, qui
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     return start(tmp_path_factory.mktemp("maintenance"), guards=RACK)
+
+
+def test_its_end_returns_no_node_that_was_at_fault_and_closes_no_ticket(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path, guards=RACK, repair={"enabled": True, "reboot": False})
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.MANUAL_REPAIR)
+    (begun,) = begin(rehearsal, targets=["n5", "n8"]).json()["maintenance"]
+    rehearsal.run(10)
+    assert stages(rehearsal) == {"n5": "waiting", "n8": "ready"}
+    ask(rehearsal, f"/{begun['id']}/end")
+    rehearsal.run(20)
+    assert (stages(rehearsal), rehearsal.state_of("n8")) == ({}, NodeState.IN_SERVICE)
+    assert rehearsal.state_of("n5") is NodeState.MANUAL_REPAIR
+    assert next(node for node in rehearsal.fake.nodes() if node.name == "n5").draining
+    assert len(rehearsal.control_plane.stores.repairs.open_tickets()) == 1

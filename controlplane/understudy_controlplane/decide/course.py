@@ -93,8 +93,9 @@ def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
 
 
 def _begins_in_maintenance(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """Whether an administrator's maintenance of the node has begun between the decision and the work on the node. What
-    was begun before goes on, and what a recovery that ends has to undo is undone.
+    """Whether a maintenance of the node has begun between the decision and the work on the node: in Slurm, or of an
+    operator, who lets a validation go on. What was begun before goes on, and what a recovery that ends has to undo is
+    undone.
     """
     plan = recovery.plan
     if not isinstance(plan, RepairPlan | ValidationPlan) or recovery.ends_as is not None:
@@ -102,6 +103,8 @@ def _begins_in_maintenance(recovery: Recovery, snapshot: Snapshot) -> bool:
     failed = any(step.status is StepStatus.FAILED for step in recovery.steps)
     if failed or any(recovery.begun(name) for name in WORK_ON_A_NODE):
         return False
+    if isinstance(plan, RepairPlan) and not snapshot.under_maintenance.isdisjoint(plan.nodes):
+        return True
     shown = (snapshot.nodes[name].slurm for name in plan.nodes if name in snapshot.nodes)
     return any(slurm is not None and slurm.in_maintenance for slurm in shown)
 

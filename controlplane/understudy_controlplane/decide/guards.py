@@ -281,7 +281,8 @@ def object_to_repair(
     general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
     if general:
         return general
-    in_maintenance = object_in_maintenance(snapshot, finding.node, config)
+    in_maintenance = _object_under_maintenance(snapshot, finding.node)
+    in_maintenance = in_maintenance or object_in_maintenance(snapshot, finding.node, config)
     if in_maintenance or snapshot.nodes[finding.node].state in IN_REPAIR:
         return in_maintenance  # one that is in repair counts already
     limit = scaled(config.repair.nodes_at_once_share, len(snapshot.nodes), config.repair.nodes_at_once_max)
@@ -292,6 +293,14 @@ def object_to_repair(
             f"{counted(limit, 'node is', 'nodes are')} in repair or validation already, which is the limit",
         )
     return _object_so_soon(snapshot, config, tried)
+
+
+def _object_under_maintenance(snapshot: Snapshot, name: str) -> Objection | None:
+    """People may work on the node, or on what it depends on."""
+    if name not in snapshot.under_maintenance:
+        return None
+    number = next(one.id for one in snapshot.maintenances if name in one.unfinished)
+    return Objection(Because.MAINTENANCE, f"it is under maintenance {number}: it waits until that is over")
 
 
 def object_to_probe(

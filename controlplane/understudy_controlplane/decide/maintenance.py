@@ -15,7 +15,7 @@ from understudy_controlplane.decide.gang_moves import gangs_on
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.maintenance import Maintenance, Stage
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import AT_FAULT, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 OF_PEOPLE = (NodeState.OPERATOR_HOLD, NodeState.RETIRED)
@@ -83,12 +83,15 @@ def _in_order(snapshot: Snapshot, maintenance: Maintenance, stages: Mapping[str,
         jobs = [job.key.job_id for job in gangs_on(snapshot, {name})]
         return min(jobs, default=0), spares.natural(name)
 
-    waiting = [
-        name
-        for name in maintenance.nodes
-        if name not in stages and snapshot.nodes[name].state not in (NodeState.REPAIRING, NodeState.VALIDATING)
-    ]
+    waiting = [name for name in maintenance.nodes if name not in stages and not _is_left(snapshot.nodes[name])]
     return tuple(sorted(waiting, key=key))
+
+
+def _is_left(node: NodeView) -> bool:
+    """To its own cycle: a node at fault, which the end of the maintenance must not return; and one that is validated,
+    which has its turn after that.
+    """
+    return node.state in AT_FAULT
 
 
 def _move(snapshot: Snapshot, out: Sequence[str]) -> tuple[JobKey, tuple[str, ...]] | None:
@@ -135,6 +138,9 @@ def _outlook(snapshot: Snapshot, name: str, stage: Stage | None, is_next: bool) 
         return Outlook(name, "returning", jobs, "it is validated")
     if stage is Stage.HELD and not jobs and node.slurm is not None and node.slurm.draining:
         return Outlook(name, "ready", jobs, "no job is on it: work can begin; `understudy node release` ends it")
+    if stage is None and node.record.at_fault:
+        words = "no repair of it begins before the maintenance is over, and it does not return with the other nodes"
+        return Outlook(name, "waiting", jobs, f"it is {node.state.value}: {words}")
     words = "; ".join(["it is drained", *ends])
     if stage is None and not is_next:
         words = f"waits for its turn; then {words}"

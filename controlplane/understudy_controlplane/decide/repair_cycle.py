@@ -216,6 +216,10 @@ def _overtaken(snapshot: Snapshot, request: Request) -> str:
     """Why a request is not carried out any more; empty: it is."""
     if request.until is not None and request.until <= snapshot.now:
         return f"{request.verb.value}, asked for by {request.by}, was to end before it could begin"
+    node = snapshot.nodes.get(request.node)
+    of_maintenance = any(request.node in one.nodes and request.reason == one.words for one in snapshot.maintenances)
+    if request.verb is Verb.HOLD and of_maintenance and node is not None and node.record.at_fault:
+        return f"it is {node.state.value} now: the maintenance leaves it so"
     incident = snapshot.incident_of(request.node)
     if request.verb is Verb.RELEASE and incident is not None and incident.opened_at > request.at:
         return f"release, asked for by {request.by}, does not answer for what was found since: {incident.summary}"
@@ -260,7 +264,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         waited = snapshot.now - record.since
         if answers:
             rung = Rung.RESTART_APP if not tried else rung  # it has come back by itself
-        elif waited < config.repair.dead_node_wait_seconds or slurm.in_maintenance:
+        elif waited < config.repair.dead_node_wait_seconds or _in_maintenance(snapshot, node):
             return
         else:
             rung = Rung.MANUAL_REPAIR
@@ -272,6 +276,11 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     evidence |= {"rung": rung.value, "attempts": [f"{one.rung or one.kind}: {one.status}" for one in tried]}
     found = _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
     yield replace(found, detail=RepairDetail(rung=rung, fault=fault))
+
+
+def _in_maintenance(snapshot: Snapshot, node: NodeView) -> bool:
+    in_slurm = node.slurm is not None and node.slurm.in_maintenance
+    return in_slurm or node.name in snapshot.under_maintenance
 
 
 def known_of(node: NodeView) -> dict[str, Json]:

@@ -61,7 +61,7 @@ class Because(StrEnum):
     REPAIR_BUDGET = "repair_budget"
     COOLDOWN = "cooldown"
     BUSY = "busy"
-    MAINTENANCE = "maintenance"  # an administrator's, in Slurm
+    MAINTENANCE = "maintenance"  # of an operator, or an administrator's in Slurm
     MASS_SILENCE = "mass_silence"
     MASS_HANG = "mass_hang"
     MOVE_BUDGET = "move_budget"
