@@ -69,6 +69,10 @@ class Side(Protocol):
         """An administrator sets State=FAIL."""
         ...
 
+    def plan_maintenance(self, node: str, in_minutes: int) -> None:
+        """An administrator reserves the node with the flag MAINT, for ten minutes."""
+        ...
+
     def spoil_prolog(self, node: str) -> None:
         """The node's Prolog fails from now on."""
         ...
@@ -143,6 +147,9 @@ class FakeSide:
 
     def fail_node(self, node: str, reason: str) -> None:
         self.fake.fail_by("root", node, reason)
+
+    def plan_maintenance(self, node: str, in_minutes: int) -> None:
+        self.fake.plan_maintenance([node], in_minutes * 60, 10)
 
     def spoil_prolog(self, node: str) -> None:
         self.fake.bad_prologs.add(node)
@@ -248,6 +255,10 @@ class RealSide:
 
     def fail_node(self, node: str, reason: str) -> None:
         self._cluster.run("scontrol", "update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
+
+    def plan_maintenance(self, node: str, in_minutes: int) -> None:
+        begins = [f"StartTime=now+{in_minutes}minutes", "Duration=10", "Users=root", "Flags=MAINT,IGNORE_JOBS"]
+        self._cluster.run("scontrol", "create", "ReservationName=maintenance", f"Nodes={node}", *begins)
 
     def spoil_prolog(self, node: str) -> None:
         (self._cluster.directory / f"bad-prolog.{node}").touch()

@@ -757,6 +757,23 @@ def test_a_job_that_asks_for_gpus_and_for_shares_of_them_is_refused(side: Side, 
     assert "Invalid generic resource (gres) specification" in words
 
 
+@pytest.mark.parametrize("in_minutes", [0, 3])
+def test_a_job_of_the_control_plane_is_refused_until_an_administrators_maintenance_is_over(
+    side: Side, in_minutes: int
+) -> None:
+    """Also one that would not be over when it begins: it takes five minutes."""
+    side.slurm.create_reservation("understudy", ["n1"], "root", 60)
+    side.plan_maintenance("n1", in_minutes)
+    until(side, lambda: node_of(side, "n1").in_maintenance is (in_minutes == 0), "Slurm shows what has begun")
+    (planned,) = [one for one in side.slurm.reservations() if one.is_maintenance]
+    assert planned.nodes == ("n1",)
+    refused(side.slurm.submit_job, validation_job("n1"))
+    side.slurm.delete_reservation("maintenance")
+    until(side, lambda: not node_of(side, "n1").in_maintenance, "it is over")
+    side.slurm.submit_job(validation_job("n1"))
+    until(side, lambda: own_job(side).state == "COMPLETED", "it has ended well", 30)
+
+
 def own_job(side: Side) -> SlurmJob:
     return max((job for job in side.slurm.jobs() if job.name == "understudy-x"), key=lambda job: job.job_id)
 

@@ -488,6 +488,8 @@ class VirtualSlurm:
         asked = {one.partition(":")[0] for one in request.gres.split(",")}
         if {"gpu"} < asked & {"gpu", "mps", "shard"} or "no_consume" in request.gres:
             raise SlurmError("Invalid generic resource (gres) specification")
+        if request.node in self._under_maintenance(self.now + request.time_limit_minutes * 60):
+            raise SlurmError("Requested node configuration is not available")
         job = self._job(self.submit(request.user, 1, request.name, requeue=False))
         job.reservation, job.time_limit_minutes = request.reservation, request.time_limit_minutes
         job.comment = self.job_comments.get(request.node, "")
