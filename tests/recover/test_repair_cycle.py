@@ -19,8 +19,10 @@ from tests.tokens import add_tokens, bearer
 from understudy_agent.stages import StageName, StageResult, StageStatus, line_of
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
+from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.repair_cycle import known_of
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.identity import Role
@@ -34,11 +36,11 @@ from understudy_controlplane.fleet.recovery import (
     RepairAttempt,
     Rung,
 )
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmView
+from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmReservation, SlurmView
 from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
-from understudy_controlplane.recover.step import GangFacts, StepContext, Tickets
+from understudy_controlplane.recover.step import Done, GangFacts, StepContext, Tickets
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
@@ -673,12 +675,53 @@ WIDE: dict[str, Any] = {"quarantined_nodes_max": 100, "quarantined_share_max": 1
 
 def test_a_reservation_that_is_left_over_is_given_up(tmp_path: Path) -> None:
     rehearsal = start(tmp_path)
-    rehearsal.fake.create_reservation(HOLD, ["n5"], "root", 60)
-    rehearsal.run(5)
-    assert HOLD not in rehearsal.reservation_names()
-    rehearsal.fake.create_reservation(HOLD, ["n5"], "alice", 60)
-    rehearsal.run(5)
-    assert HOLD in rehearsal.reservation_names(), "of this name, but not Understudy's"
+    for user in ("root", "slurm"):  # as validation.user was before
+        rehearsal.fake.create_reservation(HOLD, ["n5"], user, 60)
+        rehearsal.run(5)
+        assert HOLD not in rehearsal.reservation_names()
+
+
+@pytest.mark.parametrize(
+    ("users", "flags", "is_left_over"),
+    [
+        (("slurm",), ("IGNORE_JOBS",), True),
+        (("alice", "bob"), ("IGNORE_JOBS",), False),
+        (("alice",), (), False),
+        ((), ("IGNORE_JOBS",), False),
+    ],
+)
+def test_an_administrators_reservation_with_that_name_is_not_taken_for_one_that_is_left_over(
+    users: tuple[str, ...], flags: tuple[str, ...], is_left_over: bool
+) -> None:
+    held = SlurmReservation(HOLD, ("n5",), users, frozenset(flags))
+    decided = decide(b.snapshot(reservations={HOLD: held}), (), b.config())
+    assert [one.subject for one in decided if one.action is Action.LET_GO] == (["n5"] if is_left_over else [])
+    context = context_of(b.slurm_node("n5"))
+    shown = repair.observe_released(replace(context, slurm=replace(context.slurm, reservations={HOLD: held})))
+    assert isinstance(shown, Done) is not is_left_over
+
+
+@pytest.mark.parametrize(
+    ("during", "ends_as"), [("create_reservation", NodeState.IN_SERVICE), ("submit_job", NodeState.PROBATION)]
+)
+def test_a_change_of_the_validations_user_leaves_no_node_reserved(
+    tmp_path: Path, during: str, ends_as: NodeState
+) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "x", "alice", rehearsal.fake.now)
+
+    def die(name: str) -> None:
+        if name == during and HOLD in rehearsal.reservation_names():
+            raise KeyboardInterrupt
+
+    rehearsal.line.after = die
+    with pytest.raises(KeyboardInterrupt):
+        rehearsal.run(20)
+    rehearsal.line.after = lambda _name: None
+    rehearsal.set_config(validation={"user": "slurm"})
+    wait_for(rehearsal, "n5", ends_as, 400)
+    rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
+    assert node_of(rehearsal, "n5").usable
 
 
 def test_a_person_who_drains_a_node_just_before_its_test_keeps_it_and_no_reservation_is_left(tmp_path: Path) -> None:

@@ -155,7 +155,11 @@ class NoSpare(StrEnum):
 
 class Spares(Section):
     count: int = Field(0, ge=0, description="Nodes to keep as hot spares, in a reservation of the control plane.")
-    reservation: str = Field("understudy_spares", description="Name of the reservation that holds the spares.")
+    reservation: str = Field(
+        "understudy_spares",
+        description="Name of the reservation that holds the spares. After a change delete the one with the old name "
+        "(`scontrol delete reservationname=NAME`): the control plane does not know it any more.",
+    )
     partition: str = Field("", description="Partition to take spares from. Empty: any.")
     no_spare: NoSpare = Field(
         NoSpare.IDLE,

@@ -62,7 +62,7 @@ def left_seats(snapshot: Snapshot) -> Iterator[Finding]:
     keys = {key.job_id: key for key in snapshot.jobs}
     for name, one in snapshot.reservations.items():
         number = name.removeprefix(SEATS_PREFIX)
-        if not name.startswith(SEATS_PREFIX) or not number.isdecimal() or not any(map(one.made_for, one.users)):
+        if not name.startswith(SEATS_PREFIX) or not number.isdecimal() or not one.made_for_one:
             continue
         if int(number) in moving or name in going:
             continue

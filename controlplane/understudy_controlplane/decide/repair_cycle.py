@@ -74,7 +74,7 @@ NOT_BEGUN = {
 
 def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
     name = node.name
-    if _left_over(snapshot, node, config):
+    if _left_over(snapshot, node):
         words = "a reservation that kept it for the control plane is left over"
         yield _finding(snapshot, node, Signal.HOLD_LEFT, "repair.hold_left", words)
     raised = _raised_weight(snapshot, node)
@@ -136,10 +136,10 @@ def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: C
     return max(tests, default=0.0) + pause > snapshot.now
 
 
-def _left_over(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+def _left_over(snapshot: Snapshot, node: NodeView) -> bool:
     """As after a plan that failed half-way, or with a database that was lost. One that is to be drained first, is."""
     held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
-    if held is None or not held.made_for(config.validation.user) or node.state in IN_REPAIR:
+    if held is None or not held.made_for_one or node.state in IN_REPAIR:
         return False
     if any(node.name in one.plan.claimed for one in snapshot.recoveries):
         return False

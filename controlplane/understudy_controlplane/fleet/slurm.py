@@ -392,6 +392,13 @@ class SlurmReservation:
         """Created for this user alone, with Understudy's flags: no other reservation is so by chance."""
         return self.users == (user,) and "IGNORE_JOBS" in self.flags
 
+    @property
+    def made_for_one(self) -> bool:
+        """As `made_for`, for a user that is not known any more: the configuration may name another one since. With a
+        name of Understudy's it is the control plane's.
+        """
+        return len(self.users) == 1 and self.made_for(self.users[0])
+
 
 @dataclass(frozen=True, slots=True)
 class SlurmView:

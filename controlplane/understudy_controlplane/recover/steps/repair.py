@@ -48,8 +48,9 @@ def observe_held(context: StepContext) -> Observation:
     held = context.slurm.reservations.get(context.hold_name)
     if held is None:
         return Todo(f"{context.node_name} is not reserved")
-    if not held.made_for(context.config.validation.user):
-        return Failed(f"reservation {held.name} was created for users {', '.join(held.users)}")
+    user = context.config.validation.user
+    if not held.made_for(user):
+        return Failed(f"reservation {held.name} was created for {', '.join(held.users)}, and validation.user is {user}")
     if held.nodes != (context.node_name,):
         return Failed(f"reservation {held.name} was changed: it has {', '.join(held.nodes)}")
     return Done(held.name)
@@ -62,7 +63,7 @@ def hold(context: StepContext, slurm: Slurm) -> None:
 
 def observe_released(context: StepContext) -> Observation:
     held = context.slurm.reservations.get(context.hold_name)
-    if held is None or not held.made_for(context.config.validation.user):
+    if held is None or not held.made_for_one:
         return Done()
     return Todo(f"{context.node_name} is still reserved")
 
