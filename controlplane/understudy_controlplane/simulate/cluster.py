@@ -195,6 +195,8 @@ class Gang:
     reported: bool = False  # ranks of any attempt
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
+    ended: Attempt | None = None  # the last one that Slurm ended
+    repeats: bool = False  # it runs that one again, because a crashed slurmctld forgot its end
     over: str = ""  # how it ended, as its user knows
     asks: bool = False  # its training asks when to save
     asking: AskingRanks | None = None  # while it computes
@@ -242,6 +244,7 @@ class Gang:
         self.stopped_at, self.wakes_at, self.hung_on = math.inf, math.inf, ""
 
     def end(self) -> None:
+        self.ended = self.attempt or self.ended
         self.attempt, self.starts_at, self.since, self.asking = None, math.inf, math.inf, None
 
     def began(self, step: int, now: float) -> float:
@@ -337,6 +340,7 @@ class Cluster:
             return
         if gang.attempt is None or gang.attempt.restart_count != job.restart_count:
             gang.seats, gang.spares = job.nodes[: gang.seats_wanted], job.nodes[gang.seats_wanted :]
+            gang.repeats = gang.ended is not None and gang.ended.restart_count == job.restart_count
             self._launch(gang, Attempt(job.restart_count), now)
 
     def _launch(self, gang: Gang, attempt: Attempt, now: float) -> None:

@@ -309,13 +309,18 @@ class Invariants:
             self._hangs([recovery for recovery, _ in begun], effect)
 
     def _hangs(self, recoveries: Iterable[Recovery], effect: Effect) -> None:
-        """A gang that is restarted for a hang stood still until a moment ago, and was not suspended."""
+        """A gang that is restarted for a hang stood still until a moment ago, and was not suspended. One that repeats
+        an attempt makes no step that is new for a while; on a real cluster Slurm requeues it itself, once the nodes
+        have told slurmctld that its processes are gone.
+        """
         plans = [one.plan for one in recoveries if isinstance(one.plan, PoolSwapPlan) and one.plan.hang]
         jobs = {str(self._world.jobs()[one.job.job_id].address): one.job.job_id for one in plans}
         job_id = jobs.get(str(effect.arguments[0]))
         for gang in self._world.cluster.gangs:
             well = self._world.now - gang.stuck_at
-            if gang.job_id == job_id and (gang.suspended or (gang.computes and well > LATE_SECONDS)):
+            if gang.job_id == job_id and (
+                gang.suspended or (gang.computes and not gang.repeats and well > LATE_SECONDS)
+            ):
                 words = "suspended" if gang.suspended else f"at work for {well:.0f} s"
                 raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
 
