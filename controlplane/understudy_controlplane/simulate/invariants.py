@@ -311,7 +311,7 @@ class Invariants:
     def _hangs(self, recoveries: Iterable[Recovery], effect: Effect) -> None:
         """A gang that is restarted for a hang stood still until a moment ago, and was not suspended. One that repeats
         an attempt makes no step that is new for a while; on a real cluster Slurm requeues it itself, once the nodes
-        have told slurmctld that its processes are gone.
+        have reported that its processes are gone.
         """
         plans = [one.plan for one in recoveries if isinstance(one.plan, PoolSwapPlan) and one.plan.hang]
         jobs = {str(self._world.jobs()[one.job.job_id].address): one.job.job_id for one in plans}
