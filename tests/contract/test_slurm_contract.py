@@ -774,6 +774,20 @@ def test_a_job_of_the_control_plane_is_refused_until_an_administrators_maintenan
     until(side, lambda: own_job(side).state == "COMPLETED", "it has ended well", 30)
 
 
+def test_a_gang_starts_on_seats_that_an_administrator_has_reserved_for_later_than_its_time(side: Side) -> None:
+    gang = side.submit("news", 2)
+    good, bad = running(side, gang).nodes
+    side.slurm.set_time_limit(gang, 30)
+    side.plan_maintenance("n4", 60)
+    side.slurm.drain_node(bad, REASON)
+    side.slurm.create_reservation("seats", [good, "n4"], "news", 60)
+    side.slurm.set_job_reservation(gang, "seats")
+    side.slurm.requeue_job(gang)
+    pending(side, gang)
+    start(side, gang)
+    assert set(running(side, gang).nodes) == {good, "n4"}
+
+
 def own_job(side: Side) -> SlurmJob:
     return max((job for job in side.slurm.jobs() if job.name == "understudy-x"), key=lambda job: job.job_id)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests import builders as b
 from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.spares import free_spares, joining_pool, takes_into_pool
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.operator import Request, Verb
-from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
+from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, PoolSwapPlan
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -45,6 +48,43 @@ def test_a_spare_that_another_user_has_reserved_is_replaced() -> None:
     assert free_spares(reserved, CONFIG) == ["n8"]
     assert joining_pool(reserved, (), CONFIG) == ("n6",)
     assert joining_pool(scene(of_bob("n6"), spares=("n7", "n8")), (), CONFIG) == ()
+
+
+ANNOUNCED = SlurmReservation(
+    "maint",
+    tuple(f"n{i}" for i in range(1, 9)),
+    ("root",),
+    frozenset({"MAINT", "IGNORE_JOBS"}),
+    int(b.NOW) + WEEK_SECONDS // 2,
+)
+
+
+@pytest.mark.parametrize(("minutes", "moves"), [(24 * 60, True), (7 * 24 * 60, False), (None, False)])
+@pytest.mark.parametrize("spares", [("n7",), ()])
+def test_a_maintenance_of_all_nodes_that_is_announced_keeps_off_only_gangs_that_would_run_into_it(
+    minutes: int | None, moves: bool, spares: tuple[str, ...]
+) -> None:
+    job = b.job(time_limit_minutes=minutes)
+    fault = Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW - 1, "off the bus")
+    snapshot = scene(ANNOUNCED, spares=spares, jobs=[job])
+    (decision,) = [one for one in decide(snapshot, [fault], CONFIG) if one.subject == "n2"]
+    assert isinstance(decision.plan, PoolSwapPlan) is moves
+    assert moves or "reservation maint" in decision.reason
+
+
+def test_a_maintenance_of_some_nodes_leaves_a_gang_the_others() -> None:
+    rack = replace(ANNOUNCED, nodes=("n5", "n6", "n7"))
+    fault = Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW - 1, "off the bus")
+    snapshot = scene(rack, spares=("n7",), jobs=[b.job(time_limit_minutes=7 * 24 * 60)])
+    (decision,) = [one for one in decide(snapshot, [fault], CONFIG) if one.subject == "n2"]
+    assert b.plan_as(PoolSwapPlan, decision.plan).spares == ("n8",)
+
+
+def test_the_pool_is_filled_until_a_maintenance_begins() -> None:
+    ahead, begun = scene(ANNOUNCED, spares=("n7",)), scene(replace(ANNOUNCED, start_at=int(b.NOW) - 1), spares=("n7",))
+    assert (free_spares(ahead, CONFIG), joining_pool(ahead, (), CONFIG)) == (["n7"], ("n8",))
+    assert takes_into_pool(ahead, ahead.nodes["n5"], CONFIG)
+    assert (free_spares(begun, CONFIG), joining_pool(begun, (), CONFIG)) == ([], ())
 
 
 def test_a_node_is_not_tested_in_the_time_that_another_user_has_reserved() -> None:

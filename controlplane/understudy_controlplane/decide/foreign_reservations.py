@@ -10,6 +10,9 @@ from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFI
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 
+JOB_STARTS_SECONDS = 300.0
+"""How long a job on a node of Understudy's may take to start."""
+
 
 def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) -> list[SlurmReservation]:
     """Those of other users, except the one that the job itself runs in. Slurm lets Understudy's reservations overlap
@@ -33,9 +36,16 @@ def is_foreign(reservation: SlurmReservation, own: Collection[str]) -> bool:
 def is_in_the_way(reservation: SlurmReservation, job: Job, slurm_now: float) -> bool:
     """It holds its nodes now, or will before the job's time is up."""
     minutes = job.slurm.time_limit_minutes
-    return minutes is None or reservation.start_at < slurm_now + minutes * 60
+    return minutes is None or reservation.start_at < slurm_now + JOB_STARTS_SECONDS + minutes * 60
+
+
+def in_the_way_of(snapshot: Snapshot, job: Job, config: Config) -> set[str]:
+    """Nodes that others have reserved, and that Slurm keeps this job off."""
+    others = foreign_reservations(snapshot, job, config)
+    return {name for one in others if is_in_the_way(one, job, snapshot.slurm_now) for name in one.nodes}
 
 
 def reserved_by_others(snapshot: Snapshot, config: Config) -> set[str]:
-    """Nodes that are reserved now or later."""
-    return {name for one in foreign_reservations(snapshot, None, config) for name in one.nodes}
+    """Nodes that are reserved now or later, besides those of a maintenance that is ahead."""
+    others = foreign_reservations(snapshot, None, config)
+    return {name for one in others if one.keeps_nodes(snapshot.slurm_now) for name in one.nodes}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide.foreign_reservations import foreign_reservations
+from understudy_controlplane.decide.foreign_reservations import JOB_STARTS_SECONDS, foreign_reservations
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
@@ -34,9 +34,6 @@ HOUR_SECONDS = 3600.0
 STARTUP_GRACE_SECONDS = 10.0
 """After a start nothing is done before every usable node was heard, or this has passed: the nodes that happen to report
 first would be taken for all there is."""
-
-JOB_STARTS_SECONDS = 300.0
-"""How long a job of the control plane on a node may take to start."""
 
 
 @dataclass(frozen=True, slots=True)

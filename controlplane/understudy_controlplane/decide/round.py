@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.foreign_reservations import in_the_way_of
 from understudy_controlplane.decide.placement import Preference
 from understudy_controlplane.decide.preemption import Preemptible, preemptible
 from understudy_controlplane.decide.table import Row
@@ -88,11 +89,13 @@ class Round:
         return sum(spares.kept_for_others(job, self.config.spares).values())
 
     def _suiting(self, names: Sequence[str], job: Job, failed: str) -> list[str]:
-        nodes = self.snapshot.nodes
+        nodes, reserved = self.snapshot.nodes, in_the_way_of(self.snapshot, job, self.config)
         return [
             name
             for name in names
-            if spares.suits(nodes[name], job, nodes[failed]) and spares.is_open_to(self.snapshot, nodes[name], job)
+            if name not in reserved
+            and spares.suits(nodes[name], job, nodes[failed])
+            and spares.is_open_to(self.snapshot, nodes[name], job)
         ]
 
     def preemptible(self, job: Job, failed: str) -> Preemptible:

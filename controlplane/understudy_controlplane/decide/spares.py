@@ -172,7 +172,8 @@ def idle_for_gangs(snapshot: Snapshot, config: Config) -> list[str]:
 
 def _unused(snapshot: Snapshot, config: Config) -> list[str]:
     """Healthy nodes that Slurm has idle, and planned and reserved for nothing."""
-    reserved = {name for reservation in snapshot.reservations.values() for name in reservation.nodes}
+    kept = (one for one in snapshot.reservations.values() if one.keeps_nodes(snapshot.slurm_now))
+    reserved = {name for one in kept for name in one.nodes}
     return [
         name
         for name, node in snapshot.nodes.items()

@@ -388,6 +388,12 @@ class SlurmReservation:
         """Slurm starts no job of another reservation on its nodes, nor one that would not be over when it begins."""
         return not self.flags.isdisjoint(MAINTENANCE)
 
+    def keeps_nodes(self, slurm_now: float) -> bool:
+        """Not for a maintenance that has not begun: whole clusters are reserved for one days ahead, and until then
+        Slurm gives their nodes to jobs that are over by then.
+        """
+        return not self.is_maintenance or self.start_at <= slurm_now
+
     def made_for(self, user: str) -> bool:
         """Created for this user alone, with Understudy's flags: no other reservation is so by chance."""
         return self.users == (user,) and "IGNORE_JOBS" in self.flags

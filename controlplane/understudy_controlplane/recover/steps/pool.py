@@ -64,7 +64,8 @@ def _back(context: StepContext, plan: PoolSwapPlan) -> tuple[str, ...]:
     """
     slurm, pool = context.slurm, _pool(context)
     names = {context.config.spares.reservation}
-    reserved = {name for one in slurm.reservations.values() if is_foreign(one, names) for name in one.nodes}
+    foreign = (one for one in slurm.reservations.values() if is_foreign(one, names))
+    reserved = {name for one in foreign if one.keeps_nodes(context.slurm_now) for name in one.nodes}
     held = pool.nodes if pool else ()
     fit = {name for name, node in slurm.nodes.items() if node.usable and name not in reserved}
     free = [name for name in plan.pool_spares if name in fit and slurm.nodes[name].base_state == "IDLE"]
