@@ -63,8 +63,9 @@ GUARDS = {
     Because.REPAIR_BUDGET: "the limit of nodes in repair or validation at once is reached",
     Because.COOLDOWN: "the last repair of this node was a short time ago (`cooldown_seconds` in `[repair]`)",
     Because.BUSY: "a node is validated on request only while no job uses it",
-    Because.MAINTENANCE: "a reservation with the flag MAINT has the node in Slurm, or will before a validation would "
-    "be over: it is neither repaired nor validated until that is over",
+    Because.MAINTENANCE: "the node is in a maintenance of an operator that takes all its nodes at once, or a "
+    "reservation with the flag MAINT has it in Slurm, or will before a validation would be over: it is neither "
+    "repaired nor validated until that is over",
     Because.MASS_SILENCE: "so many agents fell silent together that the cause is taken to be the network or the "
     "control plane; only operators' requests are carried out",
     Because.MASS_HANG: "so many gangs stopped at the same time that the cause is taken to be the network, the storage "

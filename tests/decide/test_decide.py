@@ -736,6 +736,12 @@ class TestHealth:
             (255, Because.FLEET_BUDGET, None)
         ]
 
+    def test_no_suspect_is_tested_that_would_be_taken_out_of_service_for_a_rule_that_only_observes(self) -> None:
+        faulty = self.suspect(events=(b.xid_event("n2", 79),))
+        config = b.config(validation={"enabled": True}, guards={"observe_rules": ["xid."]})
+        found = [(one.row, one.because, one.to_state) for one in decided(b.snapshot(faulty), config)]
+        assert found == [(141, Because.RULE, None), (10, Because.RULE_DRY_RUN, None)]
+
     def test_what_looks_well_again_is_not_tested(self) -> None:
         well = self.suspect(gpus=(b.gpu(0),))
         assert only(decided(b.snapshot(well, jobs=[b.job()]), self.PROBING)).row == 21

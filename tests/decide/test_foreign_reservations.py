@@ -10,7 +10,7 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.spares import free_spares, joining_pool, takes_into_pool
+from understudy_controlplane.decide.spares import free_spares, joining_pool, leaving_pool, takes_into_pool
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, PoolSwapPlan
@@ -43,11 +43,15 @@ def test_a_node_on_its_way_back_joins_no_pool_where_another_user_has_reserved_it
     assert not joins(scene(HELD, of_bob("n5", start_at=start_at), spare_choices={"n5": True})), "nor on request"
 
 
-def test_a_spare_that_another_user_has_reserved_is_replaced() -> None:
+def test_a_spare_that_another_user_has_reserved_leaves_the_pool_and_is_replaced() -> None:
+    """One that stayed would be one too many when that reservation is over."""
     reserved = scene(of_bob("n7"), spares=("n7", "n8"))
     assert free_spares(reserved, CONFIG) == ["n8"]
-    assert joining_pool(reserved, (), CONFIG) == ("n6",)
-    assert joining_pool(scene(of_bob("n6"), spares=("n7", "n8")), (), CONFIG) == ()
+    assert (leaving_pool(reserved, CONFIG), joining_pool(reserved, (), CONFIG)) == (("n7",), ())
+    assert joining_pool(scene(of_bob("n7"), spares=("n8",)), (), CONFIG) == ("n6",)
+    assert leaving_pool(scene(of_bob("n6"), spares=("n7", "n8")), CONFIG) == ()
+    maintained = scene(of_bob("n7", "n8", flags=("MAINT",)), spares=("n7", "n8"))
+    assert (leaving_pool(maintained, CONFIG), joining_pool(maintained, (), CONFIG)) == ((), ())
 
 
 ANNOUNCED = SlurmReservation(
@@ -93,7 +97,7 @@ def test_a_node_is_not_tested_in_the_time_that_another_user_has_reserved() -> No
         return found.words if found else ""
 
     assert objection(HELD, of_bob("n6")) == ""
-    assert objection(of_bob("n5")) == "it is in reservation bobs: validation waits until that is over, or deleted"
+    assert objection(of_bob("n5")) == "", "a team has its nodes for years, and waits for one test"
     assert objection(of_bob("n5", flags=("MAINT", "IGNORE_JOBS"))), "an administrator works there"
     assert objection(of_bob("n5", start_at=b.NOW + 1800)), "it may take an hour"
     soon = of_bob("n5", start_at=b.NOW + 5400)

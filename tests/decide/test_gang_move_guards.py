@@ -234,7 +234,8 @@ class TestOtherGuards:
         drained = b.slurm_node("n2", "ALLOCATED", ["DRAIN"], "understudy: x")
         record = NodeRecord("n2", NodeState.QUARANTINED, drain_kind=DrainKind.NOW, drained_at=b.NOW - 50)
         subject, accused_by = Subject.of_node("n2"), ("xid.48", "xid.79")
-        known = OpenIncident(1, subject, "xid.48", "hardware_fault", "broken", b.NOW - 60, accused_by=accused_by)
+        stored = (*accused_by, "stranded.gang")  # from the second round on
+        known = OpenIncident(1, subject, "xid.48", "hardware_fault", "broken", b.NOW - 60, accused_by=stored)
         node = b.node("n2", record=record, slurm=drained)
         snapshot = b.snapshot(node, jobs=[b.job()], spares=("n7",), incidents={subject: known})
         for rules, moves in ((["xid.48"], True), (["xid."], False)):
@@ -398,6 +399,11 @@ class TestAMoveThatAnOperatorCancelled:
         cancelled = self.plan(self.fault("n3"))
         assert isinstance(self.planned(self.hang(), cancelled).plan, PoolSwapPlan)
         assert isinstance(self.planned(self.fault("n2"), cancelled).plan, PoolSwapPlan)
+
+    def test_one_for_a_fault_holds_back_a_hang_that_waits_for_just_that_node(self) -> None:
+        """It would move the gang off it all the same."""
+        hang = Finding(Signal.GANG_HUNG, "hang", "n3", b.NOW - 6000, "no step", job=self.JOB.key)
+        assert self.planned(hang, self.plan(self.fault("n3"))).because is Because.CANCELLED
 
     def test_away_from_a_node_that_a_budget_keeps_in_service_is_not_repeated_either(self) -> None:
         cancelled = msgspec.structs.replace(self.plan(self.fault("n3")), nodes=(), leaving=("n3",))

@@ -160,6 +160,23 @@ def test_no_repair_of_a_node_at_fault_begins_before_the_maintenance_is_over() ->
     assert begins.to_state is NodeState.REPAIRING
 
 
+def test_where_a_maintenance_takes_one_node_after_the_other_repairs_go_on() -> None:
+    """It may take weeks, and nodes that wait for a repair use up the fleet's budget."""
+    config = b.config(repair={"enabled": True}, validation={"enabled": True})
+    (begins,) = [one for one in decide(seen(work(at_once=2), drained()), (), config) if one.subject == "n5"]
+    assert begins.to_state is NodeState.REPAIRING
+
+
+def test_nodes_that_wait_for_a_maintenance_use_up_no_budget_of_repairs() -> None:
+    rack = work(nodes=("n1", "n3"))
+    rebooted = [b.node(name, NodeState.REPAIRING, slurm=b.slurm_node(name, flags=["DRAIN"])) for name in ("n1", "n3")]
+    config = b.config(repair={"enabled": True, "nodes_at_once_max": 2}, validation={"enabled": True})
+    for maintenance, state in ((rack, NodeState.REPAIRING), (work(nodes=("n2",)), None)):
+        snapshot = seen(maintenance, drained(), *rebooted)
+        (decision,) = [one for one in decide(snapshot, (), config) if one.subject == "n5"]
+        assert decision.to_state is state
+
+
 @pytest.mark.parametrize(("attempts", "may_act"), [(0, False), (1, True)])
 def test_a_repair_that_has_not_begun_when_the_maintenance_starts_waits(attempts: int, may_act: bool) -> None:
     step = RecoveryStep(0, StepName.REBOOT_NODE, attempts=attempts)

@@ -158,10 +158,11 @@ def test_jobs_that_did_not_ask_for_understudy_or_are_long_over_are_not_in_it(eng
     assert HistoryStore(engine).jobs(SINCE, UNTIL, lambda _: 8) == []
 
 
-def a_step(engine: Engine, recovery: int, name: StepName, at: float, position: int = 0, status: str = "done") -> None:
-    values = {"recovery": recovery, "position": position, "name": name.value, "status": status, "attempts": 1}
+def a_step(engine: Engine, recovery: int, name: StepName, at: float, position: int = 0, **more: str) -> None:
+    values = {"recovery": recovery, "position": position, "name": name.value, "attempts": 1}
+    values |= {"status": "done", "detail": "", **more}
     with engine.begin() as connection:
-        connection.execute(insert(tables.recovery_step).values(done_at=at, detail="", **values))
+        connection.execute(insert(tables.recovery_step).values(done_at=at, **values))
 
 
 def test_spares_join_and_leave_when_slurm_has_shown_it(engine: Engine) -> None:
@@ -181,10 +182,11 @@ def test_spares_join_and_leave_when_slurm_has_shown_it(engine: Engine) -> None:
 
 
 def test_a_spare_that_a_recovery_gave_back_served_no_job(engine: Engine) -> None:
-    swap = a_swap(0, spares=("n3", "n5"), from_pool=("n3",))
+    """The pool was short of one of the two."""
+    swap = a_swap(0, spares=("n3", "n5"), from_pool=("n3", "n5"))
     recovery = a_recovery(engine, swap, a_job(engine), 1400.0, status="cancelled")
     a_step(engine, recovery, StepName.TAKE_SPARES, 1401.0)
-    a_step(engine, recovery, StepName.RETURN_SPARES, 1410.0, position=1)
+    a_step(engine, recovery, StepName.RETURN_SPARES, 1410.0, position=1, detail="n3")
     taken = [PoolChange(1401.0, "n3", False), PoolChange(1401.0, "n5", False)]
     assert HistoryStore(engine).pool(SINCE) == [*taken, PoolChange(1410.0, "n3", True)]
 

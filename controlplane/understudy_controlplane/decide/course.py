@@ -103,7 +103,7 @@ def _begins_in_maintenance(recovery: Recovery, snapshot: Snapshot) -> bool:
     failed = any(step.status is StepStatus.FAILED for step in recovery.steps)
     if failed or any(recovery.begun(name) for name in WORK_ON_A_NODE):
         return False
-    if isinstance(plan, RepairPlan) and not snapshot.under_maintenance.isdisjoint(plan.nodes):
+    if isinstance(plan, RepairPlan) and not snapshot.worked_on.isdisjoint(plan.nodes):
         return True
     shown = (snapshot.nodes[name].slurm for name in plan.nodes if name in snapshot.nodes)
     return any(slurm is not None and slurm.in_maintenance for slurm in shown)

@@ -211,14 +211,15 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
 
 def _is_for(snapshot: Snapshot, job: Job, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
     """Whether the plan was made for the same: a hang since which no step was made, or the same nodes."""
-    if any(finding.signal in HANGS for finding in findings):
+    hangs = any(finding.signal in HANGS for finding in findings)
+    if plan.hang:
         table = snapshot.tables.get(job.key)
         reached = int(table.last_step.max(initial=-1)) if table is not None else -1
-        return bool(plan.hang) and reached <= (-1 if plan.last_step is None else plan.last_step)
+        return hangs and reached <= (-1 if plan.last_step is None else plan.last_step)
     left = {*plan.nodes, *plan.leaving}
     if isinstance(plan, PoolSwapPlan):
         left |= {*job.slurm.nodes} - {*plan.seats}
-    return not plan.hang and {finding.node for finding in findings} <= left
+    return {finding.node for finding in findings} <= left
 
 
 def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:

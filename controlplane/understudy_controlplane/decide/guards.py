@@ -221,8 +221,8 @@ def object_to_requested_test(
 
 
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
-    """Of a node in service: it is not reserved while a job runs, and no gang is on its way there. The control plane's
-    reservation would keep the jobs of another user who has reserved the node off it.
+    """Of a node in service: it is not reserved while a job runs, and no gang is on its way there. Others who have
+    reserved it for now wait for one test; it is not under way when their reservation begins.
     """
     policy = config.validation
     if not policy.enabled:
@@ -231,8 +231,8 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
     burn_in = request is not None and request.verb is Verb.BURN_IN
     over_by = snapshot.slurm_now + (policy.burn_in_hours * HOUR_SECONDS if burn_in else policy.timeout_seconds)
     for one in foreign_reservations(snapshot, None, config):
-        if name in one.nodes and one.start_at < over_by:
-            words = f"it is in reservation {one.name}: validation waits until that is over, or deleted"
+        if name in one.nodes and (one.is_maintenance or one.start_at > snapshot.slurm_now) and one.start_at < over_by:
+            words = f"reservation {one.name} has it before validation would be over: that waits until it is deleted"
             return Objection(Because.BUSY, words)
     slurm = snapshot.nodes[name].slurm
     free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
@@ -283,8 +283,7 @@ def object_to_repair(
     if in_maintenance or snapshot.nodes[finding.node].state in IN_REPAIR:
         return in_maintenance  # one that is in repair counts already
     limit = scaled(config.repair.nodes_at_once_share, len(snapshot.nodes), config.repair.nodes_at_once_max)
-    at_work = (node.state in IN_REPAIR and not node.record.tested_in_service for node in snapshot.nodes.values())
-    if len(already) + sum(at_work) >= limit:
+    if len(already) + sum(_counts_as_in_repair(snapshot, node) for node in snapshot.nodes.values()) >= limit:
         return Objection(
             Because.REPAIR_BUDGET,
             f"{counted(limit, 'node is', 'nodes are')} in repair or validation already, which is the limit",
@@ -292,9 +291,16 @@ def object_to_repair(
     return _object_so_soon(snapshot, config, tried)
 
 
+def _counts_as_in_repair(snapshot: Snapshot, node: NodeView) -> bool:
+    """Not one that waits for the end of a maintenance before its validation begins."""
+    if node.state not in IN_REPAIR or node.record.tested_in_service:
+        return False
+    waits = node.name in snapshot.worked_on or (node.slurm is not None and node.slurm.in_maintenance)
+    return not waits or any(node.name in one.plan.claimed for one in snapshot.recoveries)
+
+
 def _object_under_maintenance(snapshot: Snapshot, name: str) -> Objection | None:
-    """People may work on the node, or on what it depends on."""
-    if name not in snapshot.under_maintenance:
+    if name not in snapshot.worked_on:
         return None
     number = next(one.id for one in snapshot.maintenances if name in one.unfinished)
     return Objection(Because.MAINTENANCE, f"it is under maintenance {number}: it waits until that is over")
@@ -415,7 +421,7 @@ def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) 
     objection = object_while_open(snapshot) or _object_to_rule_named(finding.rule, config)
     if objection is not None or incident is None or finding.signal is not Signal.GANG_STRANDED:
         return objection
-    accusing = incident.accused_by or (incident.rule,)
+    accusing = [rule for rule in incident.accused_by if rule != finding.rule] or [incident.rule]
     objections = [_object_to_rule_named(rule, config) for rule in accusing]
     return objections[0] if all(objections) else None
 

@@ -37,7 +37,7 @@ from understudy_controlplane.fleet.finding import (
     failed_detectors,
     unjudged_nodes,
 )
-from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.node import FROM_SERVICE, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -171,7 +171,8 @@ def _most_urgent(node: NodeView, findings: Iterable[Finding], config: Config) ->
     ]
     entered.sort(key=lambda one: (SIGNAL_PRIORITY.index(one.finding.signal), one.finding.at))
     observed = [one for one in entered if guards.only_observes(node, one.row, one.finding, config)]
-    entered = [one for one in entered if one not in observed]
+    if observed:  # a test of the node would take it out of service for what the rule only observes
+        entered = [one for one in entered if one not in observed and one.row.origin not in FROM_SERVICE]
     waits = bool(entered) and (entered[0].finding.signal in WAITS_FOR_JOBS or _is_condemned(entered[0]))
     hangs = [one for one in entered[1:] if waits and one.finding.signal in HANGS]
     return observed[:1] + entered[:1] + hangs[:1]

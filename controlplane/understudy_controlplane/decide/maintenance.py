@@ -139,7 +139,9 @@ def _outlook(snapshot: Snapshot, name: str, stage: Stage | None, is_next: bool) 
     if stage is Stage.HELD and not jobs and node.slurm is not None and node.slurm.draining:
         return Outlook(name, "ready", jobs, "no job is on it: work can begin; `understudy node release` ends it")
     if stage is None and node.record.at_fault:
-        words = "no repair of it begins before the maintenance is over, and it does not return with the other nodes"
+        words = "it does not return with the other nodes"
+        if name in snapshot.worked_on:
+            words = f"no repair of it begins before the maintenance is over, and {words}"
         return Outlook(name, "waiting", jobs, f"it is {node.state.value}: {words}")
     words = "; ".join(["it is drained", *ends])
     if stage is None and not is_next:

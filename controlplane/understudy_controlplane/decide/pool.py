@@ -25,7 +25,7 @@ def pool_changes(current: Round) -> Iterator[Finding]:
         users = ", ".join(pool.users)
         words = f"reservation {pool.name} is another user's (users {users}): there is no spare pool"
         yield Finding(Signal.POOL_SHORT, "pool.foreign", "", snapshot.now, words)
-    elif leaving := spares.leaving_pool(snapshot):
+    elif leaving := spares.leaving_pool(snapshot, config):
         words = f"{', '.join(leaving)} should leave the spare pool"
         evidence = Evidence({"leaving": [*leaving]})
         yield Finding(Signal.SPARE_REMOVED, "pool.removed", "", snapshot.now, words, evidence, nodes=leaving)

@@ -280,7 +280,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
 
 def _in_maintenance(snapshot: Snapshot, node: NodeView) -> bool:
     in_slurm = node.slurm is not None and node.slurm.in_maintenance
-    return in_slurm or node.name in snapshot.under_maintenance
+    return in_slurm or node.name in snapshot.worked_on
 
 
 def known_of(node: NodeView) -> dict[str, Json]:

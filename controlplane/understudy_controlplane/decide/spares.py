@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 
 from understudy_controlplane.config import Config, Spares
-from understudy_controlplane.decide.foreign_reservations import reserved_by_others
+from understudy_controlplane.decide.foreign_reservations import foreign_reservations, reserved_by_others
 from understudy_controlplane.decide.guards import still_gathering
 from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
@@ -116,14 +116,13 @@ def wanted(snapshot: Snapshot, policy: Spares) -> int:
 def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
     """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
 
-    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow. One
-    that another user has reserved does not: no gang gets it.
+    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
 
     Only idle nodes join: all that operators add, and of the others as many as are missing. Of these those on probation
     first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
     policy, choices = config.spares, snapshot.spare_choices
-    short = wanted(snapshot, policy) - _held(snapshot, config)
+    short = wanted(snapshot, policy) - _held(snapshot)
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
     idle = [name for name in _unused(snapshot, config) if name not in bad and not _is_blocked(snapshot, name)]
@@ -143,13 +142,16 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     return (*sorted(joining, key=natural), *added)
 
 
-def leaving_pool(snapshot: Snapshot) -> tuple[str, ...]:
-    """Spares that operators remove, and that no gang is about to get."""
+def leaving_pool(snapshot: Snapshot, config: Config) -> tuple[str, ...]:
+    """Spares that operators remove, or that other users have reserved: the pool would keep their jobs off. Not those
+    that a gang is about to get. For a maintenance (MAINT) none leaves: no job starts there meanwhile.
+    """
     promised = {name for one in snapshot.recoveries for name in _promised(one)}
-    removed = (name for name, chosen in snapshot.spare_choices.items() if not chosen and name not in promised)
-    return tuple(
-        sorted((name for name in removed if name in snapshot.nodes and snapshot.nodes[name].is_spare), key=natural)
-    )
+    removed = {name for name, chosen in snapshot.spare_choices.items() if not chosen}
+    foreign = foreign_reservations(snapshot, None, config)
+    removed |= {name for one in foreign if not one.is_maintenance for name in one.nodes}
+    leaving = (name for name in removed - promised if name in snapshot.nodes and snapshot.nodes[name].is_spare)
+    return tuple(sorted(leaving, key=natural))
 
 
 def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
@@ -204,7 +206,7 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
     chosen = snapshot.spare_choices.get(node.name)
     if chosen is None:
-        chosen = wanted(snapshot, policy) > _held(snapshot, config) and _is_in(node, policy.partition)
+        chosen = wanted(snapshot, policy) > _held(snapshot) and _is_in(node, policy.partition)
     return chosen and owned and not busy and node.name not in reserved_by_others(snapshot, config)
 
 
@@ -213,11 +215,9 @@ def _is_in(node: NodeView, partition: str) -> bool:
     return not partition or (node.slurm is not None and partition in node.slurm.partitions)
 
 
-def _held(snapshot: Snapshot, config: Config) -> int:
-    reserved = reserved_by_others(snapshot, config)
+def _held(snapshot: Snapshot) -> int:
     return sum(
         node.is_spare
-        and node.name not in reserved
         and (node.state not in OUT_OF_SERVICE or node.record.validation_origin is ValidationOrigin.SPARE_CHECK)
         and node.state is not NodeState.FOREIGN_DRAIN
         and (node.slurm is not None and node.slurm.usable)

@@ -258,6 +258,15 @@ class Snapshot:
         return frozenset(name for one in self.maintenances for name in one.unfinished)
 
     @cached_property
+    def worked_on(self) -> frozenset[str]:
+        """Nodes of a maintenance that takes all its nodes at the same time: people may work on each of them, or on what
+        they all depend on.
+        """
+        return frozenset(
+            name for one in self.maintenances if one.at_once >= len(one.unfinished) for name in one.unfinished
+        )
+
+    @cached_property
     def signals_on(self) -> dict[str, list[SiteSignal]]:
         """Node → the live signals that name it, or a domain that it is in."""
         return self._signals_on(lambda _target: True)

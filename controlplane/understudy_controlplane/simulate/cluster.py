@@ -196,7 +196,8 @@ class Gang:
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
     ended: Attempt | None = None  # the last one that Slurm ended
-    repeats: bool = False  # it runs that one again, because a crashed slurmctld forgot its end
+    ended_at_step: int = -1
+    repeats_until: int = -1  # the step up to which it runs that one again: a crashed slurmctld forgot its end
     over: str = ""  # how it ended, as its user knows
     asks: bool = False  # its training asks when to save
     asking: AskingRanks | None = None  # while it computes
@@ -243,8 +244,9 @@ class Gang:
         self.quick_since, self.quick_until = self.quick_since + away, self.quick_until + away
         self.stopped_at, self.wakes_at, self.hung_on = math.inf, math.inf, ""
 
-    def end(self) -> None:
-        self.ended = self.attempt or self.ended
+    def end(self, now: float) -> None:
+        if self.attempt is not None:
+            self.ended, self.ended_at_step = self.attempt, self.step(now) if self.since < math.inf else -1
         self.attempt, self.starts_at, self.since, self.asking = None, math.inf, math.inf, None
 
     def began(self, step: int, now: float) -> float:
@@ -336,11 +338,12 @@ class Cluster:
             gang.suspend(now)
             return
         if job is None or job.state != "RUNNING":
-            gang.end()
+            gang.end(now)
             return
         if gang.attempt is None or gang.attempt.restart_count != job.restart_count:
             gang.seats, gang.spares = job.nodes[: gang.seats_wanted], job.nodes[gang.seats_wanted :]
-            gang.repeats = gang.ended is not None and gang.ended.restart_count == job.restart_count
+            repeats = gang.ended is not None and gang.ended.restart_count == job.restart_count
+            gang.repeats_until = gang.ended_at_step if repeats else -1
             self._launch(gang, Attempt(job.restart_count), now)
 
     def _launch(self, gang: Gang, attempt: Attempt, now: float) -> None:

@@ -43,7 +43,7 @@ from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
 
 if TYPE_CHECKING:
     from understudy_controlplane.app import Core
-    from understudy_controlplane.simulate.cluster import Machine
+    from understudy_controlplane.simulate.cluster import Gang, Machine
     from understudy_controlplane.simulate.world import World
 
 GRACE_SECONDS = 100.0
@@ -318,11 +318,13 @@ class Invariants:
         job_id = jobs.get(str(effect.arguments[0]))
         for gang in self._world.cluster.gangs:
             well = self._world.now - gang.stuck_at
-            if gang.job_id == job_id and (
-                gang.suspended or (gang.computes and not gang.repeats and well > LATE_SECONDS)
-            ):
+            works = well > LATE_SECONDS and self._makes_new_steps(gang)
+            if gang.job_id == job_id and (gang.suspended or works):
                 words = "suspended" if gang.suspended else f"at work for {well:.0f} s"
                 raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
+
+    def _makes_new_steps(self, gang: Gang) -> bool:
+        return gang.computes and gang.step(self._world.now - LATE_SECONDS) > gang.repeats_until
 
     def after_effect(self, effect: Effect) -> None:
         self.effects += 1

@@ -313,8 +313,8 @@ def _pool_changes(recovery: Recovery, job: int | None) -> list[PoolChange]:
     plan = recovery.plan
     if not isinstance(plan, PoolSwapPlan | FillPoolPlan | LeavePoolPlan):
         return []
-    back = _done_at(recovery, StepName.RETURN_SPARES)
-    returned = plan.pool_spares if isinstance(plan, PoolSwapPlan) else ()
+    back, step = _done_at(recovery, StepName.RETURN_SPARES), recovery.step(StepName.RETURN_SPARES)
+    returned = step.detail.split(", ") if step is not None and step.detail else ()
     moments = (
         (_done_at(recovery, StepName.FILL_POOL), True, None, plan.spares),
         (_done_at(recovery, StepName.TAKE_SPARES), False, job if back is None else None, plan.spares),
