@@ -54,9 +54,8 @@ def test_a_gang_moves_once_an_operator_has_approved_it(tmp_path: Path) -> None:
     assert (proposal["kind"], proposal["nodes"]) == ("pool", ["n3"])
     assert {step["status"] for step in proposal["steps"]} == {"planned"}
     (problem,) = site.client.get("/v1/status").json()["problems"]
-    assert (
-        problem == f"recoveries await approval (`understudy recovery approve NUMBER`): {proposal['id']} (pool job 1 n3)"
-    )
+    shown = f"{proposal['id']} (pool job 1 n3)"
+    assert problem == f"recoveries await approval (`understudy recovery approve NUMBER REASON`): {shown}"
     held = site.client.get("/v1/decisions?subject=n3").json()["items"]
     assert [(one["action"], one["because"]) for one in held] == [("nothing", "awaits_approval")]
 

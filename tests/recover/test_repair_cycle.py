@@ -1396,17 +1396,3 @@ def test_a_network_test_that_slurm_refuses_is_no_verdict_on_the_node(tmp_path: P
     rehearsal.line.before = refuse("submit_job")
     rehearsal.run_until(lambda: NodeState.VALIDATING not in {rehearsal.state_of(name) for name in RACK}, 600)
     assert {rehearsal.state_of(name) for name in RACK} <= {NodeState.PROBATION, NodeState.IN_SERVICE}
-
-
-def test_an_idle_suspect_in_a_reservation_of_another_user_is_validated_once_that_is_over(tmp_path: Path) -> None:
-    rehearsal = start(tmp_path, **VALIDATION)
-    rehearsal.fake.cancel(rehearsal.hungry)
-    rehearsal.fake.create_reservation("bobs", ["n5"], "bob", 60 * 24)
-    rehearsal.run(5)
-    rehearsal.gpus["n5"] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
-    wait_for(rehearsal, "n5", NodeState.SUSPECT)
-    rehearsal.run(60)
-    assert rehearsal.state_of("n5") is NodeState.SUSPECT
-    assert HOLD not in rehearsal.reservation_names()
-    rehearsal.fake.delete_reservation("bobs")
-    rehearsal.run_until(lambda: HOLD in rehearsal.reservation_names(), 300)
