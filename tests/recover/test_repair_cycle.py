@@ -309,7 +309,7 @@ def test_a_node_that_boots_for_longer_than_slurm_waits_is_waited_for_and_not_reb
 @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
 def test_an_administrators_maintenance_of_the_whole_cluster_uses_up_no_reboot(tmp_path: Path, state: NodeState) -> None:
     """It begins right after the quarantine, while the node boots, or while its validation runs."""
-    rehearsal = start(tmp_path, **TESTED)
+    rehearsal = start(tmp_path, **VALIDATION, repair={**REPAIR["repair"], "reboot_timeout_seconds": 300})
     rehearsal.fake.job_seconds = 60.0
     rehearsal.fail("n5")
     wait_for(rehearsal, "n5", state)
@@ -320,8 +320,8 @@ def test_an_administrators_maintenance_of_the_whole_cluster_uses_up_no_reboot(tm
     }
     rehearsal.run_until(begun[state])
     before = dict(rehearsal.line.effects)
-    rehearsal.fake.plan_maintenance([node.name for node in rehearsal.fake.nodes()], 0, 125)
-    rehearsal.run(2 * 3600)
+    rehearsal.fake.plan_maintenance([node.name for node in rehearsal.fake.nodes()], 0, 25)
+    rehearsal.run(1200)
     if state is NodeState.QUARANTINED:
         assert dict(rehearsal.line.effects) == before
     assert rehearsal.tickets == []
