@@ -20,7 +20,14 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Request, Verb
-from understudy_controlplane.fleet.recovery import PoolSwapPlan, Recovery, RecoveryStatus, RecoveryStep, StepName
+from understudy_controlplane.fleet.recovery import (
+    PoolSwapPlan,
+    QuarantinePlan,
+    Recovery,
+    RecoveryStatus,
+    RecoveryStep,
+    StepName,
+)
 from understudy_controlplane.fleet.recovery import StepStatus as Is
 from understudy_controlplane.fleet.slurm import ARRAY_LIMIT
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -121,3 +128,30 @@ def test_a_pause_keeps_a_requeue_that_was_lost_from_being_made() -> None:
     assert isinstance(LOST.plan, PoolSwapPlan)
     of_dead_node = replace(LOST, plan=msgspec.structs.replace(LOST.plan, dead_nodes=("n2",)))
     assert course(of_dead_node, scene(of_dead_node, paused_jobs=paused), []).may_act, "it runs on in name only"
+
+
+@pytest.mark.parametrize(
+    ("changes", "may_act"),
+    [
+        ({}, False),
+        ({"heard_at": b.NOW - 60}, True),
+        ({"events": (b.xid_event("n2", 79),)}, True),
+    ],
+    ids=["nothing is found any more", "it is not heard", "its fault is still there"],
+)
+def test_a_node_that_looks_well_again_is_not_drained_for_what_an_earlier_process_had_found(
+    changes: dict[str, Any], may_act: bool
+) -> None:
+    """That process died before its call, or in it: until the call is over it is not known whether the node is drained.
+    Then the recovery is overtaken.
+    """
+    plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n2",), drain_reason="understudy: dead")
+    step = RecoveryStep(0, StepName.DRAIN_NODES, Is.INTENDED, 1, b.NOW - 9)
+    recovery = Recovery(9, plan, RecoveryStatus.RUNNING, b.NOW - 9, (step,))
+    node = b.node("n2", record=b.record("n2", NodeState.QUARANTINED, since=b.NOW - 9), **changes)
+    snapshot = b.snapshot(node, recoveries=(recovery,), started_at=b.NOW - 6)
+    found = course(recovery, snapshot, detect(snapshot, b.config()))
+    assert (found.may_act, found.ending) == (may_act, None)
+    later = replace(snapshot, now=b.NOW + 2, slurm_read_at=b.NOW + 2)
+    after = course(recovery, later, detect(later, b.config()))
+    assert (after.ending is not None) is not may_act

@@ -78,12 +78,16 @@ def test_a_job_that_did_not_ask_for_understudy_is_ordered_nothing() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_ranks_that_no_longer_save_together_are_ordered_to_again_in_every_mode_and_during_a_pause(mode: Mode) -> None:
-    """The control plane's order has split them, and none of their checkpoints is complete until they agree again."""
+    """The control plane's order has split them, and none of their checkpoints is complete until they agree again. Also
+    of a job whose owner has opted out since.
+    """
     newest = SaveOrder(7, 0, 0, 1000, 4, 90, OrderState.VALID, 250)
     for gang in (replace(GANG, order=newest), replace(GANG, ordered_every=250)):  # order None: another process made it
         [one] = orders(replace(gang, split=True), mode=mode, paused="by bob")
         assert (one.cause, one.step, one.every) == (SaveCause.SPLIT, step_ahead(GANG, b.NOW), 250)
         assert one.why == "a rank did not learn in time that an order to save counts, and does not save with the others"
+        opted_out = b.job(job_id=7, nodes=["n1", "n2"], managed=False)
+        assert [one.cause for one in orders(replace(gang, split=True), mode=mode, job=opted_out)] == [SaveCause.SPLIT]
 
 
 def test_a_gang_that_leaves_nodes_at_its_next_checkpoint_saves_for_it_once() -> None:

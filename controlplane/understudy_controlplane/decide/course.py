@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
 from understudy_controlplane.fleet.decision import Decision
-from understudy_controlplane.fleet.finding import HANGS, Finding, Signal, failed_detectors, unjudged_nodes
+from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
@@ -77,6 +78,7 @@ def course(
     may_act = (
         _may_act(recovery, snapshot)
         and not _awaits_ranks(recovery, snapshot, findings)
+        and not _awaits_call(recovery, snapshot, findings)
         and not _begins_unjudged(recovery, findings)
         and not _begins_in_maintenance(recovery, snapshot)
     )
@@ -134,6 +136,21 @@ def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
     nodes = (snapshot.nodes.get(name) for name in recovery.plan.nodes)
     planned_before = recovery.decided_at < snapshot.started_at
     return planned_before and any(node is not None and node.has_agent and node.heard_at is None for node in nodes)
+
+
+def _awaits_call(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding]) -> bool:
+    """Whether nothing speaks against the nodes any more that an earlier process was about to drain. Its call may still
+    take effect for a while; after that the recovery is overtaken (`detect.administration.faults_gone`).
+    """
+    drain = recovery.step(StepName.DRAIN_NODES)
+    if drain is None or drain.status is not StepStatus.INTENDED or recovery.plan.requested:
+        return False
+    begun = drain.intended_at
+    if begun is None or begun > snapshot.started_at or snapshot.now - begun > CALL_SECONDS_MAX:
+        return False
+    accused = {one.node for one in findings if one.signal in ACCUSING}
+    nodes = [snapshot.nodes.get(name) for name in recovery.plan.nodes]
+    return all(one is not None and one.name not in accused and is_well(one, snapshot.now) for one in nodes)
 
 
 def _awaits_ranks(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding]) -> bool:

@@ -49,10 +49,11 @@ def wanted(
     """At most one of each gang. `gangs` and `requests`: by job id."""
     for key, job in snapshot.jobs.items():
         gang = gangs.get(key.job_id)
-        if gang is None or not job.running or not job.managed or not can_be_ordered(gang, job, snapshot.now):
+        if gang is None or not job.running or not can_be_ordered(gang, job, snapshot.now):
             continue
-        found = _of_request(snapshot, job, gang, requests.get(key.job_id)) or _of_split(snapshot, job, gang)
-        rests = snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs
+        request = requests.get(key.job_id) if job.managed else None
+        found = _of_request(snapshot, job, gang, request) or _of_split(snapshot, job, gang)
+        rests = not job.managed or snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs
         if found is None and not rests:
             found = _of_gang(snapshot, job, gang, costs.get(key), policy)
         if found is not None:
@@ -102,7 +103,9 @@ def _of_request(snapshot: Snapshot, job: Job, gang: SavingGang, request: SaveReq
 
 
 def _of_split(snapshot: Snapshot, job: Job, gang: SavingGang) -> WantedSave | None:
-    """An order has split the ranks: none of their checkpoints is complete any more. Not even a pause leaves that."""
+    """An order has split the ranks: none of their checkpoints is complete any more. Neither a pause leaves that, nor an
+    owner who opts out.
+    """
     if not gang.split:
         return None
     why = "a rank did not learn in time that an order to save counts, and does not save with the others"

@@ -237,7 +237,7 @@ def faults_gone(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
             if (
                 node is not None
                 and name not in accused
-                and _is_well(node, snapshot.now)
+                and is_well(node, snapshot.now)
                 and node.record.since < snapshot.now
             ):
                 words = f"nothing is found against it any more, and recovery {recovery.id} has not drained it yet"
@@ -245,13 +245,13 @@ def faults_gone(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
 
 
 def _has_no_effect(drain: RecoveryStep, now: float) -> bool:
-    """It never began, or the control plane ended before it could act. `_is_well` asks whether Slurm shows a drain."""
+    """It never began, or the control plane ended before it could act. `is_well` asks whether Slurm shows a drain."""
     if drain.status is StepStatus.INTENDED:
         return drain.intended_at is not None and now - drain.intended_at > CALL_SECONDS_MAX
     return drain.status is StepStatus.PLANNED and not drain.attempts
 
 
-def _is_well(node: NodeView, now: float) -> bool:
+def is_well(node: NodeView, now: float) -> bool:
     """As far as can be known: it is heard, and Slurm would use it. A dead node is not accused in each round: a probe of
     its slurmd may be out of date.
     """

@@ -79,5 +79,7 @@ class AskingRanks:
 
     @property
     def is_one_schedule(self) -> bool:
-        """Whether all ranks know the same orders, and save by the same one."""
-        return len({(one.number, one.in_force) for one in map(self.report, range(len(self._ranks))) if one}) <= 1
+        """Whether all ranks save by the same order, and know the same one that is not withdrawn."""
+        known = [one for one in map(self.report, range(len(self._ranks))) if one]
+        settled = (None, OrderState.WITHDRAWN)
+        return len({(0 if one.state in settled else one.number, one.in_force) for one in known}) <= 1
