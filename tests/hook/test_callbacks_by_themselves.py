@@ -79,7 +79,7 @@ def test_a_callback_measures_how_long_each_step_waits_for_data(framework: str, t
         config = agent_config(tmp_path, plane.url)
         script = script_of(framework, DATA_SECONDS)
         with running_agent(config), TrainingSite(tmp_path).training(script, 1, config.socket):
-            plane.wait_for(lambda plane: sum(len(one.data_seconds) for one in finished(plane)) >= 20, 60)
+            plane.wait_for(lambda plane: sum(len(one.data_seconds) for one in finished(plane)) >= 20, 240)
         waited = [seconds for window in finished(plane) for seconds in window.data_seconds]
         own = [seconds for window in finished(plane) for seconds in window.self_seconds]
     assert median(waited) > 0.9 * DATA_SECONDS
@@ -101,7 +101,7 @@ def test_a_callback_names_its_gpu_and_the_agent_knows_it_by_nvml(
         config = replace(agent_config(tmp_path, plane.url), nvml=NvmlConfig())
         site = TrainingSite(tmp_path)
         with running_agent(config), site.training(script_of(framework), 1, config.socket):
-            plane.wait_for(lambda plane: any(window.gpu_index is not None for window in finished(plane)), 60)
+            plane.wait_for(lambda plane: any(window.gpu_index is not None for window in finished(plane)), 240)
         report = next(report for report in plane.reports if any(one.gpu_index is not None for one in report.ranks))
     (index,) = {window.gpu_index for window in report.ranks}
     assert [gpu.uuid for gpu in report.gpus if gpu.index == index] == [gpus[5].uuid]

@@ -77,7 +77,7 @@ def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
 
 
 def wait(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

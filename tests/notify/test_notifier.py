@@ -17,7 +17,9 @@ from understudy_controlplane.notify.addresses import secrets_of
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import DatabaseInMemory
 
-pytestmark = [pytest.mark.integration, pytest.mark.patient]
+# A storm of an hour takes minutes where these tests give way to all others; one that is ended in the middle leaves the
+# others no database.
+pytestmark = [pytest.mark.integration, pytest.mark.patient, pytest.mark.timeout(900)]
 
 MINUTE, HOUR = 60.0, 3600.0
 
