@@ -108,7 +108,7 @@ def _needs_approval(snapshot: Snapshot, decision: Decision, plan: Plan) -> bool:
     """
     if isinstance(plan, PagePlan | ManualRepairPlan):
         return False
-    if plan.supersedes is not None and not (isinstance(plan, SwapPlan) and not is_on_its_way(snapshot, plan.job)):
+    if plan.supersedes is not None and (not isinstance(plan, SwapPlan) or is_on_its_way(snapshot, plan.job)):
         return False
     return not plan.requested or _asked_by_control_plane(snapshot, decision)
 

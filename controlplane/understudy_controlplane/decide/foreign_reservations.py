@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Job
@@ -46,6 +46,10 @@ def in_the_way_of(snapshot: Snapshot, job: Job, config: Config) -> set[str]:
 
 
 def reserved_by_others(snapshot: Snapshot, config: Config) -> set[str]:
-    """Nodes that are reserved now or later, besides those of a maintenance that is ahead."""
-    others = foreign_reservations(snapshot, None, config)
-    return {name for one in others if one.keeps_nodes(snapshot.slurm_now) for name in one.nodes}
+    """Nodes that are reserved now or later."""
+    return kept_nodes(foreign_reservations(snapshot, None, config), snapshot.slurm_now)
+
+
+def kept_nodes(reservations: Iterable[SlurmReservation], slurm_now: float) -> set[str]:
+    """Those of a maintenance that is ahead left out."""
+    return {name for one in reservations if one.keeps_nodes(slurm_now) for name in one.nodes}

@@ -232,7 +232,7 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
     over_by = snapshot.slurm_now + (policy.burn_in_hours * HOUR_SECONDS if burn_in else policy.timeout_seconds)
     for one in foreign_reservations(snapshot, None, config):
         if name in one.nodes and (one.is_maintenance or one.start_at > snapshot.slurm_now) and one.start_at < over_by:
-            words = f"reservation {one.name} has it before validation would be over: that waits until it is deleted"
+            words = f"reservation {one.name} has it before a validation would be over: it waits until that is over"
             return Objection(Because.BUSY, words)
     slurm = snapshot.nodes[name].slurm
     free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags

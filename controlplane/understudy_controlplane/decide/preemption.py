@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import spares
-from understudy_controlplane.decide.foreign_reservations import in_the_way_of
+from understudy_controlplane.decide.foreign_reservations import in_the_way_of, kept_nodes
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT
 from understudy_controlplane.fleet.preemption import PreemptionRules
@@ -63,8 +63,7 @@ def preemptible(
 
 def _fitting(snapshot: Snapshot, config: Config, job: Job, failed: str, taken: Collection[str]) -> Iterator[str]:
     """Healthy nodes on which only other jobs keep the gang off."""
-    kept = (one for one in snapshot.reservations.values() if one.keeps_nodes(snapshot.slurm_now))
-    reserved = {name for one in kept for name in one.nodes} | in_the_way_of(snapshot, job, config)
+    reserved = kept_nodes(snapshot.reservations.values(), snapshot.slurm_now) | in_the_way_of(snapshot, job, config)
     promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
     for name, node in snapshot.nodes.items():
         away = name in reserved or name in promised or name in taken or name in snapshot.requests

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 
 from understudy_controlplane.config import Config, Spares
-from understudy_controlplane.decide.foreign_reservations import foreign_reservations, reserved_by_others
+from understudy_controlplane.decide.foreign_reservations import foreign_reservations, kept_nodes, reserved_by_others
 from understudy_controlplane.decide.guards import still_gathering
 from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
@@ -174,8 +174,7 @@ def idle_for_gangs(snapshot: Snapshot, config: Config) -> list[str]:
 
 def _unused(snapshot: Snapshot, config: Config) -> list[str]:
     """Healthy nodes that Slurm has idle, and planned and reserved for nothing."""
-    kept = (one for one in snapshot.reservations.values() if one.keeps_nodes(snapshot.slurm_now))
-    reserved = {name for one in kept for name in one.nodes}
+    reserved = kept_nodes(snapshot.reservations.values(), snapshot.slurm_now)
     return [
         name
         for name, node in snapshot.nodes.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.decide.foreign_reservations import is_foreign
+from understudy_controlplane.decide.foreign_reservations import is_foreign, kept_nodes
 from understudy_controlplane.fleet.recovery import FillPoolPlan, LeavePoolPlan, PoolSwapPlan, ReturnPlan, StepName
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
@@ -65,7 +65,7 @@ def _back(context: StepContext, plan: PoolSwapPlan) -> tuple[str, ...]:
     slurm, pool = context.slurm, _pool(context)
     names = {context.config.spares.reservation}
     foreign = (one for one in slurm.reservations.values() if is_foreign(one, names))
-    reserved = {name for one in foreign if one.keeps_nodes(context.slurm_now) for name in one.nodes}
+    reserved = kept_nodes(foreign, context.slurm_now)
     held = pool.nodes if pool else ()
     fit = {name for name, node in slurm.nodes.items() if node.usable and name not in reserved}
     free = [name for name in plan.pool_spares if name in fit and slurm.nodes[name].base_state == "IDLE"]
