@@ -468,6 +468,7 @@ PEOPLE = {
     Signal.FAULT_REPORTED: "`understudy node quarantine`",
     Signal.RETIRE_ASKED: "`understudy node retire`",
     Signal.RELEASE_ASKED: "`understudy node release`",
+    Signal.RELEASED_TO_OTHERS: "`understudy node release` of a node that an administrator has drained meanwhile",
     Signal.TEST_ASKED: "`understudy node validate`, `understudy node burn-in`",
     Signal.PROBE_DUE: "a suspect that no job uses",
     Signal.SPARE_CHECK_DUE: "an idle spare, in its turn",

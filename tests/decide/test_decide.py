@@ -546,6 +546,16 @@ class TestDrainAtJobEnd:
         assert set(plan.nodes) == {"n2", "n3"}
         assert plan.seats == ("n1", "n4", "n6", "n7")
 
+    def test_while_that_ones_drain_is_made_again_the_move_leaves_it_and_does_not_drain_it(self) -> None:
+        """A node is drained by one recovery at a time."""
+        record = NodeRecord("n2", NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END)
+        undrained = b.node("n2", record=record, events=(b.xid_event("n2", 63),))
+        decisions = decided(b.snapshot(undrained, broken("n3"), jobs=[b.job()], spares=SPARES))
+        again = next(one for one in decisions if one.subject == "n2")
+        moved = swap_of(next(one for one in decisions if one.subject == "n3"))
+        assert (again.row, plan_of(again).nodes, moved.nodes) == (14, ("n2",), ("n3",))
+        assert moved.seats == ("n1", "n4", "n6", "n7")
+
     def test_a_seat_that_a_gang_is_on_its_way_to_is_replaced(self) -> None:
         first = swap_of(only(decided(b.snapshot(broken("n2"), jobs=[b.job()], spares=SPARES))))
         recovery = Recovery(41, first, RecoveryStatus.RUNNING, b.NOW - 1, ())
@@ -975,13 +985,27 @@ def test_the_reservation_of_a_node_that_a_gang_leaves_does_not_keep_it_from_movi
 
 def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:
     """Otherwise the validation would wait for the job, fail for that, and the gang would have to move."""
-    node = b.node("n2", NodeState.RETIRED, slurm=b.slurm_node("n2", flags=["DRAIN"]))
+    drained = b.slurm_node("n2", flags=["DRAIN"], reason="understudy: operator.retire")
+    node = b.node("n2", NodeState.RETIRED, slurm=drained)
     requests = asked_of("n2", Verb.RELEASE, at=b.NOW - 86400)
     config = b.config(validation={"enabled": True})
     busy = b.snapshot(node, spares=SPARES, jobs=[b.job()], requests=requests)
     assert only(decided(busy, config)).because is Because.BUSY
     free = b.snapshot(node, spares=SPARES, requests=requests)
     assert only(decided(free, config)).action is Action.VALIDATE
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_node_that_an_administrator_has_drained_stays_out_when_it_is_released(validates: bool) -> None:
+    """Its return would fail. In service until the next reading of Slurm, it would be drained again for an old fault
+    if the administrator resumed it before that.
+    """
+    drained = b.slurm_node("n2", flags=["DRAIN"], reason="looks odd", user="admin")
+    node = b.node("n2", NodeState.MANUAL_REPAIR, slurm=drained, events=(b.xid_event("n2", 119),))
+    requests = asked_of("n2", Verb.RELEASE, at=b.NOW - 5)
+    decision = only(decided(b.snapshot(node, requests=requests), b.config(validation={"enabled": validates})))
+    assert (decision.row, decision.to_state, decision.plan) == (264, NodeState.FOREIGN_DRAIN, None)
+    assert decision.request == 1
 
 
 def test_a_reported_fault_is_left_to_the_administrator_who_has_drained_the_node() -> None:

@@ -17,6 +17,17 @@ from understudy_controlplane.slurm.protocol import read_view
 
 REASON = "understudy: xid.79: GPU lost"
 PLAN = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason=REASON)
+SWAP = PoolSwapPlan(
+    steps=(),
+    nodes=("n1",),
+    dead_nodes=("n1",),
+    drain_reason=REASON,
+    job=JobKey("testbed", 1, 0),
+    submit_at=0,
+    restart_count=0,
+    user="u",
+    seats=("n2",),
+)
 
 
 class NoTickets:
@@ -72,6 +83,13 @@ def test_the_drain_of_a_person_is_not_lifted() -> None:
     assert slurm.nodes()[0].draining
 
 
+def test_a_dead_node_that_a_person_releases_during_the_move_is_not_declared_down() -> None:
+    """The gang moves on for another node of the plan."""
+    slurm = VirtualSlurm(["n1", "n2"])
+    assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.QUARANTINED, SWAP)), Todo)
+    assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.IN_SERVICE, SWAP)), Done)
+
+
 FAILED_AT_THE_API = {"reason": REASON, "user": "root"}
 """Through Slurm's API no reason is needed: the one of the drain stays, and so does its user."""
 
@@ -80,20 +98,9 @@ def test_fail_is_neither_lifted_nor_drained_nor_declared_down_nor_rebooted() -> 
     slurm = VirtualSlurm(["n1", "n2"])
     slurm.fail_by(name="n1", **FAILED_AT_THE_API)
     before = slurm.nodes()[0]
-    swap = PoolSwapPlan(
-        steps=(),
-        nodes=("n1",),
-        dead_nodes=("n1",),
-        drain_reason=REASON,
-        job=JobKey("testbed", 1, 0),
-        submit_at=0,
-        restart_count=0,
-        user="u",
-        seats=("n2",),
-    )
     reboot = RepairPlan(steps=(), nodes=("n1",), drain_reason=REASON, rung=Rung.REBOOT, label="n1-1")
     renamed = QuarantinePlan(steps=(), nodes=("n1",), drain_reason="understudy: x", renamed_nodes=("n1",))
-    for step, plan in ((LIFT_DRAIN, PLAN), (DRAIN_NODES, PLAN), (DRAIN_NODES, renamed), (DOWN_NODES, swap)):
+    for step, plan in ((LIFT_DRAIN, PLAN), (DRAIN_NODES, PLAN), (DRAIN_NODES, renamed), (DOWN_NODES, SWAP)):
         found = context(slurm, NodeState.IN_SERVICE, plan)
         assert isinstance(step.observe(found), Done), step.name
         step.act(found, slurm)

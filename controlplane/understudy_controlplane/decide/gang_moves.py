@@ -159,7 +159,7 @@ def _restarted(
     if inside:
         inside_plan, words = hangs.restart_inside(snapshot, job, findings, current.condemned, current.config)
         return Move(inside_plan, Because.RULE, words)
-    plan, words = hangs.requeue(snapshot, job, findings, found)
+    plan, words = hangs.requeue(snapshot, job, findings, found, current.drained_elsewhere(job))
     return Move(plan, Because.RULE, words, found.placement.evidence)
 
 
@@ -370,6 +370,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         seats,
         placement.taken,
         gone=gone,
+        drained_elsewhere=current.drained_elsewhere(job),
         undrained=current.undrained,
         preempted=victims,
         given_up=given_up,

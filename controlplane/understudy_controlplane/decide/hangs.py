@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans
@@ -65,7 +65,9 @@ def restart_inside(
     return plan, f"the launcher of job {job.key.job_id} restarts it"
 
 
-def requeue(snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Whole) -> tuple[Plan, str]:
+def requeue(
+    snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Whole, drained_elsewhere: Set[str]
+) -> tuple[Plan, str]:
     """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
     none. Nodes that were to be drained at the job's end are drained by now: of the nodes that are `found` it gets the
     first for them.
@@ -75,7 +77,17 @@ def requeue(snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Wh
     named = [finding for finding in _named(findings) if finding.node not in gone]
     chosen, given_up = found.placement.taken, found.given_up
     seats = job.slurm.nodes
-    plan = plans.swap_plan(snapshot, job, named or findings, seats, chosen, hang=why, gone=gone, given_up=given_up)
+    plan = plans.swap_plan(
+        snapshot,
+        job,
+        named or findings,
+        seats,
+        chosen,
+        hang=why,
+        gone=gone,
+        drained_elsewhere=drained_elsewhere,
+        given_up=given_up,
+    )
     old = (*gone, *(finding.node for finding in named), *given_up)
     words = ", ".join(f"{new} in the place of {before}" for before, new in zip(old, chosen, strict=False))
     whole = f"; {found.placement.whole}" if found.placement.whole else ""

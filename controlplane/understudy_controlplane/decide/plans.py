@@ -92,6 +92,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     *,
     hang: str = "",
     gone: Sequence[str] = (),
+    drained_elsewhere: Set[str] = frozenset(),
     undrained: Set[str] = frozenset(),
     preempted: Sequence[Job] = (),
     given_up: Sequence[str] = (),
@@ -100,8 +101,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
 
     With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone`
     are nodes out of service without a finding: the gang left them before, within its allocation, or could stay there
-    while it ran. The first of the `spares` are for them. Those that people have, or a repair, are left, and not
-    drained. `undrained` nodes are left and excluded for the job, and stay in service. `preempted` are the jobs on the
+    while it ran. The first of the `spares` are for them. Those that people have, or a repair, or that are
+    `drained_elsewhere`, are left, and not drained. `undrained` nodes are left and excluded for the job, and stay in service. `preempted` are the jobs on the
     spares that Slurm is to preempt for this one. `given_up` nodes are well; the gang leaves them for whole NVLink
     blocks, and the last of the `spares` are for them.
     """
@@ -109,9 +110,10 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     earlier = superseded.swap if superseded else None
     # A job that pends is on its way from the attempt that the earlier plan gave up; one that runs is given up now.
     on_its_way = earlier if earlier and not job.running else None
-    # Nodes that others took, or that are repaired, are no failed ones.
+    # Nodes that others took, that are repaired, or that another recovery drains, are no failed ones.
     lost = {finding.node for finding in findings if _is_taken(snapshot, finding)}
     lost |= {name for name in gone if snapshot.nodes[name].state is not NodeState.QUARANTINED}
+    lost |= drained_elsewhere.intersection(gone)
     accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
     left = len(spares) - len(gone) - len(given_up)
     leaving = tuple(finding.node for finding in (findings[: max(left, 0)] if hang else findings))

@@ -15,7 +15,7 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.recovery import Plan, SwapPlan
+from understudy_controlplane.fleet.recovery import DrainPlan, Plan, SwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -61,6 +61,12 @@ class Round:
         """Spares that they take are not free any more, such as one whose validation begins."""
         taken = {name for one in decisions if one.plan is not None for name in one.plan.claimed}
         return replace(self, free=tuple(name for name in self.free if name not in taken))
+
+    def drained_elsewhere(self, job: Job) -> frozenset[str]:
+        """Nodes that another recovery than the job's own drains, or another decision of this round."""
+        own = self.snapshot.recovery_of(job.key)
+        under_way = [one.plan for one in self.snapshot.recoveries if one is not own and isinstance(one.plan, DrainPlan)]
+        return self.condemned.union(name for plan in (*under_way, *self.moves) for name in plan.nodes)
 
     def with_idle(self) -> Round:
         """Where the site lets gangs have idle nodes."""

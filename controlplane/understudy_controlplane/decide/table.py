@@ -270,6 +270,9 @@ TABLE: tuple[Row, ...] = (
     Row(263, (IN_SERVICE,), (Signal.SPARE_CHECK_DUE,), VALIDATING, Action.VALIDATE,
         "a spare that no job has used for long may have failed unseen: it is validated before a gang needs it",
         origin=ValidationOrigin.SPARE_CHECK),
+    Row(264, (QUARANTINED, REPAIRING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
+        (Signal.RELEASED_TO_OTHERS,), FOREIGN_DRAIN, Action.LET_GO,
+        "an operator released it, and an administrator has taken it in Slurm: it stays out until they resume it"),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
 )
@@ -280,6 +283,7 @@ SIGNAL_PRIORITY = (
     Signal.RETIRE_ASKED,
     Signal.HOLD_ASKED,
     Signal.RELEASE_ASKED,
+    Signal.RELEASED_TO_OTHERS,
     Signal.DRAINED_FOR_PROLOG,
     Signal.DRAINED_BY_OTHERS,
     Signal.RETURN_REFUSED,

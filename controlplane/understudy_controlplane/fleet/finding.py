@@ -75,6 +75,7 @@ class Signal(StrEnum):
     TEST_ASKED = "test_asked"
     RETIRE_ASKED = "retire_asked"
     RELEASE_ASKED = "release_asked"
+    RELEASED_TO_OTHERS = "released_to_others"  # an administrator has taken it meanwhile, in Slurm
     MOVE_ASKED = "move_asked"  # an operator moves a gang off the node
     MOVE_GIVEN_UP = "move_given_up"  # such a move that cannot be done
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted

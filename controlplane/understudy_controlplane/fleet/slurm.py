@@ -169,6 +169,11 @@ class SlurmNode:
         down = self.down and self.responding and not self.draining and not self.on_leave
         return down and self.reason_user in OWN_USERS and self.reason.startswith((REBOOTED, NOT_RESPONDING))
 
+    def left_to_others(self, own_prefix: str) -> bool:
+        """It is out of service for another reason than Understudy's, and answers."""
+        owned = not self.set_to_fail and (self.reason.startswith(own_prefix) or self.reboot_given_up)
+        return (self.draining or self.down or self.off_or_rebooting) and not owned and not self.lost
+
     def taken_down(self, own_prefix: str) -> bool:
         """An administrator or Slurm set it DOWN for another reason than Understudy's."""
         return self.down and not self.lost and not self.reason.startswith(own_prefix)

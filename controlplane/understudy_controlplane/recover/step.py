@@ -12,7 +12,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide.peers import Turn
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import opted_in
-from understudy_controlplane.fleet.node import NodeRecord
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
@@ -131,6 +131,13 @@ class StepContext:
             return False
         record = self.records.get(node.name)
         return node.reason != self.plan_as(DrainPlan).drain_reason and not (record is not None and record.owns(node))
+
+    def is_in_service(self, name: str) -> bool:
+        """Its fault was gone before its drain began, or a person has released it since, while other nodes of the plan
+        are still at fault.
+        """
+        record = self.records.get(name)
+        return record is not None and record.state not in OUT_OF_SERVICE
 
     def mute(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd does not answer just now. Reason enough to wait."""

@@ -437,7 +437,7 @@ class Invariants:
         self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
         self._budgets(records)
-        self._one_recovery_a_node()
+        self._one_recovery_a_node(records)
         self._pause()
         self._job_pauses()
         self._restores()
@@ -529,14 +529,17 @@ class Invariants:
         alone = record.state is NodeState.QUARANTINED and not self._world.scenario.settings.repairs
         return record.state is NodeState.MANUAL_REPAIR or (left and (runs or alone))
 
-    def _one_recovery_a_node(self) -> None:
+    def _one_recovery_a_node(self, records: dict[str, NodeRecord]) -> None:
         """One that ends early undoes what it has begun, and wants no more of its nodes, nor does one with steps about
-        the job alone, or the weight. An operator's hold drains the node, which the move of a gang off it has to do as
-        well.
+        the job alone, or the weight, or a move of a node that has returned to service. An operator's hold drains the
+        node, which the move of a gang off it has to do as well.
         """
         claimed: dict[str, int] = {}
         for recovery in (one for one in self._known if one.ends_as is None):
             for name in _works_on(recovery):
+                record = records.get(name) if isinstance(recovery.plan, SwapPlan) else None
+                if record is not None and record.state not in OUT_OF_SERVICE:
+                    continue
                 if name in claimed:
                     words = f"recoveries {claimed[name]} and {recovery.id} both work on {name}"
                     raise Violation("one-recovery-a-node", words)

@@ -11,14 +11,8 @@ from understudy_controlplane.slurm.protocol import Slurm
 
 
 def _open_for_work(context: StepContext) -> list[SlurmNode]:
-    nodes = [context.slurm.nodes.get(name) for name in context.plan.nodes if not _stays_in_service(context, name)]
+    nodes = [context.slurm.nodes.get(name) for name in context.plan.nodes if not context.is_in_service(name)]
     return [node for node in nodes if node is not None and (_open(node) or _misnamed(node, context))]
-
-
-def _stays_in_service(context: StepContext, name: str) -> bool:
-    """The fault of this node was gone before the drain began, while other nodes of the plan are still at fault."""
-    record = context.records.get(name)
-    return record is not None and record.state not in OUT_OF_SERVICE
 
 
 def _open(node: SlurmNode) -> bool:
@@ -49,7 +43,8 @@ def drain(context: StepContext, slurm: Slurm) -> None:
 
 
 def _not_down(context: StepContext) -> list[str]:
-    nodes = [context.slurm.nodes.get(name) for name in context.plan_as(PoolSwapPlan).dead_nodes]
+    dead = [name for name in context.plan_as(PoolSwapPlan).dead_nodes if not context.is_in_service(name)]
+    nodes = [context.slurm.nodes.get(name) for name in dead]
     return [node.name for node in nodes if node is not None and not node.down and not context.others_hold(node)]
 
 

@@ -86,8 +86,7 @@ def observe_resumed(context: StepContext) -> Observation:
         return Failed("Slurm no longer knows the node")
     if not node.draining and not node.down and not node.off_or_rebooting:
         return Done()
-    owned = not node.set_to_fail and (node.reason.startswith(REASON_PREFIX) or node.reboot_given_up)
-    if not owned and not node.lost:
+    if node.left_to_others(REASON_PREFIX):
         return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone")
     return Todo(f"{node.name} is drained by the control plane")
 
