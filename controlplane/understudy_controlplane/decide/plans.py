@@ -99,12 +99,12 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
 ) -> PoolSwapPlan:
     """The gang moves from the nodes of `findings` to `spares`. `seats` are those it has or was promised.
 
-    With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone`
-    are nodes out of service without a finding: the gang left them before, within its allocation, or could stay there
-    while it ran. The first of the `spares` are for them. Those that people have, or a repair, or that are
-    `drained_elsewhere`, are left, and not drained. `undrained` nodes are left and excluded for the job, and stay in service. `preempted` are the jobs on the
-    spares that Slurm is to preempt for this one. `given_up` nodes are well; the gang leaves them for whole NVLink
-    blocks, and the last of the `spares` are for them.
+    With `hang` the nodes are not failed: they give up their seats where there are spares, and nothing else. `gone` are
+    nodes out of service without a finding: the gang left them before, within its allocation, or could stay there while
+    it ran. The first of the `spares` are for them. Those that people have, or a repair, or that are
+    `drained_elsewhere`, are left, and not drained. `undrained` nodes are left and excluded for the job, and stay in
+    service. `preempted` are the jobs on the spares that Slurm is to preempt for this one. `given_up` nodes are well;
+    the gang leaves them for whole NVLink blocks, and the last of the `spares` are for them.
     """
     superseded = snapshot.recovery_of(job.key)
     earlier = superseded.swap if superseded else None
@@ -113,7 +113,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     # Nodes that others took, that are repaired, or that another recovery drains, are no failed ones.
     lost = {finding.node for finding in findings if _is_taken(snapshot, finding)}
     lost |= {name for name in gone if snapshot.nodes[name].state is not NodeState.QUARANTINED}
-    lost |= drained_elsewhere.intersection(gone)
+    lost |= drained_elsewhere & {*gone}
     accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
     left = len(spares) - len(gone) - len(given_up)
     leaving = tuple(finding.node for finding in (findings[: max(left, 0)] if hang else findings))
