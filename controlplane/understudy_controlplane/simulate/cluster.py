@@ -101,6 +101,7 @@ class Machine:
     fails_validation: bool = False
     computes_wrong: bool = False
     accused_at: float = -math.inf  # when something was last known for which it may be taken out of service
+    kernel_messages: int = 0  # so far: each has its own number
     heard_events: set[tuple[str, int]] = field(default_factory=set)  # boot and number, of the kernel log
     sequence: int = 0
     sent_at: float = -math.inf
@@ -154,7 +155,8 @@ class Machine:
 
     def log_xid(self, xid: int, now: float) -> None:
         text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, simulated"
-        self.facts.append(KernelEvent(self.boot_id, int(now * 100), now, text, xid, "0000:01:00.0"))
+        self.kernel_messages += 1
+        self.facts.append(KernelEvent(self.boot_id, self.kernel_messages, now, text, xid, "0000:01:00.0"))
 
     def die(self) -> None:
         self.alive = False
