@@ -457,15 +457,20 @@ class Invariants:
                 f"of job {split.job_id}, attempt {split.attempt}, ranks {split.saved} saved before step {split.step}"
             )
             raise Violation("all-ranks-save-together", f"{words}, and ranks {split.not_saved} did not")
-        now, proposed = self._world.now, {}
+        now, proposed, mute = self._world.now, {}, self._jobs_with_a_dead_rank()
         for job_id, gang in core.telemetry.saves.gangs().items():
             if gang.order is not None and is_proposed(gang):
                 key = (job_id, gang.attempt, gang.order.number)
-                proposed[key] = self._proposed_since.get(key, now)
+                proposed[key] = now if job_id in mute else self._proposed_since.get(key, now)
                 if now - proposed[key] > ORDER_SECONDS_MAX:
                     words = f"order {gang.order.number} to job {job_id} is neither agreed nor withdrawn"
                     raise Violation("an-order-to-save-ends", f"{words} for {now - proposed[key]:.0f} s")
         self._proposed_since = proposed
+
+    def _jobs_with_a_dead_rank(self) -> set[int]:
+        """Whether such a rank knows more of an order to save than the others is not known: it stays until they move."""
+        machines, gangs = self._world.cluster.machines, self._world.cluster.gangs
+        return {gang.job_id for gang in gangs if not all(machines[name].alive for name in gang.seats)}
 
     def _jobs_that_ended(self) -> None:
         """A job whose program failed may have done so because of a fault."""
