@@ -1006,6 +1006,7 @@ def test_a_node_that_an_administrator_has_drained_stays_out_when_it_is_released(
     decision = only(decided(b.snapshot(node, requests=requests), b.config(validation={"enabled": validates})))
     assert (decision.row, decision.to_state, decision.plan) == (264, NodeState.FOREIGN_DRAIN, None)
     assert decision.request == 1
+    assert "in Slurm admin has taken it: looks odd" in decision.reason
 
 
 def test_a_reported_fault_is_left_to_the_administrator_who_has_drained_the_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests import builders as b
@@ -90,6 +91,13 @@ def test_a_dead_node_that_a_person_releases_during_the_move_is_not_declared_down
     assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.IN_SERVICE, SWAP)), Done)
 
 
+def test_a_dead_node_that_an_operator_moves_a_gang_off_is_declared_down_though_it_stays_in_service() -> None:
+    """Otherwise the requeue would be of a job on a node that does not answer."""
+    moved = msgspec.structs.replace(SWAP, nodes=(), leaving=("n1",))
+    slurm = VirtualSlurm(["n1", "n2"])
+    assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.IN_SERVICE, moved)), Todo)
+
+
 FAILED_AT_THE_API = {"reason": REASON, "user": "root"}
 """Through Slurm's API no reason is needed: the one of the drain stays, and so does its user."""
 
@@ -100,8 +108,14 @@ def test_fail_is_neither_lifted_nor_drained_nor_declared_down_nor_rebooted() -> 
     before = slurm.nodes()[0]
     reboot = RepairPlan(steps=(), nodes=("n1",), drain_reason=REASON, rung=Rung.REBOOT, label="n1-1")
     renamed = QuarantinePlan(steps=(), nodes=("n1",), drain_reason="understudy: x", renamed_nodes=("n1",))
-    for step, plan in ((LIFT_DRAIN, PLAN), (DRAIN_NODES, PLAN), (DRAIN_NODES, renamed), (DOWN_NODES, SWAP)):
-        found = context(slurm, NodeState.IN_SERVICE, plan)
+    out = NodeState.QUARANTINED
+    for step, plan, state in (
+        (LIFT_DRAIN, PLAN, NodeState.IN_SERVICE),
+        (DRAIN_NODES, PLAN, out),
+        (DRAIN_NODES, renamed, out),
+        (DOWN_NODES, SWAP, out),
+    ):
+        found = context(slurm, state, plan)
         assert isinstance(step.observe(found), Done), step.name
         step.act(found, slurm)
     assert isinstance(REBOOT_NODE.observe(context(slurm, NodeState.REPAIRING, reboot)), Failed)

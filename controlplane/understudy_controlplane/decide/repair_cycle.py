@@ -33,6 +33,7 @@ from understudy_controlplane.fleet.recovery import (
     RestoreWeightPlan,
     Rung,
 )
+from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HOUR_SECONDS = 3600.0
@@ -206,18 +207,21 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
         words = f"{request.verb.value}, asked for by {request.by}, is not done: the control plane only observes"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
-    if request.verb is Verb.RELEASE and _is_left_to_others(node):
-        signal = Signal.RELEASED_TO_OTHERS
     if request.verb is Verb.QUARANTINE:
         reported = _requested(snapshot, request, signal, f"{request.by} reports a fault: {request.reason}")
         return replace(reported, dead=node.is_mute(snapshot.now))
     words = f"{request.by} asks for it: {request.reason}"
+    slurm = node.slurm
+    if request.verb is Verb.RELEASE and slurm is not None and _is_left_to_others(slurm):
+        signal = Signal.RELEASED_TO_OTHERS
+        words += (
+            f"; in Slurm {slurm.reason_user or 'an unknown user'} has taken it: {slurm.reason or 'no reason given'}"
+        )
     return _requested(snapshot, request, signal, words)
 
 
-def _is_left_to_others(node: NodeView) -> bool:
-    slurm = node.slurm
-    return slurm is not None and (slurm.draining or slurm.down) and slurm.left_to_others(REASON_PREFIX)
+def _is_left_to_others(slurm: SlurmNode) -> bool:
+    return (slurm.draining or slurm.down) and slurm.left_to_others(REASON_PREFIX)
 
 
 def _overtaken(snapshot: Snapshot, request: Request) -> str:

@@ -272,7 +272,7 @@ TABLE: tuple[Row, ...] = (
         origin=ValidationOrigin.SPARE_CHECK),
     Row(264, (QUARANTINED, REPAIRING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.RELEASED_TO_OTHERS,), FOREIGN_DRAIN, Action.LET_GO,
-        "an operator released it, and an administrator has taken it in Slurm: it stays out until they resume it"),
+        "an operator released it, and in Slurm it is out for a reason not of Understudy: a person resumes it there"),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
 )

@@ -43,8 +43,9 @@ def drain(context: StepContext, slurm: Slurm) -> None:
 
 
 def _not_down(context: StepContext) -> list[str]:
-    dead = [name for name in context.plan_as(PoolSwapPlan).dead_nodes if not context.is_in_service(name)]
-    nodes = [context.slurm.nodes.get(name) for name in dead]
+    plan = context.plan_as(PoolSwapPlan)
+    released = {name for name in plan.nodes if context.is_in_service(name)}
+    nodes = [context.slurm.nodes.get(name) for name in plan.dead_nodes if name not in released]
     return [node.name for node in nodes if node is not None and not node.down and not context.others_hold(node)]
 
 
