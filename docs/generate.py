@@ -631,11 +631,12 @@ taken last as a spare ([ADR 19](adr/0019-slow-ranks-suspect-checkpoints-and-lemo
 
 
 H100 = "hardware/h100-80gb-hbm3-580.159.04.md"
+H200 = "hardware/h200-580.159.04.md"
 
 READ_FROM = {
     "NVML": (
         "`nvml.h` of R580, `nvidia-ml-py` 13.615, open kernel modules 595; shapes of an H100",
-        f"values of a healthy H100 ([report]({H100})); no fault",
+        f"values of a healthy [H100]({H100}) and [H200]({H200}); no fault",
     ),
     "kernel log": ("the source that [each row](xid-policy.md) names", "no"),
     "fabric port": ("the drivers mlx5 and EFA of Linux 6.12", "no"),
@@ -654,7 +655,8 @@ READINGS_INTRODUCTION = f"""\
 What the agent reads of each GPU, as the fake NVML of the tests answers it for V100, A100, H100, H200, B200, GB200 and
 L40S, and for an H100 with one driver each of R525, R535, R550, R570, R580 and R590. What a kind of GPU or a driver does
 not answer is unknown, and has no consequence. The fake follows NVIDIA's documents. `make hardware` compares each
-reading with a real GPU: [an H100 without NVLink]({H100}) answers as the fake one; no other was compared yet.
+reading with a real GPU: [an H100]({H100}) and [an H200]({H200}), both without NVLink, answer as the fake ones; no other
+was compared yet.
 """
 
 UNITS = {

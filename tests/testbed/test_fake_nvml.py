@@ -15,6 +15,7 @@ import pynvml
 import pytest
 
 from tests import PYTHON_PATH
+from tests.testbed import fake_nvml
 from tests.testbed.fake_nvml import (
     A100,
     B200,
@@ -34,6 +35,7 @@ from tests.testbed.fake_nvml import (
     SHAPES,
     V100,
     WITH_MIG,
+    BuildError,
     FakeGpus,
     Shape,
     build,
@@ -89,6 +91,15 @@ print(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDevi
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
+
+
+def test_a_library_that_cannot_be_compiled_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "broken.c"
+    source.write_text('extern int none __attribute__((visibility("hidden"))); int *of(void) { return &none; }')
+    monkeypatch.setattr(fake_nvml, "SOURCE", source)
+    monkeypatch.setattr(fake_nvml, "COMPILED", tmp_path / "compiled")
+    with pytest.raises(BuildError, match="hidden symbol"):
+        build(tmp_path / "library")
 
 
 class Reader:

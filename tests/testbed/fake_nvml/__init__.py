@@ -77,7 +77,7 @@ def _compile(library: Path) -> None:
         Path(fresh).unlink()
         raise BuildError("gcc is not installed: install it to build the fake NVML") from error
     if done.returncode != 0:
-        Path(fresh).unlink()
+        Path(fresh).unlink(missing_ok=True)  # gcc removes what it could not finish
         raise BuildError(f"gcc could not build {SOURCE}:\n{done.stderr}")
     Path(fresh).chmod(0o755)
     Path(fresh).rename(library)
