@@ -259,6 +259,10 @@ class Gang:
         return at
 
 
+Seat = tuple[Gang, int]
+"""A gang and one of its ranks."""
+
+
 @dataclass(frozen=True)
 class Restore:
     """The answer to a gang that asked where to continue."""
@@ -546,6 +550,7 @@ class Cluster:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def deliver(self, core: Core, now: float) -> None:
+        seats = self._seats()
         for machine in self.machines.values():
             arriving = [body for at, body in machine.late if at <= now]
             machine.late = [(at, body) for at, body in machine.late if at > now]
@@ -554,13 +559,22 @@ class Cluster:
             due = bool(machine.facts) or now - machine.sent_at >= REPORT_SECONDS
             if machine.answers(now) and now >= machine.silent_until and due:
                 machine.sent_at = now
-                self._send(machine, core, now)
+                self._send(machine, seats[machine.name], core, now)
         for gang in self.gangs:
             if gang.launcher and gang.attempt is not None and not gang.suspended:
                 self._report_launcher(gang, core, now)
 
-    def _send(self, machine: Machine, core: Core, now: float) -> None:
-        body = _encoder.encode(self._report(machine, now))
+    def _seats(self) -> dict[str, list[Seat]]:
+        """By node, the ranks of the gangs that have begun, in the order of gangs and ranks."""
+        seats: dict[str, list[Seat]] = {name: [] for name in self.machines}
+        for gang in self.gangs:
+            if gang.since < math.inf:
+                for rank, name in enumerate(gang.seats):
+                    seats[name].append((gang, rank))
+        return seats
+
+    def _send(self, machine: Machine, seats: Iterable[Seat], core: Core, now: float) -> None:
+        body = _encoder.encode(self._report(machine, seats, now))
         fate = self._random.random() if now < machine.disturbed_until else 1.0
         if fate < 0.3:
             return
@@ -573,16 +587,15 @@ class Cluster:
         if orders is not None and not 0.7 <= fate < 0.8:  # else the answer is lost, and the facts are sent again
             self._note_acknowledged(machine, now)
             machine.facts.clear()
-            self._pass_on(machine, orders)
+            self._pass_on(seats, orders)
 
-    def _pass_on(self, machine: Machine, orders: Iterable[SaveOrder]) -> None:
+    @staticmethod
+    def _pass_on(seats: Iterable[Seat], orders: Iterable[SaveOrder]) -> None:
         for order in orders:
             attempt = Attempt(order.restart_count, order.launch)
-            for gang in self.gangs:
+            for gang, rank in seats:
                 if gang.job_id == order.job_id and gang.attempt == attempt and gang.asking is not None:
-                    for rank, name in enumerate(gang.seats):
-                        if name == machine.name:
-                            gang.asking.take(rank, order)
+                    gang.asking.take(rank, order)
 
     def _note_acknowledged(self, machine: Machine, now: float) -> None:
         """A person who resumes a node does not answer for an error that its agent could not report yet."""
@@ -594,15 +607,8 @@ class Cluster:
             if isinstance(fact, Anomaly):
                 self.bad_since.setdefault((fact.job_id, Attempt(fact.restart_count, fact.launch)), fact.step)
 
-    def _report(self, machine: Machine, now: float) -> Report:
+    def _report(self, machine: Machine, seats: Iterable[Seat], now: float) -> Report:
         machine.sequence += 1
-        windows = [
-            window
-            for gang in self.gangs
-            if gang.since < math.inf
-            for rank, name in enumerate(gang.seats)
-            if name == machine.name and (window := self._window(machine, gang, rank, now)) is not None
-        ]
         return Report(
             version=WIRE_VERSION,
             release=RELEASE,
@@ -614,11 +620,11 @@ class Cluster:
             sent_at=now,
             gpus=machine.gpus_at(now),
             ports=[machine.port_at(now)],
-            ranks=windows,
+            ranks=[self._window(machine, gang, rank, now) for gang, rank in seats],
             facts=list(machine.facts),
         )
 
-    def _window(self, machine: Machine, gang: Gang, rank: int, now: float) -> RankWindow | None:
+    def _window(self, machine: Machine, gang: Gang, rank: int, now: float) -> RankWindow:
         assert gang.attempt is not None
         step = gang.step(now)
         begin = max(
