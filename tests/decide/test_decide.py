@@ -995,12 +995,14 @@ def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:
     assert only(decided(free, config)).action is Action.VALIDATE
 
 
+@pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("validates", [True, False])
-def test_a_node_that_an_administrator_has_drained_stays_out_when_it_is_released(validates: bool) -> None:
+def test_a_node_that_an_administrator_has_drained_stays_out_when_it_is_released(validates: bool, answers: bool) -> None:
     """Its return would fail. In service until the next reading of Slurm, it would be drained again for an old fault
     if the administrator resumed it before that.
     """
-    drained = b.slurm_node("n2", flags=["DRAIN"], reason="looks odd", user="admin")
+    flags = ["DRAIN"] if answers else ["DRAIN", "NOT_RESPONDING"]
+    drained = b.slurm_node("n2", flags=flags, reason="looks odd", user="admin")
     node = b.node("n2", NodeState.MANUAL_REPAIR, slurm=drained, events=(b.xid_event("n2", 119),))
     requests = asked_of("n2", Verb.RELEASE, at=b.NOW - 5)
     decision = only(decided(b.snapshot(node, requests=requests), b.config(validation={"enabled": validates})))

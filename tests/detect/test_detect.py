@@ -157,8 +157,9 @@ class TestSilence:
         flagged = b.slurm_node("n3", flags=["NOT_RESPONDING"])
         assert signals(b.snapshot(b.node("n3", slurm=flagged, heard_at=b.NOW - 60))) == {("n3", Signal.SILENT)}
 
-    def test_where_the_slurmd_cannot_be_asked_slurms_word_counts(self) -> None:
-        flagged = b.slurm_node("n3", flags=["NOT_RESPONDING"])
+    @pytest.mark.parametrize("reason", ["", "since the board swap"])
+    def test_where_the_slurmd_cannot_be_asked_slurms_word_counts(self, reason: str) -> None:
+        flagged = b.slurm_node("n3", flags=["NOT_RESPONDING"], reason=reason)
         record = NodeRecord("n3", agent_seen_at=b.NOW - 500)
         node = b.node("n3", record=record, slurm=flagged, heard_at=b.NOW - 60)
         assert signals(b.snapshot(node)) == {("n3", Signal.NODE_DEAD)}
@@ -192,6 +193,15 @@ class TestAdministration:
 
     def test_a_node_that_an_administrator_set_down_is_a_foreign_drain(self) -> None:
         down = b.slurm_node("n3", "DOWN", reason="board swap", user="alice")
+        assert signals(b.snapshot(b.node("n3", slurm=down))) == {("n3", Signal.DRAINED_BY_OTHERS)}
+
+    @pytest.mark.parametrize("reason", ["", "Not responding"])
+    def test_a_node_that_slurm_set_down_because_it_does_not_answer_is_no_foreign_drain(self, reason: str) -> None:
+        down = b.slurm_node("n3", "DOWN", ["NOT_RESPONDING"], reason=reason, user="slurm" if reason else "")
+        assert found(b.snapshot(b.node("n3", slurm=down))) == []
+
+    def test_a_node_that_does_not_answer_and_that_an_administrator_set_down_is_a_foreign_drain(self) -> None:
+        down = b.slurm_node("n3", "DOWN", ["NOT_RESPONDING"], reason="board swap", user="alice")
         assert signals(b.snapshot(b.node("n3", slurm=down))) == {("n3", Signal.DRAINED_BY_OTHERS)}
 
     def test_a_node_that_an_administrator_set_to_fail_is_a_foreign_drain(self) -> None:

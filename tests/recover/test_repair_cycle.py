@@ -40,7 +40,7 @@ from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmRese
 from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
-from understudy_controlplane.recover.step import Done, GangFacts, StepContext, Tickets
+from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Tickets, Todo
 from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
@@ -507,6 +507,20 @@ def context_of(node: SlurmNode) -> StepContext:
         send_orders=lambda _: None,
         worked_until=lambda: 0.0,
     )
+
+
+@pytest.mark.parametrize("state", ["IDLE", "DOWN"])
+def test_an_administrators_drain_of_a_node_that_does_not_answer_is_not_lifted(state: str) -> None:
+    taken = b.slurm_node("n5", state, ["DRAIN", "NOT_RESPONDING"], "board swap", "alice")
+    assert repair.observe_resumed(context_of(taken)) == Failed(
+        "n5 is out of service for alice (board swap): left alone"
+    )
+
+
+@pytest.mark.parametrize("reason", ["", "Not responding"])
+def test_a_node_that_only_slurm_has_lost_is_resumed(reason: str) -> None:
+    lost = b.slurm_node("n5", "DOWN", ["NOT_RESPONDING"], reason, "slurm" if reason else "")
+    assert isinstance(repair.observe_resumed(context_of(lost)), Todo)
 
 
 def test_a_fault_on_probation_goes_up_the_ladder(tmp_path: Path) -> None:

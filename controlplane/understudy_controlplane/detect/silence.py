@@ -178,7 +178,7 @@ def _why_not_dead(
     slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
     # When its slurmd's port was never reachable from here, Slurm's own state decides, after a longer time.
     can_ask = node.record.slurmd_seen_at is not None
-    slurm_reports_it = not can_ask and slurm is not None and slurm.lost
+    slurm_reports_it = not can_ask and slurm is not None and slurm.silent
     patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
     reasons = (
         (mass, "many others are silent too: the network or the control plane is assumed to be the cause"),

@@ -147,9 +147,14 @@ class SlurmNode:
         return any(words in self.reason for words in REBOOT_GIVEN_UP)
 
     @property
-    def lost(self) -> bool:
+    def silent(self) -> bool:
         """Slurm itself reports that the node does not answer."""
         return not self.responding or (self.down and self.reason.startswith(NOT_RESPONDING))
+
+    @property
+    def lost(self) -> bool:
+        """It does not answer, and Slurm names no other reason why it is out of service."""
+        return self.silent and (not self.reason or self.reason.startswith(NOT_RESPONDING))
 
     @property
     def out_by_slurm(self) -> bool:
@@ -170,7 +175,7 @@ class SlurmNode:
         return down and self.reason_user in OWN_USERS and self.reason.startswith((REBOOTED, NOT_RESPONDING))
 
     def left_to_others(self, own_prefix: str) -> bool:
-        """It is out of service for another reason than Understudy's, and answers."""
+        """It is out of service for another reason than Understudy's or its own silence."""
         owned = not self.set_to_fail and (self.reason.startswith(own_prefix) or self.reboot_given_up)
         return (self.draining or self.down or self.off_or_rebooting) and not owned and not self.lost
 
