@@ -367,6 +367,15 @@ class TestAdministration:
         assert not record.owns(replace(drained, reason_at=1007))
         assert not record.owns(replace(drained, reason_at=1000, reason_user="alice"))
 
+    def test_a_reason_to_which_slurm_adds_its_own_words_is_still_understudys(self) -> None:
+        """Slurm 23.02 and newer renew time and user then."""
+        record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
+        reason = "understudy: xid.79: lost : Not responding"
+        silent = b.slurm_node("n3", "DOWN", ["DRAIN", "NOT_RESPONDING"], reason, user="slurm")
+        assert record.owns(replace(silent, reason_at=1300))
+        assert not record.owns(replace(silent, reason_at=1300, reason_user="alice"))
+        assert not record.owns(replace(silent, reason_at=1300, reason="board swap : Not responding"))
+
     @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN])
     @pytest.mark.parametrize("shown_out_at", [b.NOW - 1.2, b.NOW - 500, b.NOW - 700])
     def test_a_resume_is_no_older_than_the_last_reading_that_showed_the_drain(

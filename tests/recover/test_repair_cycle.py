@@ -517,6 +517,14 @@ def test_an_administrators_drain_of_a_node_that_does_not_answer_is_not_lifted(st
     )
 
 
+@pytest.mark.parametrize("words", ["reboot timed out", "Node unexpectedly rebooted", "Not responding"])
+def test_what_slurm_adds_to_an_administrators_reason_does_not_make_it_understudys(words: str) -> None:
+    taken = b.slurm_node("n5", "DOWN", [], f"fan swap : {words}", "slurm")
+    assert repair.observe_resumed(context_of(taken)) == Failed(
+        f"n5 is out of service for slurm (fan swap : {words}): left alone"
+    )
+
+
 @pytest.mark.parametrize("reason", ["", "Not responding"])
 def test_a_node_that_only_slurm_has_lost_is_resumed(reason: str) -> None:
     lost = b.slurm_node("n5", "DOWN", ["NOT_RESPONDING"], reason, "slurm" if reason else "")
@@ -562,13 +570,19 @@ def test_a_dead_node_is_a_persons_unless_it_comes_back_by_itself(tmp_path: Path)
     assert states_passed(rehearsal, "n3") == [30, 11, 201, 220]
 
 
-def test_a_dead_node_that_stays_dead_gets_a_ticket(tmp_path: Path) -> None:
-    config = TESTED | {"repair": {**REPAIR["repair"], "dead_node_wait_seconds": 100}}
+@pytest.mark.parametrize("adds_to_reasons", [False, True])
+@pytest.mark.parametrize(("node", "seconds"), [("n3", 100), ("n5", 400)])
+def test_a_dead_node_that_stays_dead_gets_a_ticket(
+    tmp_path: Path, node: str, seconds: int, adds_to_reasons: bool
+) -> None:
+    """Also where Slurm sets the drained node down before, and adds to the reason of Understudy's drain."""
+    config = TESTED | {"repair": {**REPAIR["repair"], "dead_node_wait_seconds": seconds}}
     rehearsal = start(tmp_path, **config)
-    rehearsal.kill_node("n3")
-    wait_for(rehearsal, "n3", NodeState.MANUAL_REPAIR)
+    rehearsal.fake.adds_to_reasons = adds_to_reasons
+    rehearsal.kill_node(node)
+    wait_for(rehearsal, node, NodeState.MANUAL_REPAIR, seconds + 60)
     rehearsal.run(10)
-    assert [ticket["node"] for ticket in rehearsal.tickets] == ["n3"]
+    assert [ticket["node"] for ticket in rehearsal.tickets] == [node]
 
 
 def test_no_more_nodes_are_in_repair_at_once_than_may_be(tmp_path: Path) -> None:

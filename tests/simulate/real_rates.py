@@ -37,8 +37,10 @@ GUARDS = frozenset(
 )
 HOUR = 3600.0
 BEGIN_SECONDS = 60.0
-APART_SECONDS = 400.0
-"""Nodes that are down already when the stretch begins fail one after the other before it."""
+APART_SECONDS = {400: 400.0, 2048: 400.0, 12_500: 60.0}
+"""Nodes that are down already when the stretch begins fail one after the other before it. The breaker of a larger fleet
+bears more of them within ten minutes.
+"""
 
 REST_SECONDS = 900.0
 
@@ -75,7 +77,8 @@ def stretch(source: str, nodes: int, hours: float, *, repairs: bool) -> Stretch:
     first = worst.fault.at - hours * HOUR / 2
     down = [one for one in faults if one.at < first < one.until]
     within = [one for one in faults if first <= one.at < first + hours * HOUR]
-    began = BEGIN_SECONDS + len(down) * APART_SECONDS
+    apart = APART_SECONDS[nodes]
+    began = BEGIN_SECONDS + len(down) * apart
     numbers = {name: number for number, name in enumerate(sorted({one.node for one in (*down, *within)}))}
     names = node_names(nodes)
 
@@ -83,7 +86,7 @@ def stretch(source: str, nodes: int, hours: float, *, repairs: bool) -> Stretch:
         place = numbers[one.node] * nodes // len(numbers)  # all over the fleet
         return Event(round(at, 2), Kind.FAILS, names[place], round(max(one.until - first + began - at, 60.0), 1))
 
-    before = [event(one, BEGIN_SECONDS + place * APART_SECONDS) for place, one in enumerate(down)]
+    before = [event(one, BEGIN_SECONDS + place * apart) for place, one in enumerate(down)]
     events = (*before, *(event(one, began + one.at - first) for one in within))
     scenario = Scenario(
         nodes,

@@ -122,7 +122,7 @@ def _judge(
     if slurm is None:
         return
     in_repair = node.state in IN_REPAIR
-    owned = record.owns(slurm) or (in_repair and slurm.reboot_given_up)
+    owned = record.owns(slurm) or (in_repair and slurm.reboot_given_up(REASON_PREFIX))
     out_of_service = slurm.draining or (slurm.down and not slurm.lost)
     if out_of_service and not owned:
         if in_repair and slurm.out_by_slurm:

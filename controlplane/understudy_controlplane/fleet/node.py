@@ -159,7 +159,8 @@ class NodeRecord:
             self.drained_at is None or not self.drain_user
         ):  # not read back yet, or stored by a release without this proof
             return True
-        return (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
+        same = (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
+        return same or slurm.reason_added_to
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,10 +141,10 @@ class SlurmNode:
         """A job has its block or leaf switch to itself (`--exclusive=topo`): Slurm starts no other job here."""
         return "BLOCKED" in self.flags
 
-    @property
-    def reboot_given_up(self) -> bool:
-        """Slurm no longer waits for its reboot. The node may come back all the same."""
-        return any(words in self.reason for words in REBOOT_GIVEN_UP)
+    def reboot_given_up(self, own_prefix: str) -> bool:
+        """Slurm no longer waits for its reboot, which no administrator asked for. It may come back all the same."""
+        given_up = any(words in self.reason for words in REBOOT_GIVEN_UP)
+        return given_up and self.reason.startswith((own_prefix, NOT_RESPONDING, *REBOOT_GIVEN_UP))
 
     @property
     def silent(self) -> bool:
@@ -155,6 +155,12 @@ class SlurmNode:
     def lost(self) -> bool:
         """It does not answer, and Slurm names no other reason why it is out of service."""
         return self.silent and (not self.reason or self.reason.startswith(NOT_RESPONDING))
+
+    @property
+    def reason_added_to(self) -> bool:
+        """Slurm has put words of its own behind the reason, and has renewed its time and user (23.02 and newer)."""
+        additions = (NOT_RESPONDING, REBOOTED, *REBOOT_GIVEN_UP, *OWN_REASONS)
+        return self.reason_user in OWN_USERS and any(f" : {words}" in self.reason for words in additions)
 
     @property
     def out_by_slurm(self) -> bool:
@@ -176,7 +182,7 @@ class SlurmNode:
 
     def left_to_others(self, own_prefix: str) -> bool:
         """It is out of service for another reason than Understudy's or its own silence."""
-        owned = not self.set_to_fail and (self.reason.startswith(own_prefix) or self.reboot_given_up)
+        owned = not self.set_to_fail and (self.reason.startswith(own_prefix) or self.reboot_given_up(own_prefix))
         return (self.draining or self.down or self.off_or_rebooting) and not owned and not self.lost
 
     def taken_down(self, own_prefix: str) -> bool:

@@ -35,6 +35,9 @@ from understudy_controlplane.slurm.protocol import SlurmError
 
 REQUEUE_DELAY_SECONDS = 121
 SLURMD_TIMEOUT_SECONDS = 300
+NOT_RESPONDING_SECONDS = SLURMD_TIMEOUT_SECONDS / 3
+"""Slurm asks every node that often whether it is there (controller.c, ping_interval)."""
+
 MIN_JOB_AGE_SECONDS = 300
 GRAIN_SECONDS = 0.05
 """Time never moves by less, unless its owner asks for less."""
@@ -57,8 +60,12 @@ class _Node:
     weight: int = 1
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
 
+    def responding(self, now: float) -> bool:
+        dead = self.dead_since is not None and now - self.dead_since >= NOT_RESPONDING_SECONDS
+        return now >= self.quiet_until and not dead
+
     def usable(self, now: float) -> bool:
-        return not self.drained and not self.failing and not self.down and now >= self.quiet_until
+        return not self.drained and not self.failing and not self.down and self.responding(now)
 
 
 @dataclass
@@ -125,6 +132,8 @@ class VirtualSlurm:
         self._next_job_id = 1
         self.changes = 0
         """Counts what has happened: Slurm shows the same while it stays the same and no time passes."""
+        self.adds_to_reasons = False
+        """Slurm 23.02 and newer: what it says of a node stands behind the reason that was there, with a new time."""
         self.leaf_switches = 2
         self.block_nodes = 0  # of each block of topology/block; 0: there is a tree
         self._started_at = now - 1000
@@ -250,10 +259,7 @@ class VirtualSlurm:
         node = self._node(name)
         if node.down or (node.drained and name not in self._busy()):
             return
-        reason, user, at = node.reason, node.reason_user, node.reason_at
-        self._down(node, "Node unexpectedly rebooted", "slurm")
-        if reason and reason != "Not responding":
-            node.reason, node.reason_user, node.reason_at = reason, user, at
+        self._down_by_slurm(node, "Node unexpectedly rebooted")
 
     def add_node(self, name: str) -> None:
         self._nodes[name] = _Node(name)
@@ -703,6 +709,14 @@ class VirtualSlurm:
         self.changes += 1
         job.state, job.nodes, job.ended_at = state, [], self.now
 
+    def _down_by_slurm(self, node: _Node, words: str) -> None:
+        """A reason stays that another one gave (node_mgr.c, set_node_down_ptr)."""
+        reason, user, at = node.reason, node.reason_user, node.reason_at
+        kept = reason and reason != "Not responding"
+        self._down(node, f"{reason} : {words}" if kept and self.adds_to_reasons else words, "slurm")
+        if kept and not self.adds_to_reasons:
+            node.reason, node.reason_user, node.reason_at = reason, user, at
+
     def _down(self, node: _Node, reason: str, user: str) -> None:
         self.changes += 1
         self._set_reason(node, reason, user)
@@ -732,7 +746,7 @@ class VirtualSlurm:
         for node in self._nodes.values():
             silent_since = node.dead_since
             if silent_since is not None and not node.down and self.now - silent_since >= SLURMD_TIMEOUT_SECONDS:
-                self._down(node, "Not responding", "slurm")
+                self._down_by_slurm(node, "Not responding")
 
     def _forget(self) -> None:
         for name in [name for name in self._reservations if self._reservation_ends[name] <= self.now]:
@@ -757,7 +771,7 @@ class VirtualSlurm:
             ("DRAIN", node.drained),
             ("FAIL", node.failing),
             ("COMPLETING", "COMPLETING" in jobs),
-            ("NOT_RESPONDING", self.now < node.quiet_until),
+            ("NOT_RESPONDING", not node.responding(self.now)),
             (f"REBOOT_{node.reboot}", bool(node.reboot)),
             ("RESERVED", node.name in reserved),
             ("MAINTENANCE", node.name in self._under_maintenance(self.now)),

@@ -160,6 +160,7 @@ class World:
         self.config = configuration(scenario)
         names = node_names(scenario.nodes)
         self.slurm = VirtualSlurm(names, BEGIN, gpus=GPUS)
+        self.slurm.adds_to_reasons = True
         self.slurm.leaf_switches = scenario.leaf_switches
         self.slurm.block_nodes = scenario.block_nodes
         if scenario.settings.no_spare is NoSpare.PREEMPT:
