@@ -13,7 +13,7 @@ from tests.contract.slurm_sides import REAL_SIDES, FakeSide, RealSide, Side, nod
 from tests.testbed.cluster import SlurmCluster
 
 NEW = ("fake of 23.02", "26.05-cli")
-OURS, OTHERS = "understudy: xid.79: lost", "board swap"
+OWN, OTHERS = "understudy: xid.79: lost", "board swap"
 PATIENCE_SECONDS = 400
 
 
@@ -37,9 +37,9 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
 def test_a_node_that_falls_silent_keeps_the_reason_that_another_one_gave(
     side: Side, request: pytest.FixtureRequest
 ) -> None:
-    side.slurm.drain_node("n2", OURS)
+    side.slurm.drain_node("n2", OWN)
     side.slurm.drain_node("n3", OTHERS)
-    side.slurm.down_node("n4", OURS)
+    side.slurm.down_node("n4", OWN)
     drained = node_of(side, "n2")
     silent = ("n1", "n2", "n3", "n4")
     for name in silent:
@@ -52,10 +52,10 @@ def test_a_node_that_falls_silent_keeps_the_reason_that_another_one_gave(
     assert (n1.reason, n1.reason_user in ("slurm", "root"), n1.lost) == ("Not responding", True, True)
     adds = request.node.callspec.params["side"] in NEW
     more = " : Not responding" if adds else ""
-    assert (n2.reason, n2.draining, n2.reason_added_to) == (OURS + more, True, adds)
+    assert (n2.reason, n2.draining, n2.reason_added_to) == (OWN + more, True, adds)
     assert adds or (n2.reason_user, n2.reason_at) == (drained.reason_user, drained.reason_at)
     assert (n3.reason, n3.draining, n3.lost) == (OTHERS + more, True, False)
-    assert n4.reason == OURS, "it was down before"
+    assert n4.reason == OWN, "it was down before"
 
     for name in silent:
         side.start_node(name)

@@ -133,7 +133,7 @@ class VirtualSlurm:
         self.changes = 0
         """Counts what has happened: Slurm shows the same while it stays the same and no time passes."""
         self.adds_to_reasons = False
-        """Slurm 23.02 and newer: what it says of a node stands behind the reason that was there, with a new time."""
+        """Slurm 23.02 and newer: that a node does not answer stands behind the reason that was there, as of now."""
         self.leaf_switches = 2
         self.block_nodes = 0  # of each block of topology/block; 0: there is a tree
         self._started_at = now - 1000
@@ -252,9 +252,7 @@ class VirtualSlurm:
         self._node(name).dead_since = None
 
     def boot_node(self, name: str) -> None:
-        """The node has booted, and Slurm did not expect it: what ran there is gone. A drained node stays as it is, and
-        a reason stays that Slurm has not given itself (node_mgr.c, validate_node_specs).
-        """
+        """The node has booted, and Slurm did not expect it: what ran there is gone. A drained node stays as it is."""
         self.start_node(name)
         node = self._node(name)
         if node.down or (node.drained and name not in self._busy()):
@@ -709,12 +707,12 @@ class VirtualSlurm:
         self.changes += 1
         job.state, job.nodes, job.ended_at = state, [], self.now
 
-    def _down_by_slurm(self, node: _Node, words: str) -> None:
-        """A reason stays that another one gave (node_mgr.c, set_node_down_ptr)."""
+    def _down_by_slurm(self, node: _Node, words: str, *, adds: bool = False) -> None:
+        """A reason stays that Slurm has not given itself (node_mgr.c, set_node_down_ptr, validate_node_specs)."""
         reason, user, at = node.reason, node.reason_user, node.reason_at
         kept = reason and reason != "Not responding"
-        self._down(node, f"{reason} : {words}" if kept and self.adds_to_reasons else words, "slurm")
-        if kept and not self.adds_to_reasons:
+        self._down(node, f"{reason} : {words}" if kept and adds else words, "slurm")
+        if kept and not adds:
             node.reason, node.reason_user, node.reason_at = reason, user, at
 
     def _down(self, node: _Node, reason: str, user: str) -> None:
@@ -746,7 +744,7 @@ class VirtualSlurm:
         for node in self._nodes.values():
             silent_since = node.dead_since
             if silent_since is not None and not node.down and self.now - silent_since >= SLURMD_TIMEOUT_SECONDS:
-                self._down_by_slurm(node, "Not responding")
+                self._down_by_slurm(node, "Not responding", adds=self.adds_to_reasons)
 
     def _forget(self) -> None:
         for name in [name for name in self._reservations if self._reservation_ends[name] <= self.now]:
