@@ -69,6 +69,17 @@ def test_a_drain_on_a_node_in_service_is_lifted(state: NodeState) -> None:
     assert not any(node.draining for node in slurm.nodes())
 
 
+def test_a_drain_to_whose_reason_slurm_has_added_is_lifted() -> None:
+    slurm = VirtualSlurm(["n1", "n2"])
+    slurm.adds_to_reasons = True
+    slurm.drain_node("n1", REASON)
+    slurm.kill_node("n1")
+    slurm.advance(310)
+    assert slurm.nodes()[0].reason == f"{REASON} : Not responding"
+    LIFT_DRAIN.act(context(slurm, NodeState.IN_SERVICE), slurm)
+    assert not slurm.nodes()[0].draining
+
+
 @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.OPERATOR_HOLD, NodeState.MANUAL_REPAIR])
 def test_a_drain_on_a_node_out_of_service_stays_and_is_named(state: NodeState) -> None:
     slurm = VirtualSlurm(["n1", "n2"])

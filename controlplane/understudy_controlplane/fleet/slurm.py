@@ -156,6 +156,10 @@ class SlurmNode:
         """It does not answer, and Slurm names no other reason why it is out of service."""
         return self.silent and (not self.reason or self.reason.startswith(NOT_RESPONDING))
 
+    def has_reason(self, reason: str) -> bool:
+        """Whether it is out of service for this one, also where Slurm has put words of its own behind it."""
+        return self.reason == reason or self.reason.startswith(f"{reason} : ")
+
     @property
     def reason_added_to(self) -> bool:
         """Slurm has put words of its own behind the reason, and has renewed its time and user (23.02 and newer)."""

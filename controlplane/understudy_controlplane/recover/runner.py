@@ -463,8 +463,7 @@ def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
     """Whether the step gave this node its reason: the later ones do so only by declaring it down."""
     may_have = step.attempts > 0 and (step.name is StepName.DRAIN_NODES or node.down)
     may_have |= step.name is StepName.LIFT_DRAIN  # it left the drain where it is, which the recovery had made
-    reason = recovery.plan.drain_reason if isinstance(recovery.plan, DrainPlan) else None
-    return may_have and node.reason == reason
+    return may_have and isinstance(recovery.plan, DrainPlan) and node.has_reason(recovery.plan.drain_reason)
 
 
 def _looked_at(plan: Plan) -> tuple[str, ...]:

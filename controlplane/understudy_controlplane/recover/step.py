@@ -130,7 +130,8 @@ class StepContext:
         if not node.draining and not (node.down and not node.lost):
             return False
         record = self.records.get(node.name)
-        return node.reason != self.plan_as(DrainPlan).drain_reason and not (record is not None and record.owns(node))
+        planned = node.has_reason(self.plan_as(DrainPlan).drain_reason)
+        return not planned and not (record is not None and record.owns(node))
 
     def is_in_service(self, name: str) -> bool:
         """Its fault was gone before its drain began, or a person has released it since, while other nodes of the plan

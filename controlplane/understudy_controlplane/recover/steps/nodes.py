@@ -92,7 +92,7 @@ def observe_lifted(context: StepContext) -> Observation:
 
 def _has_drain(node: SlurmNode, plan: DrainPlan) -> bool:
     """That this plan has made. FAIL takes its place and may keep its reason; it is an administrator's."""
-    return node.draining and not node.set_to_fail and node.reason == plan.drain_reason
+    return node.draining and not node.set_to_fail and node.has_reason(plan.drain_reason)
 
 
 def lift(context: StepContext, slurm: Slurm) -> None:
