@@ -9,7 +9,6 @@ import os
 import signal
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.launcher_job import LauncherJob, swaps, wait_succeeded
-from tests.testbed.processes import all_processes, environment_of, read_process
+from tests.testbed.processes import all_processes, command_of, environment_of, read_process
 from tests.testbed.site import Site
 from tests.tokens import bearer
 from understudy_controlplane.fleet.identity import Role
@@ -31,7 +30,7 @@ def launcher_of(job: LauncherJob) -> int:
         process
         for pid in all_processes()
         if job.owns(environment_of(pid))
-        and b"\0understudy_agent.launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and b"\0understudy_agent.launch\0" in command_of(pid)
         and (process := read_process(pid)) is not None
     ]
     return min(found, key=lambda process: process.started_ticks).pid

@@ -14,14 +14,7 @@ from pathlib import Path
 from tests import PYTHON_PATH
 from tests.launch import fake_slurm
 from tests.launch.gang import Gang
-from tests.testbed.processes import is_running, read_process, signal_process
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+from tests.testbed.processes import command_of, is_running, read_process, signal_process
 
 
 class LocalGang(Gang):

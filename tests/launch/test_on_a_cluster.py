@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.test_frameworks import script_of
 from tests.launch.gang import GangJob, launcher_site
-from tests.testbed.processes import is_running, read_process
+from tests.testbed.processes import command_of, is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
 from understudy_agent.launch.tree import parents
 
@@ -297,9 +297,7 @@ def test_a_launcher_that_is_killed_alone_goes_on_with_its_gang(gang: GangJob) ->
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
     ranks = [one["pid"] for one in gang.ranks(0)]
-    own = {
-        pid for pid in gang.processes() if Path(f"/proc/{pid}/cmdline").read_bytes().count(b"understudy_agent.launch\0")
-    }
+    own = {pid for pid in gang.processes() if b"understudy_agent.launch\0" in command_of(pid)}
     (launcher,) = (pid for pid in own if (parents().get(pid) in own))
     os.kill(launcher, signal.SIGKILL)
     gang.wait_for(lambda: gang.events("rejoined"), 30, "the seats are connected again")

@@ -100,6 +100,14 @@ def environment_of(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
+def command_of(pid: int) -> bytes:
+    """Its command, each argument ended by a zero byte; empty where it cannot be read any more."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def holds_open(pid: int, path: Path) -> bool:
     """Whether the process has `path`, or a file below it, open.
 
