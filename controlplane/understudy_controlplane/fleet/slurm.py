@@ -153,8 +153,8 @@ class SlurmNode:
 
     @property
     def lost(self) -> bool:
-        """It does not answer, and Slurm names no other reason why it is out of service."""
-        return self.silent and (not self.reason or self.reason.startswith(NOT_RESPONDING))
+        """It does not answer, no administrator has drained it, and Slurm names no other reason why it is down."""
+        return self.silent and not self.draining and (not self.reason or self.reason.startswith(NOT_RESPONDING))
 
     def has_reason(self, reason: str) -> bool:
         """Whether it is out of service for this one, also where Slurm has put words of its own behind it."""

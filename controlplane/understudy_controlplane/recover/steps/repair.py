@@ -105,9 +105,8 @@ def observe_rebooted(context: StepContext) -> Observation:
         return Wait("the reboot is under way")
     if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
-    if node is not None and node.reboot_given_up(
-        REASON_PREFIX
-    ):  # its ResumeTimeout may be shorter than the control plane's limit
+    # Its ResumeTimeout may be shorter than the control plane's limit.
+    if node is not None and node.reboot_given_up(REASON_PREFIX):
         back = node.responding and not context.silent([node])  # Slurm takes a while to notice that it does not
         return Done(f"it answers; {node.reason}") if back else Wait(f"not back yet: {node.reason}")
     words = _not_to_be_rebooted(node)
