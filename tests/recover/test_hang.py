@@ -100,3 +100,28 @@ def test_a_launcher_restarts_its_gang_without_the_named_node(rehearsal: Rehearsa
     assert rehearsal.gang_state() == ("RUNNING", 0)
     assert rehearsal.line.effects == {}
     assert rehearsal.state_of("n2") is NodeState.SUSPECT
+
+
+@pytest.mark.parametrize("moment", ["create_reservation", "set_job_reservation"])
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_gang_that_is_suspended_before_its_restart_is_judged_afresh(
+    rehearsal: Rehearsal, hang: Hang, moment: str, resumed: bool
+) -> None:
+    def suspends(name: str) -> None:
+        if name == moment:
+            rehearsal.line.after = lambda _name: None
+            rehearsal.fake.suspend(rehearsal.gang)
+            hang_ends()
+            if resumed:
+                rehearsal.fake.go_on(rehearsal.gang)
+
+    def hang_ends() -> None:
+        rehearsal.control_plane.loop.detectors.pop("hangs")
+
+    rehearsal.line.after = suspends
+    hang(None)
+    rehearsal.run_until(rehearsal.ended)
+    (recovery,) = rehearsal.recoveries()
+    assert recovery.status is RecoveryStatus.OVERTAKEN
+    assert "was suspended since its hang was found" in recovery.outcome
+    assert rehearsal.gang_state() == ("RUNNING" if resumed else "SUSPENDED", 0)

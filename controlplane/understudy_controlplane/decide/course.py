@@ -299,6 +299,19 @@ def ended_by_its_gang(recovery: Recovery, job: SlurmJob | None, ended_well: Call
     return Ending(RecoveryStatus.OVERTAKEN, f"job {plan.job.job_id} is not to run again: {ENDED_WELL}")
 
 
+def suspended_in_its_hang(recovery: Recovery, job: SlurmJob | None) -> Ending | None:
+    """A gang that was suspended since its hang was found may go on once it is resumed: it is judged afresh then."""
+    plan = recovery.plan
+    if not isinstance(plan, SwapPlan) or not plan.hang or job is None or job.suspended_or_resumed_at is None:
+        return None
+    if job.restart_count > plan.restart_count or has_ended_attempt(recovery, job):
+        return None
+    if job.suspended_or_resumed_at == plan.suspended_or_resumed_at:
+        return None
+    words = f"job {plan.job.job_id} was suspended since its hang was found: it is judged afresh once it goes on"
+    return Ending(RecoveryStatus.OVERTAKEN, words)
+
+
 def left_by_its_owner(recovery: Recovery, job: SlurmJob | None, opt_in_word: str) -> Ending | None:
     """Its owner has taken the word out of the job's comment: it is changed no more, but for what was begun. An attempt
     that was ended for its move is started again.
