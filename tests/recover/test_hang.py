@@ -107,16 +107,15 @@ def test_a_launcher_restarts_its_gang_without_the_named_node(rehearsal: Rehearsa
 def test_a_gang_that_is_suspended_before_its_restart_is_judged_afresh(
     rehearsal: Rehearsal, hang: Hang, moment: str, resumed: bool
 ) -> None:
+    loop = rehearsal.control_plane.loop
+
     def suspends(name: str) -> None:
         if name == moment:
             rehearsal.line.after = lambda _name: None
             rehearsal.fake.suspend(rehearsal.gang)
-            hang_ends()
+            loop.detectors = {name: one for name, one in loop.detectors.items() if name != "hangs"}
             if resumed:
                 rehearsal.fake.go_on(rehearsal.gang)
-
-    def hang_ends() -> None:
-        rehearsal.control_plane.loop.detectors.pop("hangs")
 
     rehearsal.line.after = suspends
     hang(None)

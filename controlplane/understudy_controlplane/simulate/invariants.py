@@ -12,6 +12,7 @@ from understudy_agent.wire import OrderState
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.hang import may_be_mass_hang
+from understudy_controlplane.detect.silence import may_be_mass_silence
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
@@ -615,11 +616,20 @@ class Invariants:
         """Seats, holds and drains of the control plane have a recovery or a state of their node that explains them."""
         wrong = self._ownerless(records)
         now = self._world.now
-        paused = self._newest_before_pause is not None  # then it stays as it is until the pause ends
-        self._wrong_since = {words: now if paused else self._wrong_since.get(words, now) for words in wrong}
+        stays = self._newest_before_pause is not None or self._holds_all_back()  # as it is until that ends
+        self._wrong_since = {words: now if stays else self._wrong_since.get(words, now) for words in wrong}
         for words, since in self._wrong_since.items():
             if now - max(since, self._fine_since) > GRACE_SECONDS and not self._world.scenario.settings.observes:
                 raise Violation("everything-has-an-owner", f"{words} for {now - since:.0f} s")
+
+    def _holds_all_back(self) -> bool:
+        """Because many nodes or gangs are silent at once, whose cause is elsewhere."""
+        core = self._world.core
+        seen = core.loop.pulse.snapshot if core is not None else None
+        if seen is None:
+            return False
+        policy = self._world.config
+        return may_be_mass_silence(seen, policy.silence) or may_be_mass_hang(seen, policy.hang)
 
     def _ownerless(self, records: dict[str, NodeRecord]) -> list[str]:
         world = self._world
