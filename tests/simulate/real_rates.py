@@ -37,12 +37,29 @@ GUARDS = frozenset(
 )
 HOUR = 3600.0
 BEGIN_SECONDS = 60.0
-APART_SECONDS = {400: 400.0, 2048: 400.0, 12_500: 60.0}
-"""Nodes that are down already when the stretch begins fail one after the other before it. The breaker of a larger fleet
-bears more of them within ten minutes.
-"""
-DOWN_MAX = {400: 400, 2048: 2048, 12_500: 20}
-"""How many of them are simulated: at 12,500 nodes each takes minutes of processor time, and over 180 are down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How a fleet of so many nodes is simulated.
+
+    Nodes that are down already when the stretch begins fail one after the other before it, `apart_seconds` apart: the
+    breaker of a larger fleet bears more of them within ten minutes.
+    """
+
+    hours: float
+    apart_seconds: float
+    bears: int  # nodes that the breaker lets be drained within ten minutes
+    budget: int  # that may be quarantined at once
+    down_max: int | None = None
+
+
+SIZES = {
+    400: Size(24.0, 400.0, bears=10, budget=12),
+    2048: Size(6.0, 400.0, bears=10, budget=20),
+    12_500: Size(1.0, 60.0, bears=25, budget=125, down_max=20),
+}
+"""At 12,500 nodes each failure takes minutes of processor time, and over 180 nodes are down already."""
 
 REST_SECONDS = 900.0
 
@@ -74,12 +91,13 @@ def settings(nodes: int, repairs: bool) -> Settings:
 
 def stretch(source: str, nodes: int, hours: float, *, repairs: bool) -> Stretch:
     """Around the moment at which the most nodes have failed within an hour, with those that are down already."""
-    faults = SOURCES[source](nodes)
+    faults, size = SOURCES[source](nodes), SIZES[nodes]
+    apart = size.apart_seconds
     worst: Moment = max(worst_moments(faults), key=lambda one: (len(one.lately), len(one.down)))
     first = worst.fault.at - hours * HOUR / 2
-    down = [one for one in faults if one.at < first < one.until][-DOWN_MAX[nodes] :]
+    down = [one for one in faults if one.at < first < one.until]
+    down = down[-(size.down_max or len(down)) :]
     within = [one for one in faults if first <= one.at < first + hours * HOUR]
-    apart = APART_SECONDS[nodes]
     began = BEGIN_SECONDS + len(down) * apart
     numbers = {name: number for number, name in enumerate(sorted({one.node for one in (*down, *within)}))}
     names = node_names(nodes)
@@ -156,16 +174,11 @@ def drained(outcome: Outcome) -> tuple[int, int]:
     return len({name for at, name in found if at < BEGIN_SECONDS + PERSON_SECONDS[0]}), len({name for _, name in found})
 
 
-HOURS = {400: 24.0, 2048: 6.0, 12_500: 1.0}
-BEARS = {400: (10, 12), 2048: (10, 20), 12_500: (25, 125)}
-"""Nodes → how many the breaker bears within ten minutes, and how many may be quarantined at once: one in a hundred."""
-
-
 def main(sizes: Sequence[int]) -> int:
     failed = 0
     for nodes in sizes:
         for source in SOURCES:
-            began, one = time.process_time(), stretch(source, nodes, HOURS[nodes], repairs=True)
+            began, one = time.process_time(), stretch(source, nodes, SIZES[nodes].hours, repairs=True)
             measured = judged(one)
             failed += bool(measured.wrong)
             slowest = max(measured.drained_after, default=0.0)
@@ -176,10 +189,11 @@ def main(sizes: Sequence[int]) -> int:
                 flush=True,
             )
         numbers = drained(accused_wrongly(nodes))
-        failed += numbers[0] != BEARS[nodes][0] or numbers[1] > BEARS[nodes][1]
-        print(f"{nodes} nodes, all accused wrongly: {numbers} drained, at most {BEARS[nodes]} may be", flush=True)
+        may_be = SIZES[nodes].bears, SIZES[nodes].budget
+        failed += numbers[0] != may_be[0] or numbers[1] > may_be[1]
+        print(f"{nodes} nodes, all accused wrongly: {numbers} drained, at most {may_be} may be", flush=True)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main([int(one) for one in sys.argv[1:]] or list(HOURS)))
+    sys.exit(main([int(one) for one in sys.argv[1:]] or list(SIZES)))

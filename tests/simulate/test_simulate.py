@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.simulate.cover import CANNOT_BE, CORPUS, read, run_kept, scenarios
 from tests.simulate.domains import Fault, simulated, wrong
 from tests.simulate.mutants import MUTANTS
-from tests.simulate.real_rates import BEARS, accused_wrongly, drained, held_back, judged, stretch
+from tests.simulate.real_rates import SIZES, accused_wrongly, drained, held_back, judged, stretch
 from understudy_controlplane.cli.simulate import simulate as command
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.fleet.decision import Because
@@ -73,7 +73,7 @@ def test_by_default_no_guard_holds_back_what_a_real_hour_of_failures_needs(repai
 def test_by_default_a_rule_that_is_wrong_drains_its_budget_and_no_more() -> None:
     outcome = accused_wrongly(400)
     assert outcome.violation is None
-    assert drained(outcome) == BEARS[400]
+    assert drained(outcome) == (SIZES[400].bears, SIZES[400].budget)
     assert held_back(outcome)[Because.BREAKER], "what guards hold back is counted"
 
 
