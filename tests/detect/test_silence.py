@@ -80,6 +80,34 @@ def test_a_gang_that_may_go_on_confirms_nothing(table: StepTable) -> None:
     assert found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: table})).signal is Signal.SILENT
 
 
+def others(*stood_for: float) -> Snapshot:
+    """n3 is silent and its gang stands still. The other gangs, whose nodes are heard, have stood for that long."""
+    keys = [b.job(job_id=8 + i).key for i in range(len(stood_for))]
+    tables = {key: steps(one, job=key, nodes=("n5",) * 4) for key, one in zip(keys, stood_for, strict=True)}
+    return b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: steps(7.5), **tables})
+
+
+@pytest.mark.parametrize("stood_for", [(7.5,), (7.0, 8.0), (7.5, 1.0), (6.0, 60.0)])
+def test_nor_one_that_stopped_with_most_others_whose_nodes_are_heard(stood_for: Sequence[float]) -> None:
+    """The fabric, or the storage, stopped them."""
+    finding = found(others(*stood_for))
+    assert finding.signal is Signal.SILENT
+    assert "neither its gang nor a launcher on another node confirms" in finding.summary
+
+
+@pytest.mark.parametrize("stood_for", [(1.0,), (60.0,), (7.5, 1.0, 1.0), (60.0, 60.0, 1.0)])
+def test_others_that_go_on_or_that_stood_before_change_nothing(stood_for: Sequence[float]) -> None:
+    assert found(others(*stood_for)).signal is Signal.NODE_DEAD
+
+
+def test_others_with_a_silent_node_of_their_own_change_nothing() -> None:
+    """Nodes of several gangs die together."""
+    other = b.job(job_id=8, nodes=("n5", "n6"))
+    tables = {KEY: steps(7.5), other.key: steps(7.5, job=other.key, nodes=("n5", "n5", "n6", "n6"))}
+    seen = b.snapshot(silent("n3", 8.0), silent("n6", 8.0), jobs=[b.job(), other], tables=tables)
+    assert [one.signal for one in silence(seen, POLICY)] == [Signal.NODE_DEAD] * 2
+
+
 @pytest.mark.parametrize(("stood_for", "signal"), [(7.5, Signal.SILENT), (31.0, Signal.NODE_DEAD)])
 def test_nor_one_of_which_a_rank_may_wait_for_an_order_to_save(stood_for: float, signal: Signal) -> None:
     """Its node was cut off before it learnt what became of the order. It waits for half a minute at most."""

@@ -25,6 +25,7 @@ from understudy_controlplane.detect.domain_silence import (
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal, SilenceDetail
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -206,21 +207,39 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
 def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]:
     """Silent node → what confirms its death besides agent and slurmd: its gang or launcher, seen from other nodes.
 
-    A gang that stood still while the node was still heard (`quiet`: when last) stands for another reason.
+    A gang that stood still while the node was still heard (`quiet`: when last) stands for another reason. So does one
+    that stopped together with most gangs of which no node is silent: with the fabric, or the storage.
     """
     found: dict[str, str] = {}
+    pauses = {job: _longest_pause(table, snapshot) for job, table in snapshot.tables.items()} if quiet else {}
     for table in snapshot.tables.values():
         there = quiet.keys() & table.nodes if quiet and table.advanced_at else set()
         if there and any(name and name not in quiet for name in table.nodes):
-            pause = _longest_pause(table, snapshot)
+            pause = pauses[table.job]
             stands = snapshot.now - table.advanced_at > pause
             moved_till_then = [name for name in there if quiet[name] - table.advanced_at <= pause]
-            found |= dict.fromkeys(moved_till_then if stands else (), "its gang stands still")
+            if stands and moved_till_then and not _stopped_with_others(table, snapshot, quiet, pauses):
+                found |= dict.fromkeys(moved_till_then, "its gang stands still")
     for gang in snapshot.gangs.values():
         heard = gang.heard_at is not None and snapshot.now - gang.heard_at < LAUNCHER_AGE_MAX_SECONDS
         if heard and gang.host not in quiet:
             found |= dict.fromkeys(quiet.keys() & gang.state.lost, "its launcher has lost it")
     return found
+
+
+def _stopped_with_others(
+    table: StepTable, snapshot: Snapshot, quiet: Mapping[str, float], pauses: Mapping[JobKey, float]
+) -> bool:
+    """`pauses`: how long each gang has to finish no step until it counts as standing still."""
+    stopped, moved = 0, 0
+    for other in snapshot.tables.values():
+        pause = pauses[other.job]
+        if other.advanced_at and not quiet.keys() & other.nodes:
+            stands = snapshot.now - other.advanced_at > pause
+            together = abs(other.advanced_at - table.advanced_at) <= max(pause, pauses[table.job])
+            stopped += stands and together
+            moved += not stands
+    return stopped > 0 and stopped >= moved
 
 
 def _longest_pause(table: StepTable, snapshot: Snapshot) -> float:
