@@ -40,7 +40,18 @@ LATER_KINDS = {
     RecoveryKind.LAUNCHER_RESTART,
 }
 
-LATER = {"requested", "excluded", "allowed", "places", "peers", "account", "preempted", "from_pool", "drained_at"}
+LATER = {
+    "requested",
+    "excluded",
+    "allowed",
+    "places",
+    "peers",
+    "account",
+    "preempted",
+    "from_pool",
+    "drained_at",
+    "suspended_or_resumed_at",
+}
 """Fields that plans of release 0.1 did not have."""
 
 
