@@ -25,8 +25,9 @@ class Silence(Section):
     dead_unconfirmed_seconds: float = Field(
         120.0,
         ge=1,
-        description="The same for a node with a job where neither the job's gang, which stands still, nor its launcher "
-        "on another node confirms it: agent and slurmd may be silent because of the management network alone.",
+        description="The same for a node with a job where neither the job's gang, which stands still while most others "
+        "go on, nor its launcher on another node confirms it: agent and slurmd may be silent because of the management "
+        "network alone.",
     )
     stopped_seconds: float = Field(
         600.0,

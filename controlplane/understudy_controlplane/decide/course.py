@@ -299,7 +299,7 @@ def ended_by_its_gang(recovery: Recovery, job: SlurmJob | None, ended_well: Call
     return Ending(RecoveryStatus.OVERTAKEN, f"job {plan.job.job_id} is not to run again: {ENDED_WELL}")
 
 
-def suspended_in_its_hang(recovery: Recovery, job: SlurmJob | None) -> Ending | None:
+def suspended_since_its_hang(recovery: Recovery, job: SlurmJob | None) -> Ending | None:
     """A gang that was suspended since its hang was found may go on once it is resumed: it is judged afresh then."""
     plan = recovery.plan
     if not isinstance(plan, SwapPlan) or not plan.hang or job is None or job.suspended_or_resumed_at is None:

@@ -9,7 +9,7 @@ announces that. Many silent at once: the cause is the network or the control pla
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,6 @@ from understudy_controlplane.detect.domain_silence import (
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal, SilenceDetail
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
-from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -210,16 +209,23 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
     A gang that stood still while the node was still heard (`quiet`: when last) stands for another reason. So does one
     that stopped together with most gangs of which no node is silent: with the fabric, or the storage.
     """
-    found: dict[str, str] = {}
-    pauses = {job: _longest_pause(table, snapshot) for job, table in snapshot.tables.items()} if quiet else {}
+    stand: list[tuple[StepTable, list[str]]] = []
     for table in snapshot.tables.values():
         there = quiet.keys() & table.nodes if quiet and table.advanced_at else set()
         if there and any(name and name not in quiet for name in table.nodes):
-            pause = pauses[table.job]
-            stands = snapshot.now - table.advanced_at > pause
+            pause = _longest_pause(table, snapshot)
             moved_till_then = [name for name in there if quiet[name] - table.advanced_at <= pause]
-            if stands and moved_till_then and not _stopped_with_others(table, snapshot, quiet, pauses):
-                found |= dict.fromkeys(moved_till_then, "its gang stands still")
+            if moved_till_then and snapshot.now - table.advanced_at > pause:
+                stand.append((table, moved_till_then))
+    heard_of = [
+        (table.advanced_at, _longest_pause(table, snapshot))
+        for table in (snapshot.tables.values() if stand else ())
+        if table.advanced_at and not quiet.keys() & table.nodes
+    ]
+    found: dict[str, str] = {}
+    for table, names in stand:
+        if not _stopped_with_others(table.advanced_at, _longest_pause(table, snapshot), heard_of, snapshot.now):
+            found |= dict.fromkeys(names, "its gang stands still")
     for gang in snapshot.gangs.values():
         heard = gang.heard_at is not None and snapshot.now - gang.heard_at < LAUNCHER_AGE_MAX_SECONDS
         if heard and gang.host not in quiet:
@@ -227,19 +233,11 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
     return found
 
 
-def _stopped_with_others(
-    table: StepTable, snapshot: Snapshot, quiet: Mapping[str, float], pauses: Mapping[JobKey, float]
-) -> bool:
-    """`pauses`: how long each gang has to finish no step until it counts as standing still."""
-    stopped, moved = 0, 0
-    for other in snapshot.tables.values():
-        pause = pauses[other.job]
-        if other.advanced_at and not quiet.keys() & other.nodes:
-            stands = snapshot.now - other.advanced_at > pause
-            together = abs(other.advanced_at - table.advanced_at) <= max(pause, pauses[table.job])
-            stopped += stands and together
-            moved += not stands
-    return stopped > 0 and stopped >= moved
+def _stopped_with_others(at: float, pause: float, others: Sequence[tuple[float, float]], now: float) -> bool:
+    """`at`: when the gang last finished a step. It stands still `pause` seconds later. `others`: the same of others."""
+    standing = [(other_at, longest) for other_at, longest in others if now - other_at > longest]
+    together = sum(abs(other_at - at) <= max(longest, pause) for other_at, longest in standing)
+    return together > 0 and together >= len(others) - len(standing)
 
 
 def _longest_pause(table: StepTable, snapshot: Snapshot) -> float:

@@ -146,7 +146,7 @@ class SwapPlan(DrainPlan, frozen=True, kw_only=True):
     last_step: int | None = None  # the furthest step that this attempt was seen to finish
     reservation: str = ""  # in which the job ran before: it gets it back
     hang: str = ""  # why the gang is restarted though no rank of it has ended
-    suspended_or_resumed_at: int | None = None  # as Slurm showed it then: what was found of a hang holds no longer
+    suspended_or_resumed_at: int | None = None  # of the job, as Slurm showed it when this was decided
     leaving: tuple[str, ...] = ()  # nodes that give their seat to a spare, and are not failed
 
     @property

@@ -19,7 +19,7 @@ from understudy_controlplane.decide.course import (
     ended_by_its_owner,
     left_by_its_owner,
     overtaken_in_its_array,
-    suspended_in_its_hang,
+    suspended_since_its_hang,
     undo_steps,
     undo_steps_of_failure,
 )
@@ -202,7 +202,7 @@ class Runner:
                 ended_by_its_owner(recovery, job)
                 or ended_by_its_gang(recovery, job, context.ended_well)
                 or overtaken_in_its_array(recovery, job)
-                or suspended_in_its_hang(recovery, job)
+                or suspended_since_its_hang(recovery, job)
                 or left_by_its_owner(recovery, job, self._current.config.jobs.opt_in_word)
             )
             if ending is not None:
