@@ -98,7 +98,7 @@ class Rehearsal:
 
     gang_user = "researcher"
 
-    def __init__(self, directory: Path, **config: Any) -> None:
+    def __init__(self, directory: Path, *, slurmds_answer: bool = True, **config: Any) -> None:
         self.fake = VirtualSlurm(NODES)
         self.fake.leaf_switches = 1  # the spares are those that come last by name
         self._loop_thread = threading.current_thread()
@@ -116,7 +116,7 @@ class Rehearsal:
         """Nodes that do not come back from a reboot."""
         self._rebooting: dict[str, float] = {}
         self.each_tick: Callable[[], None] = lambda: None
-        self.probe: Callable[[SlurmNode], bool] = lambda node: node.name not in self.silent
+        self.probe: Callable[[SlurmNode], bool] = lambda node: slurmds_answer and node.name not in self.silent
         self.clock = VirtualClock(self.fake)
         self.control_plane = self._compose()
         self.run(3)

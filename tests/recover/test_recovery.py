@@ -15,6 +15,7 @@ from understudy_agent.wire import RankStarted
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepName, StepStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask, SlurmJob, SlurmNode
 from understudy_controlplane.fleet.subject import Subject
@@ -895,6 +896,67 @@ def test_a_failed_node_that_dies_before_the_requeue_is_declared_down_instead(reh
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
     assert rehearsal.line.effects["requeue_job 1"] == 0
     assert rehearsal.line.effects["down_node n3"] == 1
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_dead_node_of_an_administrator_that_answers_again_before_the_requeue_is_not_declared_down(
+    rehearsal: Rehearsal, resumes: bool
+) -> None:
+    rehearsal.fake.drain_by("alice", "n3", "new cable")
+    rehearsal.run(3)
+
+    def answers_again(name: str) -> None:
+        if name == "set_job_reservation" and rehearsal.silent:
+            rehearsal.fake.start_node("n3")
+            rehearsal.silent.discard("n3")
+            if resumes:
+                rehearsal.fake.resume_node("n3")
+
+    rehearsal.line.before = answers_again
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert rehearsal.line.effects["down_node n3"] == 0
+    assert rehearsal.line.effects["requeue_job 1"] == 1
+
+
+def test_a_gang_moves_on_for_another_node_where_a_dead_one_answers_again_and_is_released(rehearsal: Rehearsal) -> None:
+    rehearsal.line.before = refuse("set_job_reservation")
+    rehearsal.fail("n2")
+    rehearsal.kill_node("n3")
+    rehearsal.run(12)
+    rehearsal.fake.start_node("n3")
+    rehearsal.silent.discard("n3")
+    rehearsal.control_plane.stores.repairs.ask(Verb.RELEASE, "n3", "new cable", "alice", rehearsal.fake.now)
+    rehearsal.run(3)
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+    rehearsal.line.before = lambda _name: None
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert "n2" not in rehearsal.gang_nodes()
+    assert rehearsal.line.effects["down_node n3"] == 0
+    assert rehearsal.line.effects["requeue_job 1"] == 1
+
+
+def test_where_slurmds_cannot_be_asked_slurms_word_tells_whether_a_dead_node_still_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    rehearsal = Rehearsal(tmp_path, slurmds_answer=False)
+    rehearsal.fake.drain_by("alice", "n3", "new cable")
+    rehearsal.run(3)
+    resumed: list[str] = []
+
+    def resume(name: str) -> None:
+        if name == "set_job_reservation" and not resumed:
+            resumed.append(name)
+            rehearsal.fake.resume_node("n3")
+
+    rehearsal.line.before = resume
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(rehearsal.ended, 240)
+    assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
+    assert rehearsal.line.effects["down_node n3"] == 1
+    assert rehearsal.line.effects["requeue_job 1"] == 0
 
 
 def test_a_healthy_node_that_dies_before_the_requeue_is_waited_for_and_replaced(rehearsal: Rehearsal) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -102,11 +104,24 @@ def test_a_dead_node_that_a_person_releases_during_the_move_is_not_declared_down
     assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.IN_SERVICE, SWAP)), Done)
 
 
-def test_a_dead_node_that_an_operator_moves_a_gang_off_is_declared_down_though_it_stays_in_service() -> None:
-    """Otherwise the requeue would be of a job on a node that does not answer."""
+@pytest.mark.parametrize("state", [NodeState.IN_SERVICE, NodeState.FOREIGN_DRAIN])
+def test_a_dead_node_that_the_plan_leaves_in_service_is_declared_down_only_while_it_does_not_answer(
+    state: NodeState,
+) -> None:
+    """An operator moves the gang off it, or an administrator had drained it and has resumed it since. The requeue of a
+    job on a node that does not answer would spoil the job's record.
+    """
     moved = msgspec.structs.replace(SWAP, nodes=(), leaving=("n1",))
     slurm = VirtualSlurm(["n1", "n2"])
-    assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.IN_SERVICE, moved)), Todo)
+    well = context(slurm, state, moved)
+    mute = replace(well, silent=lambda nodes: [node.name for node in nodes], is_gone=lambda _node: True)
+    for_a_moment = replace(mute, is_gone=lambda _node: False)
+    assert isinstance(DOWN_NODES.observe(well), Done)
+    assert isinstance(DOWN_NODES.observe(mute), Todo)
+    DOWN_NODES.act(for_a_moment, slurm)
+    assert not slurm.nodes()[0].down
+    DOWN_NODES.act(mute, slurm)
+    assert slurm.nodes()[0].down
 
 
 FAILED_AT_THE_API = {"reason": REASON, "user": "root"}

@@ -390,10 +390,12 @@ class Runner:
         return silent
 
     def _ask(self, nodes: Sequence[SlurmNode]) -> list[str]:
-        """Those that do not answer. A port that never answered the control plane proves nothing."""
+        """Those that do not answer. A port that never answered the control plane proves nothing: there Slurm's word
+        counts, as in `detect.silence`.
+        """
         ever_open = self._stores.fleet.slurmds_seen() if nodes else frozenset()
         answers = ask_slurmds([node for node in nodes if node.name in ever_open], self._answers)
-        return [name for name, answered in answers.items() if not answered]
+        return [node.name for node in nodes if not answers.get(node.name, node.responding)]
 
     def _is_gone(self, node: SlurmNode) -> bool:
         if not self._ask([node]):

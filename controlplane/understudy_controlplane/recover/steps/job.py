@@ -61,15 +61,16 @@ def _obstacle(context: StepContext, job: SlurmJob) -> Wait | None:
     if job.suspended:
         return Wait(SUSPENDED, may_take_long=True)
     dead = sorted(set(job.nodes) & set(plan.dead_nodes))
-    held = _held_by_others(context, dead)
+    held = _held_by_others(context, context.mute(dead))
     if held:
         return Wait(
             f"{held}: declaring the node down, which requeues the job, is left to them, or to Slurm's own timeout",
             may_take_long=True,
         )
-    if dead:
-        return Wait(f"Slurm is about to requeue it by itself: {', '.join(dead)} went down")
-    silent = context.mute(name for name in job.nodes if name not in plan.nodes)
+    down = [name for name in dead if (node := context.slurm.nodes.get(name)) is None or node.down]
+    if down:
+        return Wait(f"Slurm is about to requeue it by itself: {', '.join(down)} went down")
+    silent = context.mute(name for name in job.nodes if name not in (*plan.nodes, *dead))
     if silent:
         return Wait(f"{', '.join(silent)} does not answer: a requeue now would spoil the job's record")
     return None
@@ -95,7 +96,7 @@ def requeue(context: StepContext, slurm: Slurm) -> None:
     if context.job.failed_by_itself:
         slurm.requeue_failed_job(context.job.address)
         return
-    dead = context.gone(name for name in context.job.nodes if name in plan.nodes)
+    dead = context.gone(name for name in context.job.nodes if name in (*plan.nodes, *plan.dead_nodes))
     held = _held_by_others(context, dead)
     if held:
         raise SlurmError(f"{held}: left to their administrator")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, REASON_PREFIX
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
 from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
@@ -42,15 +44,16 @@ def drain(context: StepContext, slurm: Slurm) -> None:
         slurm.drain_node(node.name, context.plan_as(DrainPlan).drain_reason)
 
 
-def _not_down(context: StepContext) -> list[str]:
+def _not_down(context: StepContext, silent: Callable[[Iterable[str]], list[str]]) -> list[str]:
+    """Dead nodes still to be declared down. Of those that the plan leaves in service only what is `silent` now: an
+    administrator may have resumed the node.
+    """
     plan = context.plan_as(PoolSwapPlan)
-    released = {name for name in plan.nodes if context.is_in_service(name)}
-    nodes = [context.slurm.nodes.get(name) for name in plan.dead_nodes if name not in released]
-    return [node.name for node in nodes if node is not None and not node.down and not context.others_hold(node)]
-
-
-def _shared(context: StepContext) -> list[int]:
-    return context.shared(_not_down(context))
+    dead = [node for name in plan.dead_nodes if (node := context.slurm.nodes.get(name)) is not None]
+    dead = [node for node in dead if not node.down and not context.others_hold(node)]
+    in_service = {node.name for node in dead if context.is_in_service(node.name)}
+    due = {*silent(in_service.difference(plan.nodes))}  # those of the plan were released: see the requeue
+    return [node.name for node in dead if node.name not in in_service or node.name in due]
 
 
 def observe_down(context: StepContext) -> Observation:
@@ -58,7 +61,8 @@ def observe_down(context: StepContext) -> Observation:
 
     A node that an administrator drained meanwhile is left alone: setting it down would overwrite that reason.
     """
-    todo, others = _not_down(context), _shared(context)
+    todo = _not_down(context, context.mute)
+    others = context.shared(todo)
     if others:
         words = f"job {others[0]}, which is not managed, is on {', '.join(todo)} as well: left to Slurm's own timeout"
         return Wait(words, may_take_long=True)
@@ -73,7 +77,7 @@ def observe_down(context: StepContext) -> Observation:
 
 
 def down(context: StepContext, slurm: Slurm) -> None:
-    for name in _not_down(context):
+    for name in _not_down(context, context.gone):
         slurm.down_node(name, context.plan_as(PoolSwapPlan).drain_reason)
 
 
