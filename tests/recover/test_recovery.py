@@ -938,7 +938,7 @@ def test_a_gang_moves_on_for_another_node_where_a_dead_one_answers_again_and_is_
     assert rehearsal.line.effects["requeue_job 1"] == 1
 
 
-def test_where_slurmds_cannot_be_asked_slurms_word_tells_whether_a_dead_node_still_does_not_answer(
+def test_where_slurmds_cannot_be_asked_slurms_word_counts_for_whether_a_dead_node_still_does_not_answer(
     tmp_path: Path,
 ) -> None:
     rehearsal = Rehearsal(tmp_path, slurmds_answer=False)
