@@ -500,7 +500,7 @@ def context_of(node: SlurmNode) -> StepContext:
         records={},
         gang=lambda _: GangFacts(hook_was_used=False),
         silent=lambda _: [],
-        is_gone=lambda _: False,
+        still_silent=lambda _: [],
         config=b.config(),
         now=b.NOW,
         tickets=cast("Tickets", None),

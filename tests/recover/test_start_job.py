@@ -52,7 +52,7 @@ def context(job: SlurmJob, now: float, ahead: float = 0.0) -> StepContext:
         records={},
         gang=lambda _: GangFacts(hook_was_used=False),
         silent=lambda _: [],
-        is_gone=lambda _: False,
+        still_silent=lambda _: [],
         config=b.config(),
         now=now - ahead,
         tickets=NoTickets(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -11,7 +12,7 @@ from tests import builders as b
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, QuarantinePlan, RepairPlan, Rung, StepName
-from understudy_controlplane.fleet.slurm import SlurmView
+from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Todo
 from understudy_controlplane.recover.steps.nodes import DOWN_NODES, DRAIN_NODES, LIFT_DRAIN
 from understudy_controlplane.recover.steps.repair import REBOOT_NODE
@@ -52,7 +53,7 @@ def context(slurm: VirtualSlurm, state: NodeState, plan: Plan = PLAN) -> StepCon
         records={"n1": b.record("n1", state)},
         gang=lambda _count: GangFacts(hook_was_used=False),
         silent=lambda _: [],
-        is_gone=lambda _node: False,
+        still_silent=lambda _: [],
         config=b.config(),
         now=slurm.now,
         tickets=NoTickets(),
@@ -104,6 +105,10 @@ def test_a_dead_node_that_a_person_releases_during_the_move_is_not_declared_down
     assert isinstance(DOWN_NODES.observe(context(slurm, NodeState.IN_SERVICE, SWAP)), Done)
 
 
+def all_of_them(nodes: Sequence[SlurmNode]) -> list[str]:
+    return [node.name for node in nodes]
+
+
 @pytest.mark.parametrize("state", [NodeState.IN_SERVICE, NodeState.FOREIGN_DRAIN])
 def test_a_dead_node_that_the_plan_leaves_in_service_is_declared_down_only_while_it_does_not_answer(
     state: NodeState,
@@ -114,14 +119,24 @@ def test_a_dead_node_that_the_plan_leaves_in_service_is_declared_down_only_while
     moved = msgspec.structs.replace(SWAP, nodes=(), leaving=("n1",))
     slurm = VirtualSlurm(["n1", "n2"])
     well = context(slurm, state, moved)
-    mute = replace(well, silent=lambda nodes: [node.name for node in nodes], is_gone=lambda _node: True)
-    for_a_moment = replace(mute, is_gone=lambda _node: False)
+    mute = replace(well, silent=all_of_them, still_silent=all_of_them)
+    for_a_moment = replace(mute, still_silent=lambda _: [])
     assert isinstance(DOWN_NODES.observe(well), Done)
     assert isinstance(DOWN_NODES.observe(mute), Todo)
     DOWN_NODES.act(for_a_moment, slurm)
     assert not slurm.nodes()[0].down
     DOWN_NODES.act(mute, slurm)
     assert slurm.nodes()[0].down
+
+
+def test_a_node_that_falls_silent_as_others_are_declared_down_keeps_a_job_that_is_not_managed() -> None:
+    slurm = VirtualSlurm(["n1"])
+    slurm.submit("student", 1)
+    slurm.advance(1)
+    moved = msgspec.structs.replace(SWAP, nodes=(), leaving=("n1",))
+    just_now = replace(context(slurm, NodeState.IN_SERVICE, moved), still_silent=all_of_them)
+    DOWN_NODES.act(just_now, slurm)
+    assert not slurm.nodes()[0].down
 
 
 FAILED_AT_THE_API = {"reason": REASON, "user": "root"}

@@ -359,7 +359,7 @@ class Runner:
             records=self._stores.fleet.nodes_named(_looked_at(recovery.plan)),
             gang=self._gang(recovery),
             silent=self._silent,
-            is_gone=self._is_gone,
+            still_silent=self._still_silent,
             config=self._current.config,
             now=now,
             worked_until=lambda: self._worked_until(recovery),
@@ -397,11 +397,12 @@ class Runner:
         answers = ask_slurmds([node for node in nodes if node.name in ever_open], self._answers)
         return [node.name for node in nodes if not answers.get(node.name, node.responding)]
 
-    def _is_gone(self, node: SlurmNode) -> bool:
-        if not self._ask([node]):
-            return False
+    def _still_silent(self, nodes: Sequence[SlurmNode]) -> list[str]:
+        silent = {*self._ask(nodes)}
+        if not silent:
+            return []
         self._sleep(ASK_AGAIN_SECONDS)
-        return bool(self._ask([node]))
+        return self._ask([node for node in nodes if node.name in silent])
 
     def _ended_well(self, recovery: Recovery) -> bool:
         """As its launcher reports, or has reported: of the attempt that Slurm shows. An end long before the

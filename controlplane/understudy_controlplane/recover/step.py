@@ -72,7 +72,7 @@ class StepContext:
     records: Mapping[str, NodeRecord]  # of the nodes that the plan takes out of service or declares down
     gang: Callable[[int], GangFacts]  # by restart count; asks the database
     silent: Callable[[Sequence[SlurmNode]], list[str]]  # those of them whose slurmd does not answer at its port now
-    is_gone: Callable[[SlurmNode], bool]  # twice it did not, with a pause: for effects, which run beside the loop
+    still_silent: Callable[[Sequence[SlurmNode]], list[str]]  # twice, with a pause: for effects, beside the loop
     config: Config
     now: float
     tickets: Tickets
@@ -146,7 +146,7 @@ class StepContext:
 
     def gone(self, names: Iterable[str]) -> list[str]:
         """Those of the nodes whose slurmd does not answer, asked again after a pause. Reason enough to act."""
-        return [node.name for node in self._up(names) if self.is_gone(node)]
+        return self.still_silent(self._up(names))
 
     def unseated(self, names: Iterable[str]) -> list[int]:
         """Other managed jobs on these nodes that have no seats elsewhere yet, where these may come within seconds: down

@@ -77,8 +77,10 @@ def observe_down(context: StepContext) -> Observation:
 
 
 def down(context: StepContext, slurm: Slurm) -> None:
+    """A node that fell silent only now may have jobs of others: it is looked at again first."""
     for name in _not_down(context, context.gone):
-        slurm.down_node(name, context.plan_as(PoolSwapPlan).drain_reason)
+        if not context.shared([name]) and not context.unseated([name]):
+            slurm.down_node(name, context.plan_as(PoolSwapPlan).drain_reason)
 
 
 def observe_lifted(context: StepContext) -> Observation:
