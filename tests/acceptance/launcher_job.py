@@ -21,14 +21,18 @@ OTHER_PYTHON = Path("/usr/bin/python3")
 """That of another version's Debian, where nothing is installed: neither launcher nor hook need more."""
 
 RANKS = Path(__file__).with_name("ranks.py")
+STEPS_MAX = 100_000
+"""The gang trains until `assert_trained`, however long a slow machine takes for what comes before."""
+STEPS_AHEAD = 100
+"""At least 3 s, in which every rank learns which step is the last."""
 
 
 class LauncherJob:
     """A gang of so many nodes, in an allocation of some more."""
 
-    def __init__(self, site: Site, nodes: int, spares: int, steps: int, *options: str, arguments: str = "") -> None:
+    def __init__(self, site: Site, nodes: int, spares: int, *options: str, arguments: str = "") -> None:
         """`options` are sbatch's, `arguments` further ones of the training program."""
-        self.site, self.size, self.steps = site, nodes, steps
+        self.site, self.size = site, nodes
         self.home = site.cluster.user_directory(RESEARCHER)
         program = self.home / "ranks.py"
         shutil.copy(RANKS, program)
@@ -38,7 +42,7 @@ class LauncherJob:
             shutil.copytree(REPOSITORY / "agents" / "understudy_agent", launcher, ignore=bytecode)
         script = self.home / "job.sh"
         words = f"--nodes {nodes} --procs-per-node 1 --rearm-seconds 0.5 --events events"
-        command = f"{python} {program} {self.home} {steps} {arguments}"
+        command = f"{python} {program} {self.home} {STEPS_MAX} {arguments}"
         script.write_text(
             "#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --output=output\n"
             f"exec {python} -P -m understudy_agent.launch {words} -- {command}\n"
@@ -117,7 +121,13 @@ class LauncherJob:
         self.site.wait_for(there, 60, f"a checkpoint beyond step {since}")
 
     def assert_trained(self) -> None:
-        """A job with a dead node is COMPLETING until that node is back, or down for Slurm."""
+        """Its training ends, with the right weights.
+
+        A job with a dead node is COMPLETING until that node is back, or down for Slurm.
+        """
+        steps = STEPS_AHEAD + max(int(path.name.removeprefix("checkpoint-")) for path in self.home.glob("checkpoint-*"))
+        (self.home / ".steps").write_text(str(steps))
+        (self.home / ".steps").rename(self.home / "steps")
 
         def over() -> bool:
             return gang.state(self.site, self.job) in ("COMPLETED", "COMPLETING")
@@ -125,7 +135,7 @@ class LauncherJob:
         self.site.wait_for(over, 120, "the job has completed")
         assert gang.job_fields(self.site, self.job)["ExitCode"] == "0:0"
         weights = {(self.home / f"weight-{rank}").read_text() for rank in range(self.size)}
-        assert weights == {str(weight_after(self.steps))}
+        assert weights == {str(weight_after(steps))}
 
 
 def swaps(site: Site) -> list[dict[str, Any]]:

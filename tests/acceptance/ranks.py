@@ -1,7 +1,8 @@
 """A rank of a gang that needs nothing but Python: `python3 ranks.py DIRECTORY STEPS [due]`.
 
 It "trains" a number, reports through the hook, writes a checkpoint every ten steps, or with `due` when the control
-plane orders one, and continues from its restore point. A file `stall-RANK` names launches in which that rank stops.
+plane orders one, and continues from its restore point. A file `stall-RANK` names launches in which that rank stops; a
+file `steps` replaces STEPS, so that a test whose job must still run does not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -37,17 +38,23 @@ def main() -> None:
         attempt, launch = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH"))
         about = {"attempt": attempt, "launch": launch, "node": os.environ.get("SLURMD_NODENAME"), "at": began}
         log.write(json.dumps({**about, "from": point.step}) + "\n")
-    for step in range(point.step, steps):
+    step = point.step
+    while step < steps_of(directory / "steps", steps):
         stall(directory / f"stall-{rank}")
         with monitor.step(step):
             weight = (weight * 31 + step) % 1_000_003
             time.sleep(STEP_SECONDS)
-        if is_due(monitor, step + 1):
-            save(monitor, directory / f"checkpoint-{step + 1}", rank, step + 1, weight)
+        step += 1
+        if is_due(monitor, step):
+            save(monitor, directory / f"checkpoint-{step}", rank, step, weight)
             with monitor.collective("wait_for_all"):
-                wait_for_all(directory / f"checkpoint-{step + 1}")
+                wait_for_all(directory / f"checkpoint-{step}")
     (directory / f"weight-{rank}").write_text(str(weight))
     monitor.close()
+
+
+def steps_of(file: Path, otherwise: int) -> int:
+    return int(file.read_text()) if file.exists() else otherwise
 
 
 def is_due(monitor: Monitor, step: int) -> bool:

@@ -50,7 +50,7 @@ def spares_with_program(site: Site, job: LauncherJob) -> set[str]:
 def test_xids_are_dealt_with_within_the_allocation(make_site: MakeSite) -> None:
     site = make_site(nodes=8, spares=1)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=4, spares=3, steps=1200)
+    job = LauncherJob(site, nodes=4, spares=3)
     nodes = job.wait_for_launch(0, 0)
     assert nodes == ["n1", "n2", "n3", "n4"]
     seconds = []
@@ -80,7 +80,7 @@ def test_ranks_of_a_tensor_parallel_group_stay_in_one_rack(make_site: MakeSite) 
     """In the first launch of an allocation, as after a requeue, and after a swap for which other nodes have to move."""
     site = make_site(nodes=8, spares=1, leaf_switches={"leaf1": ("n1", "n2", "n4", "n6"), "leaf2": ("n3", "n5", "n7")})
     gang.start_site(site)
-    job = LauncherJob(site, 4, 2, 800, arguments="--tensor-model-parallel-size 2")
+    job = LauncherJob(site, 4, 2, arguments="--tensor-model-parallel-size 2")
     assert job.wait_for_launch(0, 0) == ["n1", "n2", "n6", "n4"], "not n3 and n4, as Slurm sorts them"
     job.wait_for_checkpoint(0, 0)
     job.wait_for_standbys(1, 6)
@@ -96,7 +96,7 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     """Nor any time of the job's own: what the fault took is added to its limit, up to the site's bound."""
     site = make_site(nodes=8, spares=1, settings={"recovery": {"time_credit_minutes_max": 1}})
     gang.start_site(site)
-    job = LauncherJob(site, 4, 2, 1200, "--time=60")
+    job = LauncherJob(site, 4, 2, "--time=60")
     job.wait_for_launch(0, 0)
     job.wait_for_checkpoint(0, 0)
     job.wait_for_standbys(1, 6)
@@ -132,7 +132,7 @@ def test_a_control_plane_killed_in_the_middle_goes_on_where_it_was(make_site: Ma
     """Its launcher stands still meanwhile, so that the order cannot have been carried out."""
     site = make_site(nodes=8, spares=1)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=4, spares=2, steps=700)
+    job = LauncherJob(site, nodes=4, spares=2)
     job.wait_for_launch(0, 0)
     job.wait_for_checkpoint(0, 0)
     launcher = launcher_of(job)
@@ -154,7 +154,7 @@ def test_a_control_plane_killed_in_the_middle_goes_on_where_it_was(make_site: Ma
 def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     site = make_site(nodes=8, spares=3)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=2, spares=1, steps=900)
+    job = LauncherJob(site, nodes=2, spares=1)
     assert job.wait_for_launch(0, 0) == ["n1", "n2"]
     job.wait_for_checkpoint(0, 0)
     site.nodes["n2"].fail_gpu()
@@ -176,7 +176,7 @@ def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
 def test_a_hang_is_found_and_the_gang_restarted_without_the_node_of_the_missing_rank(make_site: MakeSite) -> None:
     site = make_site(nodes=6, spares=0, settings={"hang": {"seconds_min": 2, "first_step_seconds": 30}})
     gang.start_site(site)
-    job = LauncherJob(site, nodes=4, spares=2, steps=350)
+    job = LauncherJob(site, nodes=4, spares=2)
     assert job.wait_for_launch(0, 0) == ["n1", "n2", "n3", "n4"]
     job.wait_for_checkpoint(0, 0)
     job.stall(1, 0)
@@ -207,7 +207,7 @@ def test_a_dead_batch_host_takes_the_gang_to_the_pool_and_gives_no_new_budget(ma
     """The launcher dies with it, and with the launcher its ledger: the control plane keeps that."""
     site = make_site(nodes=7, spares=2)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=2, spares=1, steps=250)
+    job = LauncherJob(site, nodes=2, spares=1)
     nodes = job.wait_for_launch(0, 0)
     host = nodes[0]
     assert gang.job_fields(site, job.job)["BatchHost"] == host

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 def test_a_gang_leaves_a_node_at_its_checkpoint_and_the_node_comes_back(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=2, spares=0, steps=1200)
+    job = LauncherJob(site, nodes=2, spares=0)
     assert job.wait_for_launch(0, 0) == ["n1", "n2"]
     headers = {"Authorization": f"Bearer {site.operator_token_file.read_text()}"}
 

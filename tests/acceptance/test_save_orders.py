@@ -28,7 +28,7 @@ def saved(site: Site) -> list[int]:
 def test_all_ranks_of_a_gang_save_when_it_is_ordered_and_continue_from_there(make_site: MakeSite) -> None:
     site = make_site(nodes=3, spares=1)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=2, spares=0, steps=20_000, arguments="due")
+    job = LauncherJob(site, nodes=2, spares=0, arguments="due")
     job.wait_for_launch(0, 0)
     save = f"/v1/jobs/{job.job}/save"
 

@@ -112,7 +112,7 @@ def test_a_gang_with_spares_of_its_own_keeps_its_allocation(make_site: MakeSite,
     """
     site = make_site(nodes=6, spares=1, slurm=slurm, leaf_switches=TWO_RACKS_ON_TWO_RAILS)
     gang.start_site(site)
-    job = LauncherJob(site, nodes=2, spares=2, steps=1000)
+    job = LauncherJob(site, nodes=2, spares=2)
     assert job.wait_for_launch(0, 0) == ["n1", "n2"]
     job.wait_for_checkpoint(0, 0)
     site.nodes["n2"].fail_gpu()
