@@ -76,8 +76,12 @@ def test_xids_are_dealt_with_within_the_allocation(make_site: MakeSite) -> None:
     assert gang.job_fields(site, job.job)["Restarts"] == "0"
 
 
+@pytest.mark.timed
 def test_ranks_of_a_tensor_parallel_group_stay_in_one_rack(make_site: MakeSite) -> None:
-    """In the first launch of an allocation, as after a requeue, and after a swap for which other nodes have to move."""
+    """In the first launch of an allocation, as after a requeue, and after a swap for which other nodes have to move.
+
+    The first launch waits two seconds for the control plane, and then begins in Slurm's order.
+    """
     site = make_site(nodes=8, spares=1, leaf_switches={"leaf1": ("n1", "n2", "n4", "n6"), "leaf2": ("n3", "n5", "n7")})
     gang.start_site(site)
     job = LauncherJob(site, 4, 2, arguments="--tensor-model-parallel-size 2")
