@@ -121,7 +121,7 @@ class LauncherJob:
         self.site.wait_for(there, 60, f"a checkpoint beyond step {since}")
 
     def assert_trained(self) -> None:
-        """Its training ends, with the right weights.
+        """Its training is to end soon, and ends with the right weights.
 
         A job with a dead node is COMPLETING until that node is back, or down for Slurm.
         """

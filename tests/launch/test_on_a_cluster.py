@@ -195,7 +195,7 @@ def test_a_spare_where_slurm_can_start_nothing_takes_no_other_down(gang: GangJob
 @pytest.mark.timed
 @pytest.mark.parametrize("standbys", [True, False])
 def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, standbys: bool) -> None:
-    """Without standbys, what a launch takes on this machine may come on top: its nodes share two processors."""
+    """Without standbys: within 0.75 s and what the first launch took. Its nodes share the processors of one machine."""
     gang.submit([*GANG, "--rearm-seconds", "0.5" if standbys else "600"])
     gang.wait_for_launch(0, 8)
     if standbys:
