@@ -26,7 +26,7 @@ check: lint unit
 
 # Stages that promise times come last: nothing is set up in the background any more.
 test: setup versions-begun
-	@$(RUN) -m tests.run lint unit new-seeds new-inputs patient integration cluster timed cluster-timed
+	@$(RUN) -m tests.run lint unit patient integration cluster timed cluster-timed
 
 # Hours. The report is build/long/DATE.md.
 long: setup versions

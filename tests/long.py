@@ -38,6 +38,11 @@ class Part:
     command: Sequence[str]
 
 
+def new_seeds() -> tuple[str, ...]:
+    """2,000 seeds that no run has tried, by the clock: the simulator prints those that fail, and ends with 1."""
+    return ("simulate", "--seed", str(int(time.time())), "--seeds", "2000")
+
+
 def parts() -> list[Part]:
     python = (sys.executable, "-m")
     examples = ("-m", "hypothesis", "--hypothesis-profile", "long", "-n", "2", "--dist", "worksteal")
@@ -46,6 +51,7 @@ def parts() -> list[Part]:
         Part("requests", (*python, "tests.fuzz.openapi", "--seconds", "180")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
+        Part("simulator, new seeds", (*python, "understudy_controlplane", *new_seeds())),
         Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
         Part("simulator, one more event", (*python, "tests.simulate.one_more")),
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),

@@ -92,14 +92,6 @@ STAGES = {
     # Beside busy stages the lowest priority leaves little, and these tests promise no times: they may take longer.
     "patient": Stage(("patient",), options=(*SIDE_BY_SIDE, "--timeout", "1500"), gives_way=True),
     "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=BY_FILE),
-    "new-seeds": Stage(
-        what="simulations that no run has tried",
-        gives_way=True,
-        command=(sys.executable, "-m", "tests.simulate.new_seeds"),
-    ),
-    "new-inputs": Stage(
-        what="inputs that no run has tried", gives_way=True, command=(sys.executable, "-m", "tests.fuzz.new_inputs")
-    ),
     "timed": Stage(("timed",), ("cluster",), promises_times=True),
     "cluster": Stage(("cluster",), ("timed",), options=CLUSTERS, needs_slurm_versions=True),
     "cluster-timed": Stage(("cluster", "timed"), options=TWO_CLUSTERS, needs_slurm_versions=True, promises_times=True),

@@ -33,12 +33,6 @@ def test_a_defect_behind_a_condition_is_found_and_named() -> None:
         Fuzzer(target, seed=3).run(executions=20_000)
 
 
-def test_it_ends_once_nothing_new_is_reached() -> None:
-    fuzzer = Fuzzer(Target("plain", lambda _content: None, (b"....",), ("tests/fuzz/test_fuzz.py",)), seed=3)
-    fuzzer.run(seconds=3600, seconds_without_new=0.01)
-    assert fuzzer.executions
-
-
 def _depth(content: bytes) -> int:
     if content[:1] != b"[":
         return 0
