@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check versions versions-begun format clean
+.PHONY: demo unit lint check test long audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -127,6 +127,10 @@ versions: setup
 versions-begun: setup
 	@mkdir -p build
 	@tests/testbed/slurm_versions.sh >build/slurm_versions.log 2>&1 &
+
+# Lines, settings, routes and words: build/size.json.
+size: setup-check
+	@$(RUN) -m tests.size
 
 format: setup-check
 	@$(VENV)/bin/ruff check --fix-only .
