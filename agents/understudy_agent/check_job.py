@@ -292,9 +292,9 @@ def _ranks(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Fin
         )
     if launch.procs_per_node is not None or launch.torchrun:
         return
-    if wanted.isdecimal() and int(wanted) > 1 and not _GPUS.intersection(options):
-        text = f"each node gets one rank, as the job asks for no GPU: `understudy run --procs-per-node {wanted}`"
-        yield Finding(line, text)
+    if wanted == "1" and _GPUS.intersection(options):
+        text = "each node gets one rank, as with srun: for one a GPU leave --ntasks-per-node out, or add --torchrun"
+        yield Finding(line, text, is_problem=False)
     total, nodes = options.get("ntasks", (0, ""))[1], options.get("nodes", (0, ""))[1]
     if total.isdecimal() and nodes.isdecimal() and int(nodes) and int(total) % int(nodes):
         line = options["ntasks"][0]

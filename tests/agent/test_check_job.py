@@ -70,7 +70,6 @@ CHANGES = [
     ("#SBATCH --gres=gpu:8", "#SBATCH hetjob", 3, "heterogeneous"),
     ("--no-kill", "--no-kill=off", 2, "Slurm ends the whole job"),
     ("--nodes=66", "--nodes=66 --nodefile=hosts", 2, "--nodefile=hosts"),
-    ("#SBATCH --gres=gpu:8", "#SBATCH --ntasks-per-node=4", 3, "--procs-per-node 4"),
     ("-- python train.py", "-- python train.py < data", 5, "no standard input"),
     ("exec ", "cat data | exec ", 5, "no standard input"),
     ("-- python train.py", "-- --multi-prog ranks.conf", 5, "by $RANK"),
@@ -102,6 +101,7 @@ def test_what_stands_in_the_way_is_named_with_its_line(old: str, new: str, line:
         ("--gres=gpu:8", "--array=1-4 --output=log-%%a", "name it with %A_%a"),
         ("--gres=gpu:8", "--gpus-per-task=1 --ntasks-per-node=8", "by $LOCAL_RANK"),
         ("--gres=gpu:8", "--gres=gpu:8 --ntasks=100", "the same number of ranks"),
+        ("--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=1", "each node gets one rank"),
     ],
 )
 def test_what_weakens_a_recovery_is_a_note(old: str, new: str, words: str) -> None:

@@ -22,7 +22,8 @@ def main() -> None:
     home = Path(os.environ["HOME"])
     if "--ignore-term" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, lambda *_: append(home / "warned", {"rank": os.environ["RANK"]}))
+    if "--no-handler" not in sys.argv:
+        signal.signal(signal.SIGUSR1, lambda *_: append(home / "warned", {"rank": os.environ["RANK"]}))
     own = {"at": began, "pid": os.getpid(), "cpus": sorted(os.sched_getaffinity(0))}
     append(home / "ranks", own | {name: os.environ.get(name) for name in NAMES})
     launch, node, rank = (os.environ[name] for name in ("UNDERSTUDY_LAUNCH", "SLURMD_NODENAME", "RANK"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -309,6 +310,26 @@ def test_seats_whose_step_slurm_ends_do_not_wait_for_a_launcher_that_is_silent(g
     os.kill(gang.launcher_pid(), signal.SIGSTOP)
     os.kill(gang.seat("n2"), signal.SIGTERM)
     gang.wait_for(lambda: not is_running(rank), 12, "its rank has ended")
+
+
+def test_a_warning_ends_no_rank_that_has_no_handler_for_it(gang: LocalGang) -> None:
+    gang.start(THREE, gang.simple("--no-handler"))
+    gang.wait_for_launch(0, 3)
+    gang.launcher.send_signal(signal.SIGUSR1)
+    gang.wait_for(lambda: "no handler for SIGUSR1" in gang.output, 60, "the job's output says so")
+    gang.finish()
+    assert gang.exit_code() == 0, gang.output
+    assert gang.output.count("no handler") == 1
+
+
+def test_a_warning_reaches_a_training_below_a_shell(gang: LocalGang) -> None:
+    """The shell has no handler, and would end."""
+    gang.start(THREE, ["/bin/sh", "-c", f"{shlex.join(gang.simple())}; exit $?"])
+    gang.wait_for_launch(0, 3)
+    gang.launcher.send_signal(signal.SIGUSR1)
+    gang.wait_for(lambda: len(gang.lines("warned")) == 3, 60, "every rank has heard of it")
+    gang.finish()
+    assert gang.exit_code() == 0, gang.output
 
 
 def test_a_node_lost_after_the_warning_leaves_the_job_to_be_requeued(gang: LocalGang) -> None:

@@ -334,6 +334,16 @@ def test_options_that_make_no_sense_are_refused(line: str, says: str) -> None:
         parse(line.split())
 
 
+def test_the_jobs_tasks_per_node_are_its_ranks_per_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with srun. torchrun is one task of a node, and starts the ranks itself."""
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "1")
+    assert parse(["--nodes", "4", "--", "x"]).ranks_on(8) == 1
+    assert parse(["--nodes", "4", "--procs-per-node", "2", "--", "x"]).ranks_on(8) == 2
+    assert parse(["--nodes", "4", "--torchrun", "--", "x"]).ranks_on(8) == 8
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
+    assert parse(["--nodes", "4", "--", "x"]).ranks_on(8) == 8
+
+
 def test_options_before_the_command_are_the_launchers_and_those_after_it_the_commands() -> None:
     options = parse(
         [

@@ -259,7 +259,7 @@ class Launcher:
         self._signals.warn(time.monotonic())
         self._reports.checkpoint_asked(received)
         if self._phase is Phase.RUNNING:
-            self._seats.signal(self._launch, received)
+            self._seats.signal(self._launch, received, warning=True)
         elif self._phase in (Phase.SEATING, Phase.WAITING):
             self._exit_code = EXIT_REQUEUE
             self._start_leaving()
@@ -273,7 +273,7 @@ class Launcher:
         if self._phase is Phase.RUNNING and not again:
             self._reports.asked_to_end(received, at_once=False)
             self._until = time.monotonic() + self._options.term_seconds
-            self._seats.signal(self._launch, signal.SIGTERM)
+            self._seats.signal(self._launch, signal.SIGTERM, warning=False)
         else:
             self._reports.asked_to_end(received, at_once=True)
             self._start_leaving()

@@ -63,7 +63,7 @@ class Options:
     command: tuple[str, ...]
     nodes: int
     procs_per_node: int | None
-    """None: one for each GPU, or one where there are none."""
+    """None: one for each GPU, or one where there are none; the job named no number of tasks for a node."""
     torchrun: bool
     run: str
     """Name of the run; empty: as in the environment, or by the job's name and folder."""
@@ -150,7 +150,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return Options(
         command=command,
         nodes=given.nodes,
-        procs_per_node=_processes(given.procs_per_node),
+        procs_per_node=_processes(given.procs_per_node, given.torchrun),
         torchrun=given.torchrun,
         run=given.run,
         keep_rank_order=given.keep_rank_order,
@@ -180,9 +180,11 @@ def parse(arguments: Sequence[str] | None) -> Options:
     )
 
 
-def _processes(text: str) -> int | None:
+def _processes(text: str, torchrun: bool) -> int | None:
+    """The job's --ntasks-per-node counts, as it does for srun; torchrun is one task itself."""
     if text == "auto":
-        return None
+        tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+        return int(tasks) if tasks.isdecimal() and int(tasks) and not torchrun else None
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--procs-per-node {text}: a number above 0, or auto")
     return int(text)
@@ -248,7 +250,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--nodes", type=int, required=True, metavar="N", help="nodes of the gang; the allocation's others are spares")
-    add("--procs-per-node", default="auto", metavar="K", help="ranks on each node; auto: one a GPU, or one (default)")
+    add(
+        "--procs-per-node",
+        default="auto",
+        metavar="K",
+        help="ranks on each node; auto: as the job's --ntasks-per-node, else one a GPU, or one (default)",
+    )
     add(
         "--keep-rank-order",
         action="store_true",

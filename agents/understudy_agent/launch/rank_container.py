@@ -76,6 +76,10 @@ class Starter:
         """Processes of which it consists, with all below these."""
         return [pid]
 
+    def programs(self, pid: int) -> list[int]:
+        """The first processes of what the user has named."""
+        return [pid]
+
     def close(self, seconds: float) -> None:
         """When none runs any more."""
 
@@ -134,11 +138,17 @@ class ContainerStarter(Starter):
         return pid
 
     def roots(self, pid: int) -> list[int]:
+        return [pid, *self._monitors(pid)]
+
+    def programs(self, pid: int) -> list[int]:
+        """Podman itself has a handler for each signal, and passes it on. The container is below its monitor."""
+        monitors = self._monitors(pid)
+        return [one for one, parent in parents().items() if parent in monitors] if pid in self._names else [pid]
+
+    def _monitors(self, pid: int) -> list[int]:
         name = self._names.get(pid)
-        if name is None:
-            return [pid]
-        monitors = [one for one, parent in parents().items() if parent == os.getpid() and _is_monitor(one, name)]
-        return [pid, *monitors]
+        found = parents().items() if name is not None else ()
+        return [one for one, parent in found if parent == os.getpid() and _is_monitor(one, name or "")]
 
     def close(self, seconds: float) -> None:
         """Podman keeps a record of containers that were killed with everything below the seat. It fails for one that is

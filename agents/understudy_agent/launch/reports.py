@@ -157,7 +157,9 @@ class Reports:
     def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
         """`restore`: step and path that its ranks restore, while no control plane answers."""
         master = launch.step.links[launch.seats[0]]
-        message = f"launch {launch.number} on {counted(len(launch.seats), 'node')} ({fold(launch.seats)})"
+        nodes, each = len(launch.seats), launch.ranks_per_node(self._options)
+        where = f"{each} on each of {nodes} nodes" if nodes > 1 else "on 1 node"
+        message = f"launch {launch.number}: {counted(nodes * each, 'rank')}, {where} ({fold(launch.seats)})"
         standing_by = counted(len(spares), "spare") + (f" ({fold(spares)})" if spares else "")
         self._events.report(
             "launch",

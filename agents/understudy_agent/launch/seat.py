@@ -210,7 +210,7 @@ class Seat:
             case "go":
                 self._go(read_part(message))
             case "signal":
-                self._ranks.signal(number(message, "number"))
+                self._ranks.signal(number(message, "number"), warning=bool(message.get("warning")))
             case "evidence":
                 self._evidence_bytes_max = number(message, "bytes_max")
                 self._collection = self._ranks.collect()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from understudy_agent.launch.rank_container import starter_for
 from understudy_agent.launch.rank_output import Console, OutputOptions, Outputs, Relay, path_of
 from understudy_agent.launch.rank_process import bound_to, exit_status_of
 from understudy_agent.launch.task import Part, rank_environment
-from understudy_agent.launch.tree import kill_tree, parents
+from understudy_agent.launch.tree import first_catching, kill_tree, parents
 from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
 
 HUNG_LINES = 10
@@ -212,11 +213,24 @@ class Ranks:
         self._channels.clear()
         self._pool.forget()
 
-    def signal(self, which: int) -> None:
-        """Under torchrun the ranks are its children, and the signal would end torchrun itself."""
+    def signal(self, which: int, *, warning: bool) -> None:
+        """Under torchrun the ranks are its children, and the signal would end torchrun itself.
+
+        A warning goes to the processes with a handler for it: without one the signal would end the rank that it is to
+        give time for a checkpoint.
+        """
         targets = list(self._ranks)
         if self._torchrun:
             targets = [pid for pid, parent in parents().items() if parent in self._ranks]
+        if warning:
+            programs = [pid for rank in targets for pid in self._starter.programs(rank)]
+            catching = [pid for program in programs for pid in first_catching(program, which)]
+            if targets and not catching and self._part is not None and self._part.meeting.node_rank == 0:
+                sys.stderr.write(
+                    f"understudy: {node_name()}: the ranks have no handler for {signal.Signals(which).name}: it was not "
+                    "sent to them, as it would end them; they train on until the job's time is over\n"
+                )
+            targets = catching
         for pid in targets:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, which)

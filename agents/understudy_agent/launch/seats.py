@@ -62,10 +62,10 @@ class Seats:
             self._hub.send_line(links[node], line)
         launch.processes = 1 if self._options.torchrun else processes  # the seat starts one torchrun
 
-    def signal(self, launch: Launch, which: signal.Signals) -> None:
-        """Sends a signal to the ranks."""
+    def signal(self, launch: Launch, which: signal.Signals, *, warning: bool) -> None:
+        """Sends a signal to the ranks. A warning goes to those alone that have a handler for it: it ends no rank."""
         for link in self._connected(launch).values():
-            self._hub.send(link, "signal", number=int(which))
+            self._hub.send(link, "signal", number=int(which), warning=warning)
 
     def ask_for_evidence(self, launch: Launch) -> None:
         """What its ranks are doing."""

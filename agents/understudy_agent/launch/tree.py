@@ -41,11 +41,42 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def below(root: int | None = None) -> list[int]:
-    """Process ids, of this process where none is named."""
+def first_catching(root: int, which: int) -> list[int]:
+    """This process where it has a handler for the signal; else the first ones below it that have.
+
+    A shell that waits for the training has none. Workers of a data loader have the training's own.
+    """
+    children = _children()
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        if catches(pid, which):
+            found.append(pid)
+        else:
+            waiting.extend(children.get(pid, ()))
+    return found
+
+
+def catches(pid: int, which: int) -> bool:
+    """Whether the process has a handler for the signal: SigCgt of proc(5), whose lowest bit is signal 1."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (which - 1) & 1)
+
+
+def _children() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
+    return children
+
+
+def below(root: int | None = None) -> list[int]:
+    """Process ids, of this process where none is named."""
+    children = _children()
     found: list[int] = []
     waiting = list(children.get(root or os.getpid(), ()))
     while waiting:
