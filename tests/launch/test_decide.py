@@ -121,6 +121,34 @@ def rows(*ends: Ended) -> list[str]:
     return [decision.row for decision in launches(*ends)]
 
 
+RAN = ended(progressed=True, failures=(), running=4, bad=DEAD)
+"""The gang makes progress, then loses b, and e takes its place."""
+FAILS_ON_E = ended(failures=(Failure("e", 1, 1, 1),))
+
+
+def test_a_spare_on_which_the_program_fails_at_its_first_launch_is_replaced_at_once() -> None:
+    """A package is missing there: three launches on it would end the job."""
+    decision = launches(RAN, FAILS_ON_E)[-1]
+    assert (decision.row, decision.seats, decision.cause) == ("L120", ("a", "f", "c", "d"), Cause.BLACK_HOLE)
+    assert "may be missing there (rank 1 on e ended with exit code 1)" in decision.blamed["e"]
+
+
+def test_a_failure_that_follows_the_rank_to_the_next_spare_clears_the_first_one() -> None:
+    on_f = ended(failures=(Failure("f", 1, 1, 1),))
+    *_, last = launches(RAN, FAILS_ON_E, on_f, on_f)
+    assert (last.row, last.cleared) == ("L100", ("e",))
+
+
+def test_without_another_spare_the_end_of_the_job_names_the_node_on_which_the_program_never_ran() -> None:
+    *_, last = launches(RAN, FAILS_ON_E, FAILS_ON_E, FAILS_ON_E, spares=("e",))
+    assert last.row == "L100"
+    assert "On e the program has never run before" in last.reason
+
+
+def test_a_node_that_has_run_the_program_is_no_newcomer() -> None:
+    assert rows(RAN, ended(failures=(failed("a"),)))[-1] == "L130"
+
+
 def test_three_launches_without_progress_end_the_job() -> None:
     last = launches(ended(failures=(failed("a"),)), ended(failures=(failed("c"),)), ended(failures=(failed("d", -9),)))[
         -1

@@ -94,6 +94,8 @@ class History:
     """The first failure of each launch since the last progress that ended with one, oldest first."""
     black_holes: tuple[tuple[str, int], ...] = ()
     """Nodes replaced as black holes, and the node rank they had."""
+    ran_on: frozenset[str] = frozenset()
+    """Nodes of launches that made progress: whatever the program needs is there."""
     failed_alike: int = 0
     """Launches in which all ranks failed alike at the very start, before any progress."""
 
@@ -145,7 +147,7 @@ def add_ended(ended: Ended, history: History, rules: Rules) -> History:
     limits those.
     """
     if ended.progressed:
-        history = History(ever_progressed=True)
+        history = History(ever_progressed=True, ran_on=history.ran_on.union(ended.seats))
     if ended.bad or not (ended.failures or ended.running):
         return history
     return replace(
@@ -165,6 +167,11 @@ def all_failed_alike(ended: Ended, history: History, rules: Rules) -> bool:
         and not ended.running
         and len({failure.status for failure in ended.failures}) == 1
     )
+
+
+def is_newcomer(node: str, ended: Ended, history: History) -> bool:
+    """Whether the program has never made progress on this node, and has on others of the launch."""
+    return node not in history.ran_on and not history.ran_on.isdisjoint(ended.seats)
 
 
 def failed_first_count(node: str, history: History) -> int:

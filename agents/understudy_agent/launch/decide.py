@@ -4,8 +4,9 @@ Belongs here: the table of rows, and when each applies. Must not: noticing that 
 carrying out what follows (`launcher.py`).
 
 A failed rank alone puts no blame on a node: the program is blamed until ranks on the same node have failed first in two
-consecutive launches while other ranks ran well. If the failure then follows the rank to the next node, the first node
-is cleared.
+consecutive launches while other ranks ran well. On a spare that has just joined a gang which ran before, the first
+failure is enough: a package or a mount may be missing there. If the failure then follows the rank to the next node, the
+first node is cleared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from understudy_agent.launch.case import (
     add_ended,
     all_failed_alike,
     failed_first_count,
+    is_newcomer,
 )
 from understudy_agent.launch.outcomes import Outcome
 
@@ -165,7 +167,8 @@ def _is_black_hole(case: Case) -> bool:
     if first is None or not case.spares or len(ended.seats) == 1:
         return False
     others_ran_well = ended.running > 0 or any(one.node != first.node for one in ended.failures[1:])
-    return others_ran_well and failed_first_count(first.node, case.history) >= 2
+    often = 1 if is_newcomer(first.node, ended, case.history) else 2
+    return others_ran_well and failed_first_count(first.node, case.history) >= often
 
 
 def _a_rank_failed(case: Case) -> bool:
@@ -239,7 +242,8 @@ TABLE = (
     ),
     Row(
         "L120",
-        "ranks on the same node failed first again while others ran well: a black hole; a spare replaces the node",
+        "ranks on the same node failed first again while others ran well, or failed first on a node where the program "
+        "never ran before, in a gang that did: a black hole; a spare replaces the node",
         *(Cause.BLACK_HOLE, Action.RELAUNCH, _is_black_hole, outcomes.replace_black_hole),
     ),
     Row(

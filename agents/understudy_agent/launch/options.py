@@ -254,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
         "--procs-per-node",
         default="auto",
         metavar="K",
-        help="ranks on each node; auto: as the job's --ntasks-per-node, else one a GPU, or one (default)",
+        help="ranks on each node; auto (default): as --ntasks-per-node says, else one a GPU, or one",
     )
     add(
         "--keep-rank-order",

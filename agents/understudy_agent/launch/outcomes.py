@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from understudy_agent.launch.case import Case, OutOfSpares, failed_first_count
+from understudy_agent.launch.case import Case, OutOfSpares, failed_first_count, is_newcomer
 from understudy_agent.launch.counted import counted
 from understudy_agent.launch.node_list import by_reason
 
@@ -13,6 +13,7 @@ STEP_ENDED_EXIT_CODE = 137
 """Exit code when the gang's step was ended from outside, or the gang hung, launch after launch: no rank has an exit
 code then. It is that of a SIGKILL.
 """
+NEW_THERE = "the program has never run before, and on the others it has: a package, file or mount may be missing there"
 EXIT_REQUEUE = 75
 """The job is not done, and could continue elsewhere or later."""
 
@@ -72,6 +73,8 @@ def replace_black_hole(case: Case) -> Outcome:
     first = case.ended.failures[0]
     count = failed_first_count(first.node, case.history)
     why = f"its ranks failed first in {count} consecutive launches while others ran well"
+    if is_newcomer(first.node, case.ended, case.history):
+        why = f"{NEW_THERE} ({first})"
     outcome = _with_spares(case, {first.node: why})
     return replace(outcome, black_hole=(first.node, first.node_rank))
 
@@ -122,6 +125,8 @@ def give_up(case: Case) -> Outcome:
     cleared = tuple(
         node for node, node_rank in history.black_holes if node_rank == first.node_rank and node != first.node
     )
+    if not cleared and is_newcomer(first.node, ended, history):
+        reason += f". On {first.node} {NEW_THERE}"
     if cleared:
         reason += f". The failure follows the rank, not the node: {', '.join(cleared)} did nothing wrong"
     reason += ". Look at that rank's output; the job is not started again"

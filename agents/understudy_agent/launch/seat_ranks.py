@@ -226,9 +226,10 @@ class Ranks:
             programs = [pid for rank in targets for pid in self._starter.programs(rank)]
             catching = [pid for program in programs for pid in first_catching(program, which)]
             if targets and not catching and self._part is not None and self._part.meeting.node_rank == 0:
+                name = signal.Signals(which).name
                 sys.stderr.write(
-                    f"understudy: {node_name()}: the ranks have no handler for {signal.Signals(which).name}: it was not "
-                    "sent to them, as it would end them; they train on until the job's time is over\n"
+                    f"understudy: {node_name()}: the ranks have no handler for {name}, which would end them: it was "
+                    "not sent to them, and they train on until the job's time is over\n"
                 )
             targets = catching
         for pid in targets:
