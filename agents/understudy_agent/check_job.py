@@ -22,8 +22,10 @@ SCRIPT_BYTES_MAX = 4 * 1024 * 1024
 OPT_IN_WORD = "understudy"
 SIGNALS_OF_STEPS = frozenset({"USR1", "USR2", "TERM"})
 """A seat passes these on to the launcher when Slurm signals the steps; others reach it with `B:` alone."""
-MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "prun"})
-
+STARTERS = frozenset({"srun", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec"})
+"""Programs that start the training, in a script without `understudy run`."""
+BLOCK_WORDS = frozenset({"fi", "done", "else", "elif", "esac", ";;", "}"})
+RESTORED = re.compile(r"ckpt|checkpoint|resume|restore|latest", re.IGNORECASE)
 NOT_CHECKED = "options of `understudy run` with a variable ($…) are not checked"
 INTERACTIVE = frozenset({"salloc"})
 
@@ -55,6 +57,11 @@ class Script:
     """Line of a component's separator; 0: there is none."""
     commands: tuple[tuple[int, str], ...]
     """Number and text of each line with commands; lines that a backslash continues are joined."""
+    ends_on_errors: int
+    """Line of `set -e`, or of `#!/bin/bash -e`; 0: there is none."""
+
+    def after(self, line: int) -> list[tuple[int, str]]:
+        return [(number, text) for number, text in self.commands if number > line]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,16 +110,18 @@ def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
     if launch is None:
         yield from _without_launcher(script, options)
     else:
-        yield from _with_launcher(options, *launch)
+        yield from _with_launcher(script, options, *launch)
 
 
 def read_script(text: str) -> Script:
     options: dict[str, tuple[int, str]] = {}
     late: list[int] = []
     commands: list[tuple[int, str]] = []
-    heterogeneous, continues = 0, False
+    heterogeneous, continues, ends_on_errors = 0, False, 0
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
+        if _ends_on_errors(number, stripped):
+            ends_on_errors = ends_on_errors or number
         if line.startswith("#SBATCH"):
             if commands:
                 late.append(number)
@@ -128,7 +137,15 @@ def read_script(text: str) -> Script:
         elif stripped and not stripped.startswith("#"):
             commands.append((number, stripped))
             continues = stripped.endswith("\\")
-    return Script(options, tuple(late), heterogeneous, tuple(commands))
+    return Script(options, tuple(late), heterogeneous, tuple(commands), ends_on_errors)
+
+
+def _ends_on_errors(number: int, line: str) -> bool:
+    words = line.split()
+    if number == 1 and line.startswith("#!"):
+        return any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", word) for word in words[1:])
+    short = any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*;?", word) for word in words[1:])
+    return words[:1] == ["set"] and (short or "errexit" in line)
 
 
 def _words(text: str) -> list[str]:
@@ -214,8 +231,39 @@ def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> It
         "it takes the pool of spares to replace a node, and the job starts again: `understudy run` replaces it within"
     )
     yield Finding(0, f"{text} the allocation, in about a second", is_problem=False)
-    if "signal" not in options:
-        yield _no_warning()
+    yield from _after_a_failure(script)
+    line, value = options.get("signal", (0, ""))
+    flags, colon, rest = value.rpartition(":")
+    name = _signal_name(rest)
+    if not value:
+        text = "no warning comes before the end of the time; for ranks with a handler: #SBATCH --signal=USR1@120"
+        yield Finding(0, text, is_problem=False)
+    elif not (colon and "B" in flags.upper()):
+        text = f"SIG{name} ends each rank that has no handler for it: leave --signal out where the training has none"
+        yield Finding(line, text, is_problem=False)
+    elif not any(_words(text)[:1] == ["trap"] and name in text for _, text in script.commands):
+        text = f"SIG{name} ends the batch script, which has no trap for it, before its time is over: write "
+        yield Finding(line, f"{text}--signal={rest} for ranks with a handler, or leave it out")
+
+
+def _after_a_failure(script: Script) -> Iterator[Finding]:
+    """A rank that a faulty GPU ends is known to Slurm before there is a verdict: the job must not end with it."""
+    starts = [(number, text) for number, text in script.commands if STARTERS.intersection(_words(text))]
+    if not starts:
+        return
+    line, text = starts[-1]
+    waits = [text, *(later for _, later in script.after(line))]
+    if _words(text)[:1] == ["exec"] or not any("sleep" in _words(one.replace(";", " ")) for one in waits):
+        yield Finding(
+            line,
+            "a rank that its node has ended ends the job before there is a verdict, and Slurm does not start it again: "
+            "write `&& exit 0` behind this command, and below it `sleep 60` and `exit 1`",
+        )
+    elif script.ends_on_errors and not any(word in text for word in ("&&", "||", "if ", "!")):
+        yield Finding(
+            script.ends_on_errors,
+            f"the script ends as soon as the command in line {line} fails, before `sleep`: write `&& exit 0` behind it",
+        )
 
 
 def _launch(script: Script) -> tuple[int, list[str]] | None:
@@ -230,21 +278,22 @@ def _launch(script: Script) -> tuple[int, list[str]] | None:
     return None
 
 
-def _with_launcher(options: dict[str, tuple[int, str]], number: int, words: Sequence[str]) -> Iterator[Finding]:
+def _with_launcher(
+    script: Script, options: dict[str, tuple[int, str]], number: int, words: Sequence[str]
+) -> Iterator[Finding]:
     at = next(at for at, word in enumerate(words) if word.rpartition("/")[2] == "understudy")
     before = [word for word in words[:at] if "=" not in word]
     if "srun" in before:
         yield Finding(number, "srun would start a launcher on every node: write `exec understudy run …` without srun")
-    elif before != ["exec"]:
-        yield Finding(
-            number, "Slurm's signals reach the shell, and not the launcher: write exec before `understudy run`"
-        )
+    else:
+        yield from _for_exec(script, number, before)
     if options.get("no-kill", (0, "off"))[1] == "off":
         yield Finding(
             options.get("no-kill", (0, ""))[0],
             "Slurm ends the whole job when it notices a dead node: add #SBATCH --no-kill",
         )
     yield from _input(number, words, at)
+    yield from _restored_once(number, words)
     launch = _parsed(words[at + 2 :])
     if isinstance(launch, str):
         yield Finding(number, launch, is_problem=launch != NOT_CHECKED)
@@ -252,13 +301,28 @@ def _with_launcher(options: dict[str, tuple[int, str]], number: int, words: Sequ
     yield from _nodes(options, launch)
     yield from _ranks(options, launch)
     yield from _signal(options, launch)
-    program = launch.command[0].rpartition("/")[2]
-    if program in MPI:
-        yield Finding(number, f"{program} starts ranks through Slurm's PMI, which `understudy run` does not offer")
-    elif program == "torchrun":
-        yield Finding(number, "every rank would start torchrun: write `understudy run … --torchrun -- python train.py`")
-    elif program == "srun":
-        yield Finding(number, "every rank would start srun: name the training program after `--` alone")
+
+
+def _for_exec(script: Script, number: int, before: Sequence[str]) -> Iterator[Finding]:
+    """Signals reach the launcher only in the shell's place, and then no line below it ever runs."""
+    later = script.after(number)
+    in_a_block = any(BLOCK_WORDS.intersection(_words(text)[:1]) for _, text in later)
+    move = "move what is below it into a job of its own (sbatch --dependency=afterok:…)"
+    if before != ["exec"]:
+        text = "Slurm's signals reach the shell, and not the launcher: write exec before `understudy run`"
+        yield Finding(number, f"{text}, and {move}" if later and not in_a_block else text)
+    elif later and not in_a_block:
+        yield Finding(later[0][0], f"this line never runs, as `exec` in line {number} ends the script: {move}")
+
+
+def _restored_once(number: int, words: Sequence[str]) -> Iterator[Finding]:
+    command = words[words.index("--") + 1 :] if "--" in words else []
+    for before, word in zip(["", *command], command, strict=False):
+        if "$" in word and RESTORED.search(f"{before if before.startswith('-') else ''} {word}"):
+            text = (
+                f"the shell reads {word} once: where it names a checkpoint, each later launch starts from that one too"
+            )
+            yield Finding(number, f"{text}. Name the folder, or ask Monitor.restore_point()", is_problem=False)
 
 
 def _parsed(words: Sequence[str]) -> Options | str:
@@ -327,11 +391,9 @@ def _signal(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Fi
         yield _no_warning()
         return
     flags, colon, rest = value.rpartition(":")
-    name = rest.partition("@")[0].upper().removeprefix("SIG")
+    name = _signal_name(rest)
     wanted = launch.checkpoint_signal.name.removeprefix("SIG")
     to_script = bool(colon) and "B" in flags.upper()
-    if name.isdecimal():
-        name = {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "23": "URG", "28": "WINCH"}.get(name, name)
     if name != wanted and to_script:
         yield Finding(
             line,
@@ -344,6 +406,12 @@ def _signal(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Fi
         )
     elif not to_script and name not in SIGNALS_OF_STEPS:
         yield Finding(line, f"SIG{name} reaches the launcher with B: alone: --signal=B:{name}@120")
+
+
+def _signal_name(text: str) -> str:
+    """Of NAME@SECONDS or NUMBER@SECONDS."""
+    name = text.partition("@")[0].upper().removeprefix("SIG")
+    return {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "23": "URG", "28": "WINCH"}.get(name, name)
 
 
 def _no_warning() -> Finding:

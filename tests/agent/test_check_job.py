@@ -22,9 +22,11 @@ exec understudy run --nodes 64 --preload torch -- python train.py
 POOL = """#!/bin/bash
 #SBATCH -N 64
 #SBATCH --comment "team-a understudy"
-#SBATCH --requeue --signal=B:USR1@120
+#SBATCH --requeue
 
-srun python train.py
+srun --kill-on-bad-exit=1 python train.py && exit 0
+sleep 60
+exit 1
 """
 
 
@@ -40,8 +42,45 @@ def test_a_good_script_has_no_problem() -> None:
     assert list(check(GOOD)) == []
     assert problems(POOL) == []
     assert [note.partition(":")[0] for note in notes(POOL)] == [
-        "it takes the pool of spares to replace a node, and the job starts again"
+        "it takes the pool of spares to replace a node, and the job starts again",
+        "no warning comes before the end of the time; for ranks with a handler",
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("sleep 60\nexit 1\n", "", 6, "before there is a verdict"),
+        ("srun", "exec srun", 6, "before there is a verdict"),
+        (" && exit 0\nsleep", "\nsleep", 0, ""),
+        ("\n\nsrun", "\nset -euo pipefail\nsrun", 0, ""),
+        (" && exit 0\nsleep", " # set\nsleep", 0, ""),
+        ("--requeue", "--requeue --signal=B:USR1@120", 4, "has no trap"),
+        ("--requeue", "--requeue --signal=B:10@120", 4, "SIGUSR1 ends the batch script"),
+    ],
+)
+def test_without_the_launcher_a_script_keeps_its_nodes_after_a_failure(
+    old: str, new: str, line: int, words: str
+) -> None:
+    assert old in POOL
+    found = [one for one in check(POOL.replace(old, new)) if one.is_problem]
+    assert [one.line for one in found] == ([line] if words else []), found
+    assert all(words in one.text for one in found)
+
+
+@pytest.mark.parametrize("ends", ["\nset -euo pipefail\n", "\nset -o errexit\n"])
+def test_a_script_that_ends_on_errors_does_not_reach_its_sleep(ends: str) -> None:
+    script = POOL.replace("\n\nsrun", f"{ends}srun").replace(" && exit 0", "")
+    (problem,) = (one for one in check(script) if one.is_problem)
+    assert problem.line == 5
+    assert "before `sleep`" in problem.text
+    (problem,) = (one for one in check(script.replace(ends, "\n").replace("bash", "bash -e")) if one.is_problem)
+    assert problem.line == 1
+
+
+def test_a_trap_for_the_warning_is_enough() -> None:
+    script = POOL.replace("--requeue", "--requeue --signal=B:USR1@120")
+    assert problems(script.replace("srun", "trap 'kill -USR1 $!' USR1\nsrun")) == []
 
 
 def test_the_script_of_the_documents_is_good() -> None:
@@ -80,6 +119,17 @@ CHANGES = [
     ("-- python", "--srun-args -n8 -- python", 5, "--procs-per-node"),
     ("exec understudy", "srun --pty bash\nexec understudy", 5, "interactive"),
     ("exec understudy", "salloc -N 2\nexec understudy", 5, "interactive"),
+    ("train.py\n", "train.py\npython evaluate.py\n", 6, "never runs"),
+    (
+        "exec understudy run --nodes 64 --preload torch -- python train.py\n",
+        "understudy run --nodes 64 -- python train.py\npython evaluate.py\n",
+        5,
+        "a job of its own",
+    ),
+    ("python train.py", "accelerate launch train.py", 5, "every rank would start accelerate"),
+    ("python train.py", "python3 -m accelerate.commands.launch train.py", 5, "every rank would start accelerate"),
+    ("python train.py", "deepspeed train.py", 5, "DeepSpeed's launcher"),
+    ("python train.py", "python -m torch.distributed.run train.py", 5, "--torchrun"),
     ("#SBATCH --gres=gpu:8", "module load cuda", 4, "ignores this #SBATCH line"),
 ]
 
@@ -101,6 +151,8 @@ def test_what_stands_in_the_way_is_named_with_its_line(old: str, new: str, line:
         ("--gres=gpu:8", "--array=1-4 --output=log-%%a", "name it with %A_%a"),
         ("--gres=gpu:8", "--gpus-per-task=1 --ntasks-per-node=8", "by $LOCAL_RANK"),
         ("--gres=gpu:8", "--gres=gpu:8 --ntasks=100", "the same number of ranks"),
+        ("train.py", "train.py --resume $CKPT", "reads $CKPT once"),
+        ("train.py", "train.py --resume-from $(ls -t runs | head -1)", "once"),
         ("--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=1", "each node gets one rank"),
     ],
 )

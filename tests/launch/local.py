@@ -23,6 +23,8 @@ class LocalGang(Gang):
         self._launcher: subprocess.Popen[bytes] | None = None
         self.before: Sequence[str] = ()
         """A command that runs the launcher."""
+        self.run: Sequence[str] = ("-P", "-m", "understudy_agent.launch")
+        """The launcher, as arguments of Python."""
         commands = home / "bin"
         commands.mkdir()
         for name in ("srun", "scancel", "scontrol"):
@@ -52,7 +54,7 @@ class LocalGang(Gang):
             **variables,
         }
         words = self.words(["--procs-per-node", "1", "--slurm-poll-seconds", "0", *options], command)
-        run = (sys.executable, "-P", "-m", "understudy_agent.launch")
+        run = (sys.executable, *self.run)
         with (self.home / "output").open("wb") as output:
             self._launcher = subprocess.Popen(
                 [*self.before, "prlimit", f"--nofile={files}", "--", *run, *words],

@@ -190,6 +190,34 @@ def test_a_gang_that_hangs_is_started_in_new_processes_at_once(gang: LocalGang) 
     assert gang.rows() == ["L140", "L10"]
 
 
+STEPS_ONCE = """
+import os, sys, time
+sys.path.insert(0, os.environ["HOME"])
+import program
+sys.argv[1:] = ["step"] if os.environ["UNDERSTUDY_LAUNCH"] == "0" else []
+program.main()
+"""
+
+
+def test_a_launch_that_has_no_step_long_after_an_earlier_one_had_is_named_and_goes_on(gang: LocalGang) -> None:
+    script = gang.home / "steps_once.py"
+    script.write_text(STEPS_ONCE)
+    quick = "from understudy_agent.launch import __main__ as m, launcher; launcher.FIRST_STEP_SECONDS = 0.2; m.main()"
+    gang.run = ("-P", "-c", quick)
+    gang.start([*THREE, "--progress-file", "steps"], [str(gang.python), str(script)])
+    gang.wait_for_launch(0, 3)
+    gang.wait_for(lambda: gang.lines("steps"), 60, "a first step")
+    time.sleep(1.0)  # the launcher has seen it
+    gang.condemn("n1")
+    gang.wait_for_launch(1, 3)
+    gang.wait_for(lambda: gang.events("no_first_step"), 60, "it is reported")
+    assert "SLURM_JOB_NODELIST" in gang.output
+    gang.finish()
+    assert gang.exit_code() == 0
+    assert gang.rows() == ["L50", "L10"]
+    assert len(gang.events("no_first_step")) == 1
+
+
 # -- the program, or a node of it ------------------------------------------------------------------------------------
 
 PEERS = """

@@ -77,6 +77,8 @@ class Launch:
     """Node → what its ranks showed before they were ended."""
     end_reported: bool = False
     """Its end was reported to the control plane."""
+    late_reported: bool = False
+    """It has finished no step long after an earlier launch had: this was reported."""
     _places: Mapping[str, int] = field(default_factory=dict)
     _places_of: tuple[str, ...] = ()
     _outside: tuple[str, ...] = ()

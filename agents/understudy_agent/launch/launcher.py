@@ -46,6 +46,10 @@ REJOIN_SECONDS = 5.0
 """For seats to connect again to a launcher that was started again. Then their nodes are lost."""
 REJOIN_SEATS_A_SECOND = 500
 """Of large gangs, that many are waited for in a second."""
+FIRST_STEP_TIMES, FIRST_STEP_SECONDS = 3.0, 60.0
+"""A launch may take this many times as long until its first step as an earlier one, and this time on top: it reads a
+checkpoint, and its steps are reported a moment later.
+"""
 BEST_STEP_SECONDS = 10.0
 """The furthest step is remembered for the next launcher no more often."""
 TURN_SECONDS = 0.05
@@ -107,6 +111,8 @@ class Launcher:
         """Nodes of the last launch that began, by node rank."""
         self._failed_steps = 0
         """Since the last launch began."""
+        self._first_step_seconds: float | None = None
+        """From the start of the first launch with a step until that step."""
         self._look_seconds = 0.0
         """That the last pass of the loop took, without reading messages."""
 
@@ -394,6 +400,7 @@ class Launcher:
         if over is None and silent - launch.silent:
             self._reports.silent(launch, sorted(silent))
         launch.silent = silent
+        self._note_first_step(sample)
         if self._signals.ending_for is not None:
             if over is not None or now >= self._until:
                 self._start_leaving()
@@ -405,6 +412,17 @@ class Launcher:
             self._ask_for_evidence(LaunchEnd({}, restart_reason=restart.reason, without=restart.without), now)
         elif sample.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
             self._standbys.start(now)
+
+    def _note_first_step(self, sample: watch.RunningSample) -> None:
+        """A launch that takes much longer than an earlier one until its first step is reported, and goes on."""
+        launch, first = self._launch, self._first_step_seconds
+        if sample.step_age_seconds is not None:
+            self._first_step_seconds = first or sample.age_seconds - sample.step_age_seconds
+        elif first is not None and sample.age_seconds > FIRST_STEP_TIMES * first + FIRST_STEP_SECONDS:
+            unknown = self._options.progress_file is None and self._line.silent
+            if not launch.late_reported and not unknown:
+                launch.late_reported = True
+                self._reports.no_first_step(launch, sample.age_seconds, first)
 
     def _ask_for_evidence(self, over: LaunchEnd, now: float) -> None:
         """Before the ranks are killed."""

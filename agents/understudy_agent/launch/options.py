@@ -121,6 +121,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
             f"the command begins with an option, {command[0]}: after `--` the program comes first; in place of "
             "--multi-prog start a script that chooses its program by $RANK"
         )
+    _check_program(command)
     if given.nodes < 1:
         raise UsageError(f"--nodes {given.nodes}: a gang has one node at least")
     nodes_min = given.nodes if given.min_nodes is None else given.min_nodes
@@ -178,6 +179,34 @@ def parse(arguments: Sequence[str] | None) -> Options:
         wait_for_node_seconds=given.wait_for_node,
         rules=Rules(nodes_min, OutOfSpares(given.when_out_of_spares), given.launches_without_progress),
     )
+
+
+_STARTERS = {
+    **dict.fromkeys(
+        ("mpirun", "mpiexec", "mpiexec.hydra", "prun"),
+        "starts ranks through Slurm's PMI, which `understudy run` does not offer",
+    ),
+    **dict.fromkeys(
+        ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+        "every rank would start torchrun: write `understudy run … --torchrun -- python train.py`",
+    ),
+    "accelerate": "every rank would start accelerate: write `-- python train.py`; Accelerate reads RANK and "
+    "WORLD_SIZE, and what its configuration file says has to be in the program, such as Accelerator(mixed_precision=…)",
+    "deepspeed": "every rank would start DeepSpeed's launcher: write `-- python train.py`; "
+    "deepspeed.init_distributed() reads RANK and WORLD_SIZE",
+    "srun": "every rank would start srun: name the training program after `--` alone",
+}
+"""Programs that start ranks themselves, and what to write instead."""
+
+
+def _check_program(command: Sequence[str]) -> None:
+    """Raises UsageError."""
+    program = Path(command[0]).name
+    if re.fullmatch(r"python[\d.]*", program) and "-m" in command[1:-1]:
+        module = command[command.index("-m") + 1]
+        program = "accelerate" if module.startswith("accelerate.") else module
+    if program in _STARTERS:
+        raise UsageError(f"{program}: {_STARTERS[program]}")
 
 
 def _processes(text: str, torchrun: bool) -> int | None:

@@ -190,6 +190,14 @@ class Reports:
             }
         )
 
+    def no_first_step(self, launch: Launch, seconds: float, earlier_seconds: float) -> None:
+        message = (
+            f"launch {launch.number}: no step within {seconds:.0f} s, and an earlier launch needed "
+            f"{earlier_seconds:.0f} s. Its first node is {launch.seats[0]}: a program that takes the address of rank 0 "
+            "from SLURM_JOB_NODELIST waits for another node; use MASTER_ADDR and MASTER_PORT. It is not ended for this"
+        )
+        self._events.report("no_first_step", message, launch=launch.number, seconds=round(seconds, 1))
+
     def started(self, launch: Launch, now: float) -> None:
         """All its processes have started."""
         seconds = launch.since_fault(now)
