@@ -344,7 +344,7 @@ def test_a_warning_ends_no_rank_that_has_no_handler_for_it(gang: LocalGang) -> N
     gang.start(THREE, gang.simple("--no-handler"))
     gang.wait_for_launch(0, 3)
     gang.launcher.send_signal(signal.SIGUSR1)
-    gang.wait_for(lambda: "no handler for SIGUSR1" in gang.output, 60, "the job's output says so")
+    gang.wait_for(lambda: "no handler for SIGUSR1" in gang.output, 60, "the job's output reports it")
     gang.finish()
     assert gang.exit_code() == 0, gang.output
     assert gang.output.count("no handler") == 1
