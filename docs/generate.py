@@ -309,10 +309,13 @@ time: [`[xid]`](configuration.md).
 
 KERNEL_LINES = """\
 Lines without a code that agents pass on because the control plane asks for them, at most 20 of a row within ten
-minutes: those that begin with the first text and have the others behind it. A new row needs no new agent. A site
-changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`. All classes are judgement; the
-forms were read in the source that is given, and never tried on hardware. The Fabric Manager writes to a log of its own,
-which is not read: NVML shows its state ([signals](signals.md)).
+minutes: those that begin with the first text and go on as the row's `form` in xid_policy.toml says, which has the other
+texts. Nothing is searched for in a line: the kernel prints names that users choose. Lines that begin with the name of a
+process, that a process wrote, or that name a loop device, which may have a user's image, count in no row. Nor does what
+the kernel logged before the node's first agent started, nor a line of a GPU on a node for which Slurm counts no GPU. A
+new row needs no new agent. A site changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`. All
+classes are judgement; the forms were read in the source that is given, and never tried on hardware. The Fabric Manager
+writes to a log of its own, which is not read: NVML shows its state ([signals](signals.md)).
 """
 
 

@@ -109,11 +109,11 @@ def test_records_that_stay_as_they_were_are_the_same_and_others_are_not(engine: 
     fleet = FleetStore(engine)
     fleet.add_nodes(["n1", "n2"], b.NOW)
     before = fleet.nodes()
-    fleet.note_seen(["n2"], [], b.NOW + 1)
+    fleet.note_seen(["n2"], [], b.NOW + 1, {})
     after = fleet.nodes()
     assert after["n1"] is before["n1"]
     assert (before["n2"].agent_seen_at, after["n2"].agent_seen_at) == (None, b.NOW + 1)
-    FleetStore(engine).note_seen(["n1"], [], b.NOW + 2)
+    FleetStore(engine).note_seen(["n1"], [], b.NOW + 2, {})
     assert fleet.nodes()["n1"].agent_seen_at == b.NOW + 2, "another control plane wrote it"
 
 

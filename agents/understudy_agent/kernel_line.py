@@ -6,7 +6,9 @@ form needs a new control plane and no new agents (docs/adr/0024). All forms and 
 A text that fits no form is kept as `Form.OTHER`.
 
 Codes, registers and flags come first. Of the driver's prose only what is the same in all branches of its source is
-parsed. Any user can choose the name of a process, so prose is looked for behind that name, and the last match counts.
+parsed, and only directly behind the driver's prefix. Any user can choose the name of a process: lines that the kernel
+begins with one are not the driver's, and in an Xid's line prose is looked for behind the name, and the last match
+counts.
 """
 
 from __future__ import annotations
@@ -18,20 +20,36 @@ from enum import StrEnum
 
 from understudy_agent.pci import normal_bus_id
 
-_DRIVER = re.compile(
-    r"nvidia-nvswitch\d{1,6}: SXid "
-    r"|NVRM: (?=.*(?:Xid|fallen off the bus|GPU at PCI:|[Ss]erial [Nn]umber|The NVIDIA GPU |PCI ID: "
-    r"|installed in this system|GSP RPC |RPC (?:event )?history))"
-    r"|NVRM:\s+(?:entry function\b|-?\d{1,4}\s+\d{1,6}\s+[A-Z])",
+_QUOTES_A_PROCESS = re.compile(
+    r".{0,15}?(?:\[\d{1,10}\]| ?\(\d{1,10}\)|/\d{1,10}:? |: page allocation |: attempt to access | invoked oom-killer)",
     re.DOTALL,
 )
+"""The kernel begins these lines with the name of a process, which its user chose: at most 15 bytes, then its number
+(`%s[%d]: segfault`, `%s (%d): drop_caches`, `%s/%d: potentially unexpected fatal signal`) or fixed words."""
+
+
+def is_of_the_kernel(priority: int, flags: str, text: str) -> bool:
+    """Whether the kernel itself wrote a record of /dev/kmsg, and began its text.
+
+    The kernel alone writes the facility 0 (`priority >> 3`): what a process writes to /dev/kmsg has another one. A
+    record with the flag `c` (`+` before Linux 4.10) goes on with a line that the kernel began elsewhere: it may begin
+    with the name of a file or of a cgroup. NVIDIA's driver alone gives all its lines this flag (os-interface.c).
+    """
+    return priority >> 3 == 0 and (flags not in ("c", "+") or text.startswith("NVRM: "))
+
+
+def quotes_a_process(text: str) -> bool:
+    """Whether the kernel wrote this line about a process and began it with the process's name. Nothing in it counts."""
+    return _QUOTES_A_PROCESS.match(_unescaped(text)) is not None
 
 
 def is_about_a_device(text: str) -> bool:
     """Whether the driver wrote this line about a GPU or switch: an Xid or SXid, a GPU that has fallen off the bus, a
     UUID or serial number, and lines that the driver adds to these.
     """
-    return _DRIVER.match(text) is not None
+    if not text.startswith("N") and not text.startswith("n"):
+        return False  # most lines of a kernel
+    return _NAMES_A_DEVICE.match(text) is not None or decode(text).form is not Form.OTHER
 
 
 class Form(StrEnum):
@@ -97,11 +115,11 @@ _BOARD_SERIAL = re.compile(r"NVRM: GPU Board Serial Number: (?P<serial>\S{1,64})
 _GPU = re.compile(
     r"NVRM: GPU " + _BUS + r": GPU (?:(?P<lost>has fallen off the bus)|serial number is (?P<serial>\S{1,64}))"
 )
-_NAMED = re.compile(r"NVRM: The NVIDIA GPU " + _BUS)
-
-
-_LOST = re.compile(r"fallen off the bus and is not responding")
-_PCI_ID = re.compile(r"NVRM: \(PCI ID: [0-9a-fA-F:]+\)|NVRM: installed in this system")
+_NAMES_A_DEVICE = re.compile(r"(?:NVRM: Xid|nvidia-nvswitch\d{1,6}: SXid) \((?:PCI:)?" + _BUS)
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU " + _BUS + r"\s*(?:\n|$)")
+_PCI_ID = re.compile(r"NVRM: (?:\(PCI ID: [0-9a-fA-F:]+\) )?installed in this system has")
+_LOST = re.compile(r"NVRM: fallen off the bus and is not responding")
+_RECORD_OF_LINES = re.compile(r"\s*\n(?=NVRM: )")
 _GSP_HISTORY = re.compile(
     r"NVRM:\s+(?:GPU\d+ (?:GSP RPC buffer contains|RPC (?:event )?history)|entry function\b"
     r"|-?\d{1,4}\s+\d{1,6}\s+[A-Z]\w*\s|Rate limiting GSP RPC error prints)"
@@ -126,9 +144,16 @@ _WORDS = re.compile(r"\((0x[0-9a-fA-F]{1,8}(?:[\s,]+0x[0-9a-fA-F]{1,8})+)\)")
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 
 
+def _unescaped(text: str) -> str:
+    """/dev/kmsg writes each byte that is not printable as `\\x` and two digits, a backslash among them."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+
+
 def decode(text: str) -> KernelLine:
     """Parses a text as /dev/kmsg writes it, or as dmesg shows it. A record of several lines is one text."""
-    text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).strip()
+    text = _unescaped(text).strip()
+    if quotes_a_process(text):
+        return KernelLine(Form.OTHER, message=text)
     found = _XID.match(text)
     if found is not None:
         return _xid(found)
@@ -266,7 +291,9 @@ def _without_number(text: str) -> Iterator[KernelLine]:
         yield KernelLine(form, bus_id=normal_bus_id(gpu["bus"]), message=text, serial=gpu["serial"] or "")
     named = _NAMED.match(text)
     bus_id = normal_bus_id(named["bus"]) if named else ""
-    if _LOST.search(text) and text.startswith("NVRM:"):
+    # The driver writes name, PCI ID and fault as three lines of one record, which a log may show one by one.
+    lines = _RECORD_OF_LINES.split(text, 2)
+    if _LOST.match(lines[-1]) and (len(lines) == 1 or named is not None):
         yield KernelLine(Form.LOST, bus_id=bus_id, message=text)
     if named is not None or _PCI_ID.match(text):
         yield KernelLine(Form.GPU_NAMED, bus_id=bus_id, message=text)

@@ -17,6 +17,7 @@ Times are seconds since the Unix epoch by the sending node's clock; durations ar
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from importlib import metadata
 from typing import Annotated, Self
@@ -375,16 +376,23 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 KERNEL_PATTERNS_MAX = 64
 PATTERN_CHARACTERS_MAX = 128
+FORM_CHARACTERS_MAX = 512
 
 
 class KernelPattern(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Lines of the kernel log that begin with `prefix` and have each of `contains` somewhere behind it."""
+    """Lines of the kernel log that begin with `prefix` and go on as the regular expression `form` says. Agents of
+    releases that know no `form` want each of `contains` somewhere behind the prefix.
+    """
 
     prefix: Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARACTERS_MAX)]
     contains: tuple[Annotated[str, Meta(max_length=PATTERN_CHARACTERS_MAX)], ...] = ()
+    form: Annotated[str, Meta(max_length=FORM_CHARACTERS_MAX)] = ""  # empty: the control plane is older; fits no line
 
-    def matches(self, text: str) -> bool:
-        return text.startswith(self.prefix) and all(part in text for part in self.contains)
+    def match(self, text: str) -> re.Match[str] | None:
+        """Never searches: users choose names that stand in lines of the kernel. Raises re.error."""
+        if not self.form or not text.startswith(self.prefix):
+            return None
+        return re.compile(self.form, re.DOTALL).match(text, len(self.prefix))
 
 
 class KernelLogPolicy(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from understudy_agent.wire import Part
 from understudy_controlplane.observe.inventory import MOVE_SECONDS_MIN, NODES_AT_ONCE, RECORD_INTERVAL_SECONDS
-from understudy_controlplane.observe.observer import Observation
+from understudy_controlplane.observe.observer import Observation, agent_since
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
@@ -27,7 +27,9 @@ class AgentRecorder:
         now = observation.snapshot.now
         agents = self._agents_due(observation, now)
         if agents or observation.slurmds_first_answered:
-            self._fleet.note_seen(agents, observation.slurmds_first_answered, now)
+            new = (node.record for node in observation.snapshot.nodes.values() if node.record.agent_seen_at is None)
+            first = {one.name: agent_since(one, observation.heard[one.name]) for one in new if one.name in agents}
+            self._fleet.note_seen(agents, observation.slurmds_first_answered, now, first)
         if observation.gpus_due:
             self._repairs.see_gpus(observation.gpus_due, now)
         if parts := self._parts_due(observation, now):

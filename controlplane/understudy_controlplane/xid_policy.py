@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
@@ -17,7 +18,14 @@ from typing import Any, Self
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from understudy_agent.wire import KERNEL_PATTERNS_MAX, PATTERN_CHARACTERS_MAX, KernelLogPolicy, KernelPattern
+from understudy_agent.kernel_line import quotes_a_process
+from understudy_agent.wire import (
+    FORM_CHARACTERS_MAX,
+    KERNEL_PATTERNS_MAX,
+    PATTERN_CHARACTERS_MAX,
+    KernelLogPolicy,
+    KernelPattern,
+)
 
 
 class PolicyError(ValueError):
@@ -90,20 +98,33 @@ class PolicyRow(_Strict):
     repeat: Repeat | None = None
 
 
+_BUS = r"(?P<bus>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
+_DISK = r"(?!loop)[a-z][\w!-]{0,31}"
+
+
 class KernelRow(_Strict):
     """Lines of the kernel log without a code, from the driver or from the kernel."""
 
     prefix: str = Field(min_length=1, max_length=PATTERN_CHARACTERS_MAX)
-    contains: tuple[str, ...] = ()
+    contains: tuple[str, ...] = ()  # for agents of releases that know no form
+    form: str = Field(min_length=1, max_length=FORM_CHARACTERS_MAX - 112)  # what stands directly behind the prefix
     meaning: str = Field(min_length=1)
     fault: FaultClass = Field(alias="class")
     repair: Repair
     hours: float = Field(24.0, gt=0, le=168)  # for which it makes its node suspect
     origin: str = Field(min_length=1)  # where the form of the line was read
 
-    @property
+    @cached_property
     def pattern(self) -> KernelPattern:
-        return KernelPattern(self.prefix, self.contains)
+        return KernelPattern(self.prefix, self.contains, self.form.replace("{bus}", _BUS).replace("{disk}", _DISK))
+
+    @model_validator(mode="after")
+    def _form_can_be_read(self) -> Self:
+        try:
+            re.compile(self.pattern.form)
+        except re.error as error:
+            raise ValueError(f"form: no regular expression: {error}") from error
+        return self
 
 
 class RowOverride(_Strict):
@@ -178,7 +199,9 @@ class Policy(_Strict):
 
     def kernel_row(self, text: str) -> str:
         """Name of the first row that fits; empty: there is none."""
-        return next((name for name, row in self.kernel.items() if row.pattern.matches(text)), "")
+        if quotes_a_process(text):
+            return ""
+        return next((name for name, row in self.kernel.items() if row.pattern.match(text)), "")
 
     def with_kernel_overrides(self, overrides: Mapping[str, RowOverride]) -> Policy:
         """Raises PolicyError for a name that the file does not have."""

@@ -152,7 +152,7 @@ OTHERS: list[tuple[str, Form, dict[str, object]]] = [
         Form.GSP_HISTORY,
         {},
     ),
-    ("NVRM: Xid in an unknown shape", Form.OTHER, {"message": "NVRM: Xid in an unknown shape"}),
+    ("NVRM: Xid (PCI:0000:05:00), as never before", Form.OTHER, {"code": None}),
 ]
 
 ALL = [(text, Form.XID, fields) for text, fields in FORMS] + SWITCH + OTHERS

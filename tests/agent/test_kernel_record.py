@@ -30,16 +30,16 @@ def test_every_known_shape_of_an_xid_line_gives_its_number_and_its_gpu(text: str
     assert event == KernelEvent(boot_id="boot-1", sequence=812, at=1002.5, text=text, xid=xid, bus_id=address)
 
 
-def test_a_record_with_more_flags_is_parsed() -> None:
-    event = parse_record("12,7,1,c,caller=T22;NVRM: Xid (PCI:0000:05:00): 13, x", "b", 0.0)
+def test_a_record_as_the_driver_writes_it_and_with_more_flags_is_parsed() -> None:
+    event = parse_record("4,7,1,c,caller=T22;NVRM: Xid (PCI:0000:05:00): 13, x", "b", 0.0)
     assert event is not None
     assert event.xid == 13
 
 
 def test_an_xid_line_of_an_unknown_shape_is_kept_without_a_number() -> None:
-    event = parse_record("4,8,1,-;NVRM: Xid in an unknown shape", "b", 0.0)
+    event = parse_record("4,8,1,-;NVRM: Xid (PCI:0000:05:00), in an unknown shape", "b", 0.0)
     assert event is not None
-    assert (event.xid, event.bus_id, event.text) == (None, "", "NVRM: Xid in an unknown shape")
+    assert (event.xid, event.bus_id, event.text) == (None, "", "NVRM: Xid (PCI:0000:05:00), in an unknown shape")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,8 @@ def test_an_xid_line_of_an_unknown_shape_is_kept_without_a_number() -> None:
     [
         "6,1,0,-;Linux version 6.1",
         "4,2,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
+        "12,3,1,-;NVRM: Xid (PCI:0000:05:00): 79, x",
+        "4,3,1,-;NVRM: Xid in an unknown shape",
         "4,3,1,-;someone says NVRM: Xid (PCI:0000:05:00): 79",
         " SUBSYSTEM=pci",
         "",

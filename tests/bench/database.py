@@ -145,7 +145,7 @@ def waits_while_pruned(path: Path) -> tuple[tuple[float, float, float], int]:
         seconds = []
         for number in range(WRITES):
             begun = time.perf_counter()
-            fleet.note_seen([node_name(number % SHAPE.nodes)], [], NOW)
+            fleet.note_seen([node_name(number % SHAPE.nodes)], [], NOW, {})
             seconds.append((time.perf_counter() - begun) * 1000)
             time.sleep(0.01)
         return seconds

@@ -297,7 +297,7 @@ def _conversations() -> tuple[bytes, ...]:
 KERNEL_RECORDS = (
     b"4,812,2500000,-;NVRM: Xid (PCI:0000:61:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
     b"4,8,1,-;NVRM: Xid (PCI:0000:05:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000000 0x00000000)",
-    b"3,9,1,c,caller=T22;nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 20034, Fatal, Link 30\n SUBSYSTEM=pci",
+    b"3,9,1,-,caller=T22;nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 20034, Fatal, Link 30\n SUBSYSTEM=pci",
     b"4,1,1,-;NVRM: GPU Board Serial Number: 1320221025612",
 )
 HOOK_RECORDS = (b"refused 12 3 1700000000 Xid 79 on GPU 3\n", b"refused 12 - 1700000000 x\n", b"gone 12 0 1700000000\n")

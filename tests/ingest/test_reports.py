@@ -95,7 +95,7 @@ class Still:
         return b.NOW
 
 
-KERNEL_LOG = KernelLogPolicy("2026", (KernelPattern("XFS (", ("shut down",)),))
+KERNEL_LOG = KernelLogPolicy("2026", (KernelPattern("XFS (", form=".*shut down"),))
 
 
 @pytest.fixture

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, update
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
-from understudy_agent.wire import LauncherPhase, LauncherState, Part, PartKind
+from understudy_agent.wire import KernelEvent, LauncherPhase, LauncherState, Part, PartKind
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
+from understudy_controlplane.store import tables
 
 pytestmark = pytest.mark.integration
 
@@ -165,3 +169,51 @@ def test_a_gang_that_its_launcher_started_again_is_seen_like_one_that_slurm_did(
 
     assert unheard(0) == [], "its first launch has not been restarted"
     assert unheard(1) == [known.key]
+
+
+def test_what_the_kernel_logged_before_a_node_had_an_agent_is_history(tmp_path: Path) -> None:
+    """The first agent reads the whole log of a node that has run for weeks."""
+    rehearsal = Rehearsal(tmp_path)
+
+    def logged(ago: float, sequence: int) -> None:
+        old = b.xid_event("n2", 79, rehearsal.clock.now() - ago, sequence, "boot of n2").event
+        rehearsal.control_plane.stores.facts.record("n2", [old], rehearsal.clock.now(), lambda _: None)
+
+    engine = rehearsal.control_plane.stores.engine
+    first = rehearsal.control_plane.stores.fleet.nodes()["n2"].agent_since
+    assert first == pytest.approx(b.NOW - 100), "as its first report had it"
+    with engine.begin() as connection:
+        of_n2 = tables.node.c.name == "n2"
+        connection.execute(update(tables.node).where(of_n2).values(agent_since=rehearsal.clock.now() - 60))
+    logged(14 * 86_400, 1)
+    rehearsal.run(5)
+    rehearsal.restart_control_plane()
+    rehearsal.run(5)
+    assert rehearsal.state_of("n2") is NodeState.IN_SERVICE
+    logged(0.5, 2)
+    rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED)
+
+
+def test_a_line_of_a_gpu_counts_on_no_node_that_has_none(tmp_path: Path) -> None:
+    """Two containers on one host read the same kernel log."""
+    rehearsal = Rehearsal(tmp_path)
+    observer = rehearsal.control_plane.loop.observer
+    view = observer.read_slurm(0.0)
+    assert view is not None
+    without = replace(view, nodes={**view.nodes, "n2": replace(view.nodes["n2"], gres="")})
+    lost = KernelEvent("boot of n2", 1, rehearsal.clock.now(), "NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.")
+    disk = KernelEvent("boot of n2", 2, rehearsal.clock.now(), "nvme nvme0: Disabling device after reset failure: -19")
+    rehearsal.control_plane.stores.facts.record("n2", [lost, disk], rehearsal.clock.now(), lambda _: None)
+
+    def counted(shown: SlurmView, **report: Any) -> list[int]:
+        now = rehearsal.clock.now()
+        heard = b.report("n2", boot_id="boot of n2", sent_at=now, **report)
+        rehearsal.control_plane.telemetry.receive(heard, now)
+        return [one.event.sequence for one in observer.look(shown).snapshot.nodes["n2"].events]
+
+    assert counted(without, gpus=[]) == [2]
+    assert counted(view, gpus=[]) == [1, 2], "Slurm counts its GPUs"
+    assert counted(without, gpus=[], driver_version="570.1") == [1, 2], "there is a driver"
+    assert counted(without) == [1, 2], "it has GPUs"
+    nowhere = replace(view, nodes={name: replace(one, gres="") for name, one in view.nodes.items()})
+    assert counted(nowhere, gpus=[]) == [1, 2], "Slurm counts no GPUs at all on this cluster"

@@ -642,7 +642,7 @@ class TestJournal:
 def test_single_nodes_read_as_they_do_among_all(engine: Engine) -> None:
     fleet = FleetStore(engine)
     fleet.add_nodes(["n1", "n2", "n3"], b.NOW)
-    fleet.note_seen(["n1"], ["n2", "n3"], b.NOW + 1)
+    fleet.note_seen(["n1"], ["n2", "n3"], b.NOW + 1, {})
     fleet.settled("n2")
     known = fleet.nodes()
     assert fleet.nodes_named(["n1", "n2", "unknown"]) == {name: known[name] for name in ("n1", "n2")}

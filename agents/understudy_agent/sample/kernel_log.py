@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 import time
 from collections import deque
@@ -222,6 +223,7 @@ class KernelLog:
         self._malformed = 0
         self._last_malformed = ""
         self._policy: KernelLogPolicy | None = None
+        self._unreadable = ""
         self._patterns_before: tuple[KernelPattern, ...] = ()
         self._read_up_to = -1
         """Sequence of the last record that was read."""
@@ -243,6 +245,13 @@ class KernelLog:
         """Passes on what `policy` asks for, from the beginning of the log on."""
         if policy == self._policy:
             return
+        try:
+            for pattern in policy.patterns:
+                re.compile(pattern.form)
+        except re.error as error:
+            self._unreadable = f"kernel log: policy {policy.version} of the control plane cannot be read: {error}"
+            return
+        self._unreadable = ""
         self._patterns_before = self._policy.patterns if self._policy is not None else ()
         self._policy = policy
         self._passed_on.clear()
@@ -256,6 +265,8 @@ class KernelLog:
 
     def problems(self) -> list[str]:
         found = self._source.problems()
+        if self._unreadable:
+            found.append(self._unreadable)
         if self._malformed:
             found.append(
                 f"{self._malformed} lines of the kernel log were not records; the last: {self._last_malformed}"

@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from understudy_agent.kernel_line import Form, decode, is_about_a_device
+from understudy_agent.kernel_line import Form, decode, is_about_a_device, is_of_the_kernel, quotes_a_process
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent, KernelPattern
 
-_RECORD = re.compile(r"\d{1,6},(?P<sequence>\d{1,18}),(?P<microseconds>\d{1,16}),[^;]*;(?P<text>.*)", re.DOTALL)
+_RECORD = re.compile(
+    r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,18}),(?P<microseconds>\d{1,16}),(?P<flags>[^,;]*)[^;]*;(?P<text>.*)",
+    re.DOTALL,
+)
 
 
 class RecordError(ValueError):
@@ -22,7 +25,9 @@ class RecordError(ValueError):
 
 def asked_for(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
     """The first pattern that fits the text."""
-    return next((pattern for pattern in patterns if pattern.matches(text)), None)
+    if quotes_a_process(text):
+        return None
+    return next((pattern for pattern in patterns if pattern.match(text) is not None), None)
 
 
 def parse_record(
@@ -31,14 +36,16 @@ def parse_record(
     """The event in `line`, or None when the line is neither the driver's about a GPU or switch, nor asked for by one of
     `patterns`.
 
-    `booted_at` is the time at which the clock of the record's microseconds was zero, in seconds since the Unix epoch.
-    Raises RecordError.
+    What a process wrote, or the kernel only in part, is none. `booted_at` is the time at which the clock of the
+    record's microseconds was zero, in seconds since the Unix epoch. Raises RecordError.
     """
     if line == "" or line.startswith(" "):
         return None
     record = _RECORD.fullmatch(line)
     if record is None:
         raise RecordError(f"not a kernel log record: {line[:80]!r}")
+    if not is_of_the_kernel(int(record["priority"]), record["flags"], record["text"]):
+        return None
     if not is_about_a_device(record["text"]) and asked_for(record["text"], patterns) is None:
         return None
     text = record["text"][:TEXT_CHARACTERS_MAX]

@@ -7,7 +7,6 @@ became read-only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from understudy_agent.kernel_line import Form
@@ -19,7 +18,6 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signa
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
-_BUS = re.compile(r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\b")
 SUMMARY_CHARACTERS_MAX = 160
 
 
@@ -37,11 +35,11 @@ def _of_node(now: float, node: NodeView, policy: Xid) -> Iterator[Finding]:
         if not name:
             continue
         row, text = policy.rows.kernel[name], stored.event.text
+        found = row.pattern.match(text)
         signal = SIGNALS[row.fault]
         if signal is Signal.HEALTH_SUSPECTED and now - stored.event.at > row.hours * 3600.0:
             continue
-        bus = _BUS.search(text)
-        part = bus[0] if bus else ""
+        part = (found and found.groupdict().get("bus")) or ""
         yield Finding(
             signal,
             f"kernel.{name}",

@@ -15,12 +15,13 @@ from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
+    Generation,
     NodeRecord,
     NodeView,
     StoredKernelEvent,
 )
 from understudy_controlplane.fleet.operator import MoveRequest
-from understudy_controlplane.fleet.slurm import POOL_USER, SlurmView
+from understudy_controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Topology
@@ -47,6 +48,12 @@ REQUEST_AGE_MAX_SECONDS = 8 * 24 * HOUR_SECONDS
 REPORT_DELAY_SECONDS = 3.0
 """A report received this soon after a node was cleared may show its GPUs as they were before, as before a reset. It
 leads to no finding: if the fault remains, the next report shows it."""
+
+HISTORY_SECONDS = 3600.0
+"""The first agent of a node sends within this time what the kernel had logged before."""
+
+CLOCK_TOLERANCE_SECONDS = 60.0
+"""The clock of the kernel log may be wrong by this much."""
 
 BROKEN_OFF_SECONDS = 600.0
 """For this time after its report a launch that was broken off leads to a finding."""
@@ -348,11 +355,17 @@ class Observer:
         view = self._view
         pool = view.reservations.get(self._sources.current.config.spares.reservation) if view else None
         spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()
+        gpuless = nodes_without_gpus(view.nodes if view else {}, heard)
         return {
             name: self._node(
                 record,
                 heard.get(name),
-                _without_ended_drills(self._events.kernel_events(name, now), drills.get(name)),
+                [
+                    one
+                    for one in _without_ended_drills(self._events.kernel_events(name, now), drills.get(name))
+                    if not _is_history(one, agent_since(record, heard.get(name)))
+                    and not (name in gpuless and _is_of_gpus(one))
+                ],
                 now,
                 is_spare=name in spares,
                 slurmd_silent_since=slurmds_silent_since.get(name),
@@ -401,6 +414,39 @@ class Observer:
             stopping=heard.report.stopping if heard else False,
             clock_ahead_seconds=heard.report.sent_at - heard.at if heard else 0.0,
         )
+
+
+def nodes_without_gpus(slurm: Mapping[str, SlurmNode], heard: Mapping[str, Heard]) -> frozenset[str]:
+    """Nodes for which Slurm counts no GPUs, although it does for others, and whose agent has read neither a GPU nor a
+    driver. Containers on one host share a kernel log, so that a node may have lines of another one's GPUs.
+    """
+    if not any("gpu" in node.gres for node in slurm.values()):
+        return frozenset()
+    return frozenset(
+        name
+        for name, one in heard.items()
+        if name in slurm and "gpu" not in slurm[name].gres and not one.report.gpus and not one.report.driver_version
+    )
+
+
+def _is_of_gpus(stored: StoredKernelEvent) -> bool:
+    return stored.event.text.startswith(("NVRM: ", "nvidia")) and stored.generation == Generation()
+
+
+def agent_since(record: NodeRecord, heard: Heard | None) -> float | None:
+    """When the first agent of this node started, by the control plane's clock; None: not known."""
+    if record.agent_seen_at is not None or heard is None:
+        return record.agent_since
+    return heard.at - max(0.0, heard.report.sent_at - heard.report.agent_started_at)
+
+
+def _is_history(stored: StoredKernelEvent, agent_since: float | None) -> bool:
+    """It was logged before the node had an agent. The first agent sends such lines at once; a line that comes later has
+    a time of a clock that was wrong.
+    """
+    if agent_since is None or stored.received_at - agent_since > HISTORY_SECONDS:
+        return False
+    return stored.event.at < agent_since - CLOCK_TOLERANCE_SECONDS
 
 
 def _without_ended_drills(events: Sequence[StoredKernelEvent], drill: Drill | None) -> Sequence[StoredKernelEvent]:

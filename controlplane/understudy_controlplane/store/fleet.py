@@ -59,6 +59,11 @@ _SLURMDS_SEEN = select(tables.node.c.name).where(tables.node.c.slurmd_seen_at.is
 _IS_ONE_OF = tables.node.c.name.in_(bindparam("of_names", expanding=True))
 _SEEN = update(tables.node).where(_IS_ONE_OF)
 _AGENT_SEEN = _SEEN.values(agent_seen_at=bindparam("seen_at"))
+_AGENT_FIRST_SEEN = (
+    update(tables.node)
+    .where(tables.node.c.name == bindparam("of_node"), tables.node.c.agent_seen_at.is_(None))
+    .values(agent_since=bindparam("first_started_at"))
+)
 _SLURMD_SEEN = _SEEN.values(slurmd_seen_at=bindparam("seen_at"))
 _OPEN_ATTEMPTS = select(
     tables.attempt.c.id, tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.launch
@@ -204,9 +209,16 @@ class FleetStore:
         with self._engine.begin() as connection:
             insert_new(connection, tables.node, rows)
 
-    def note_seen(self, agents: Iterable[str], slurmds: Iterable[str], now: float) -> None:
-        """These nodes' agents were heard just now, and these nodes' slurmds answered."""
+    def note_seen(
+        self, agents: Iterable[str], slurmds: Iterable[str], now: float, first: Mapping[str, float | None]
+    ) -> None:
+        """These nodes' agents were heard just now, and these nodes' slurmds answered. `first`: when the agents started
+        that were never heard before.
+        """
         with self._engine.begin() as connection:
+            if first:
+                rows = [{"of_node": name, "first_started_at": since} for name, since in first.items()]
+                connection.execute(_AGENT_FIRST_SEEN, rows)
             for seen, names in ((_AGENT_SEEN, [*agents]), (_SLURMD_SEEN, [*slurmds])):
                 if names:
                     connection.execute(seen, {"of_names": names, "seen_at": now})

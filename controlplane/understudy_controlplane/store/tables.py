@@ -51,6 +51,7 @@ node = Table(
     Column("drain_settled", Boolean, nullable=False, server_default=false()),
     Column("drained_under", Double),  # when the slurmctld was started that last showed the drain
     Column("agent_seen_at", Double),  # to the minute
+    Column("agent_since", Double),  # when its first agent started, by the control plane's clock
     Column("slurmd_seen_at", Double),  # when its slurmd's port first answered the control plane
     Column("past_boot_id", String(64), nullable=False, server_default=""),  # ended by a reboot of a recovery
     Column("weight", BigInteger),  # in Slurm, for its probation

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from understudy_agent.kernel_line import is_about_a_device, is_of_the_kernel
 from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
@@ -38,7 +38,6 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.xid_policy import default_policy
 
 LINE_BYTES_MAX = 65_536
 """A longer line is read in pieces of this size."""
@@ -54,18 +53,24 @@ SHOWN_MAX = 50_000
 NOT_SETTLED_SECONDS = 86_400.0
 """The log is judged as if a day had passed since its end, so that nothing is pending."""
 
-_WORDS = re.compile(r"(?:NVRM: |nvidia-nvswitch\d{1,6}: SXid )")
-PREFIX_CHARACTERS_MAX = 300
-"""Time, host and tags before a message, and its first words."""
+_ISO_TIME = r"(?:\S{2,6} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\s*(?:Z|[+-]\d\d:?\d\d|[A-Z]{3,5})?\s+"
+_SYSLOG_TIME = r"\S{2,6}\s+\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,9})?\s+"
+_BEFORE = re.compile(
+    r"(?:<\d{1,3}>)?(?:kern\s*:\s*\w+\s*:\s*)?(?:" + _ISO_TIME + "|" + _SYSLOG_TIME + r")?"
+    r"(?:\[[^\[\]]{0,40}\d[^\[\]]{0,40}\]\s*){0,3}"
+    r"(?:(?P<host>[\w.-]{1,255})\s+kernel:\s+(?:\[\s*\d{1,10}\.\d{3,9}\]\s*)?|kernel:\s+)?"
+)
+"""All that may stand before a message of the kernel. What comes behind it is the message: users choose names that the
+kernel prints in its messages, so no message is searched for.
+"""
 
-_KMSG = re.compile(r"\d{1,6},\d{1,18},(?P<microseconds>\d{1,16}),[^;]*;")
-_HOST = re.compile(r"(?:^|\s)(?P<host>[\w.-]{1,255})\s+kernel:\s")
+_KMSG = re.compile(r"(?P<priority>\d{1,6}),\d{1,18},(?P<microseconds>\d{1,16}),(?P<flags>[^,;]*)[^;]*;")
 _MONOTONIC = re.compile(r"\[\s*(?P<seconds>\d{1,10}\.\d{3,9})\]")
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
 _DAY = r"(?P<month>[A-Z][a-z]{2})\s+(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d)"
 _CTIME = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _DAY + r" (?P<year>\d{4})")
 _SYSLOG = re.compile(r"^(?:<\d{1,3}>)?" + _DAY + r"(?P<fraction>\.\d{1,9})?\s")
-_START = re.compile(r"(?:^|[\];:]\s?)Linux version \d")
+_START = re.compile(r"Linux version \d")
 """The first words of every boot."""
 
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
@@ -139,45 +144,38 @@ def parse_line(line: str, year: int) -> Line | None:
     found = _from_json(line) if line.startswith("{") else None
     if found is not None:
         return found
-    begin = _begin(line)
-    if begin is None:
-        return None
-    prefix, text = line[:begin], line[begin:]
-    record = _KMSG.match(prefix)
+    record = _KMSG.match(line)
     if record is not None:
+        text = line[record.end() :]
+        if not is_of_the_kernel(int(record["priority"]), record["flags"], text) or not _means_something(text):
+            return None
         seconds = int(record["microseconds"]) / 1e6
         return Line(text, "", seconds, f"{seconds:.6f}")
-    at, shown = _time(prefix, year)
-    return Line(text, _host(prefix), at, shown)
+    before = _BEFORE.match(line)
+    if before is None or not _means_something(line[before.end() :]):
+        return None
+    at, shown = _time(before[0], year)
+    return Line(line[before.end() :], before["host"] or "", at, shown)
 
 
-def _begin(line: str) -> int | None:
-    """Where the message begins: one of the driver, or one that a row of the policy has."""
-    words = _WORDS.search(line)
-    if words is not None:
-        return words.start()
-    begins = (found.end() for found in _other_words().finditer(line[:PREFIX_CHARACTERS_MAX]))
-    return next((at for at in begins if kernel_row_name(line[at:])), None)
-
-
-@cache
-def _other_words() -> re.Pattern[str]:
-    """Before a message without a code: its first words follow."""
-    first = "|".join(re.escape(row.prefix) for row in default_policy().kernel.values())
-    return re.compile(rf"(?:^|kernel:\s+|\]\s+|[+-]\d\d:?\d\d\s+|;)(?={first})")
+def _means_something(text: str) -> bool:
+    """It is one of the driver, or one that a row of the policy has."""
+    return is_about_a_device(text) or bool(kernel_row_name(text))
 
 
 def _from_json(line: str) -> Line | None:
     """A line of `journalctl -o json`."""
     try:
         entry = json.loads(line)
-        text = str(entry["MESSAGE"])
+        text, host = str(entry["MESSAGE"]), str(entry.get("_HOSTNAME", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    try:
         at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 if "__REALTIME_TIMESTAMP" in entry else None
         shown = "" if at is None else _utc(at)
-        host = str(entry.get("_HOSTNAME", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, OSError):
-        return None  # OSError: a year that this machine cannot represent
-    if not _WORDS.match(text) and not kernel_row_name(text):
+    except (ValueError, TypeError, OverflowError, OSError):  # OSError: a year that this machine cannot represent
+        at, shown = None, ""
+    if entry.get("_TRANSPORT", "kernel") != "kernel" or not _means_something(text):
         return None
     return Line(text, host, at, shown)
 
@@ -217,16 +215,20 @@ def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
     boots: dict[str, int] = {}
     latest: dict[str, float] = {}
     host = NAMELESS
+    in_record = False  # the line before was the driver's, so that an indented one may belong to it
     for raw in lines:
         reading.lines_total += 1
-        line = parse_line(raw, year)
+        indented = raw[:1].isspace()
+        line = parse_line(raw.lstrip(), year) if not indented or in_record else None
+        in_record = line is not None
         if line is None:
-            if _START.search(raw):
-                host = _host(raw) or NAMELESS
+            before = _KMSG.match(raw) or _BEFORE.match(raw)
+            if before is not None and _START.match(raw, before.end()):
+                host = before.groupdict().get("host") or NAMELESS
                 boots[host] = boots.get(host, -1) + 1
                 latest.pop(host, None)
             continue
-        goes_on = raw[:1].isspace() and line.at is None  # a further line of the same record
+        goes_on = indented and line.at is None  # a further line of the same record
         host = line.host or (host if goes_on else NAMELESS)
         reading.timed = reading.timed and (goes_on or line.at is not None)
         at = latest.get(host, 0.0) if line.at is None else line.at
@@ -241,11 +243,6 @@ def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
         event = KernelEvent(f"boot-{boots[host]}", number, at, line.text[:TEXT_CHARACTERS_MAX])
         reading.add(StoredKernelEvent(number, host, at, event), line.shown)
     return reading
-
-
-def _host(prefix: str) -> str:
-    host = _HOST.search(prefix)
-    return host["host"] if host else ""
 
 
 def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
