@@ -20,6 +20,7 @@ def memory(number: int) -> LauncherMemory:
         fault_at=None,
         began_at=2.0,
         processes=8,
+        torchrun=False,
         progressed=True,
         over=LaunchEnd({"n2": "an Xid"}, hung_seconds=3.0),
         failures=(Failure("n2", 1, 8, -9),),

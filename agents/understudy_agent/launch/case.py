@@ -46,6 +46,8 @@ class Failure:
     node_rank: int
     rank: int
     status: int
+    torchrun: bool = False
+    """The torchrun of the node, which started its ranks."""
 
     @property
     def exit_code(self) -> int:
@@ -53,7 +55,8 @@ class Failure:
 
     def __str__(self) -> str:
         how = f"exit code {self.status}" if self.status >= 0 else f"signal {-self.status}"
-        return f"rank {self.rank} on {self.node} ended with {how}"
+        which = "torchrun" if self.torchrun else f"rank {self.rank}"
+        return f"{which} on {self.node} ended with {how}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ class Launch:
     """Node → what its ranks showed before they were ended."""
     end_reported: bool = False
     """Its end was reported to the control plane."""
+    torchrun: bool = False
+    """Its processes are one torchrun a node."""
     late_reported: bool = False
     """It has finished no step long after an earlier launch had: this was reported."""
     _places: Mapping[str, int] = field(default_factory=dict)
@@ -116,6 +118,7 @@ class Launch:
             fault_at=self.fault_at,
             began_at=self.began_at,
             processes=self.processes,
+            torchrun=self.torchrun,
             progressed=self.progressed,
             over=self.over,
             failures=tuple(self.failures) if self.over else (),
@@ -144,7 +147,8 @@ class Launch:
         if status != 0:
             if not self.failures:
                 self.first_failure_at = now
-            self.failures.append(Failure(node, node_rank, node_rank * self.processes + local_rank, status))
+            rank = node_rank * self.processes + local_rank
+            self.failures.append(Failure(node, node_rank, rank, status, self.torchrun))
 
     def note_last_words(self, node: str, local_rank: int, text: str) -> None:
         node_rank = self.places.get(node)
@@ -275,6 +279,7 @@ def remembered(memory: LaunchMemory, step: Step) -> Launch:
     """The launch of a launcher that was killed. The exits of its ranks are reported again, unless it was over."""
     launch = Launch(memory.number, memory.seats, step, memory.ordered_at, memory.fault_at, memory.began_at)
     launch.processes, launch.progressed = memory.processes, memory.progressed
+    launch.torchrun = memory.torchrun
     launch.over, launch.failures = memory.over, list(memory.failures)
     launch.running_when_over = memory.running_when_over
     return launch

@@ -42,6 +42,7 @@ class LaunchMemory:
     fault_at: float | None
     began_at: float | None
     processes: int
+    torchrun: bool
     progressed: bool
     over: LaunchEnd | None
     failures: tuple[Failure, ...]

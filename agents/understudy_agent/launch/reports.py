@@ -21,6 +21,7 @@ from understudy_agent.launch.node_list import by_reason, fold
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
+from understudy_agent.launch.root_cause import cause_line, first_failed
 from understudy_agent.launch.watch import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
 
 REASON_CHARACTERS_MAX = 2000
@@ -251,8 +252,9 @@ class Reports:
         text = fitted("\n\n".join(blocks))
         if first is None:
             return
-        line = launch.last_words[first.rank].rstrip().rpartition("\n")[2].strip()[:LINE_CHARACTERS_MAX]
-        summary = f"rank {first.rank} on {first.node} wrote last: {line}"
+        rank, _ = first_failed(launch.last_words[first.rank]) or (first.rank, first.status)
+        line = cause_line(launch.last_words[first.rank], rank)[:LINE_CHARACTERS_MAX]
+        summary = f"rank {rank} on {first.node} wrote last: {line}"
         self._events.report("last_words", f"launch {launch.number}: {summary}", launch=launch.number, text=text)
         self._announce_evidence(launch, "crash", summary, text)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from understudy_agent.launch import command as commands
 from understudy_agent.launch.binding import Binding, BindingError, NodeBinding
+from understudy_agent.launch.cgroup import oom_kills
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.evidence import Collection, Places, RanksHere
 from understudy_agent.launch.greeting import node_name
@@ -81,6 +82,7 @@ class Ranks:
         self._outputs = Outputs(output, Console())
         self._part: Part | None = None
         self._started_at = 0.0
+        self._oom_kills = oom_kills()
         self.helpers: set[int] = set()
         """Processes that are no ranks: what a file system holds of them does not matter."""
 
@@ -202,8 +204,20 @@ class Ranks:
             local_rank = self._ranks.pop(pid, None)
             channel = self._channels.pop(pid, None)
             reported = channel is not None and channel.waiting  # as failed, when it left its gang
+            if local_rank is not None and os.waitstatus_to_exitcode(status) == -signal.SIGKILL:
+                self._name_oom(local_rank)
             if local_rank is not None and not reported:
                 yield Exit(local_rank, os.waitstatus_to_exitcode(status), errors)
+
+    def _name_oom(self, local_rank: int) -> None:
+        """SIGKILL alone names no cause: the kernel's own counter does."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        if self._oom_kills > before and self._part is not None:
+            rank = self._part.meeting.node_rank * self._part.meeting.processes + local_rank
+            sys.stderr.write(
+                f"understudy: {node_name()}: rank {rank} was killed for want of memory: its job uses all that "
+                "Slurm gives it on this node (--mem)\n"
+            )
 
     def forget(self) -> None:
         """All of them have been killed, warm interpreters, too: none may be taken for one of the next launch."""

@@ -60,7 +60,8 @@ class Seats:
         lines = encode_each("go", common, "node_rank", range(len(launch.seats)))
         for node, line in zip(launch.seats, lines, strict=True):
             self._hub.send_line(links[node], line)
-        launch.processes = 1 if self._options.torchrun else processes  # the seat starts one torchrun
+        launch.torchrun = self._options.torchrun
+        launch.processes = 1 if launch.torchrun else processes  # the seat starts one torchrun
 
     def signal(self, launch: Launch, which: signal.Signals, *, warning: bool) -> None:
         """Sends a signal to the ranks. A warning goes to those alone that have a handler for it: it ends no rank."""
