@@ -127,7 +127,7 @@ AGENT_KEYS = {
 
 KEEPER_KEYS = {
     "memory_bytes": "how much it holds at most; 0: a quarter of the node's memory",
-    "user_bytes": "how much of that the jobs of one user get; 0: all of it",
+    "user_bytes": "how much of that the jobs of one user get; 0: half of it",
     "listen": "address on which it listens for the keepers of other nodes",
     "port": "port for them, the same on every node",
     "address": "name or address by which other nodes reach it; empty: the node's name",

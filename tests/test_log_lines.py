@@ -6,14 +6,17 @@ import ast
 import errno
 import functools
 import io
+import logging
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
-from understudy_controlplane.serve import StandardError
+from understudy_agent.log import KeyValueFormatter
+from understudy_controlplane.serve import StandardError, configure_logging
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCES = ("agents/understudy_agent", "controlplane/understudy_controlplane")
@@ -119,6 +122,22 @@ def test_keys_are_one_set() -> None:
 class FullDisk(io.StringIO):
     def write(self, _text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+HOSTILE = ["a\x1b[2J", "\x07", "a\rb", "x\x9b31m", "\u202etxt", "a\x7f", "two words\x1b]0;x\x07", 'quote"\x1b', "\x00"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_nothing_that_controls_a_terminal_reaches_a_log(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paths, names and texts in it come from users, and from clients without a token."""
+    record = logging.LogRecord("understudy.agent", logging.INFO, "", 0, f"event {value}", None, None)
+    record.fields = {"path": value, "error": OSError(value)}
+    assert KeyValueFormatter().format(record).isprintable()
+    configure_logging()
+    structlog.get_logger().info("event", path=value, error=OSError(value), sender=[value])
+    line = capsys.readouterr().err
+    assert line.removesuffix("\n").isprintable()
+    assert line.count("\n") == 1
 
 
 def test_a_log_on_a_full_disk_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

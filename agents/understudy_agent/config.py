@@ -51,7 +51,7 @@ class KeeperConfig(msgspec.Struct, frozen=True):
     memory_bytes: Bytes = 0
     """How much it holds at most; 0: a quarter of the node's memory."""
     user_bytes: Bytes = 0
-    """How much of that one user's jobs get; 0: all of it."""
+    """How much of that one user's jobs get; 0: half of it."""
     listen: str = "0.0.0.0"  # noqa: S104 - other nodes have to reach it
     """Address on which it listens for other keepers."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 7119

@@ -129,8 +129,10 @@ class MungeCredentials:
             log.error("no_token", extra=fields(error=error))
 
 
-def sign(claim: bytes, socket: Path | None) -> str:
+def sign(claim: bytes, socket: Path | None, only_for: int | None = None) -> str:
+    """`only_for`: the user id that alone can read it. Raises OSError."""
     command = ["munge", f"--ttl={CREDENTIAL_SECONDS}", *([f"--socket={socket}"] if socket else [])]
+    command += [f"--restrict-uid={only_for}"] if only_for is not None else []
     done = subprocess.run(command, input=claim, capture_output=True, timeout=MUNGE_SECONDS, check=False)
     if done.returncode != 0:
         raise OSError(f"munge: {done.stderr.decode(errors='replace').strip()}")

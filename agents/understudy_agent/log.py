@@ -35,5 +35,8 @@ def set_up_logging(level: str = "INFO") -> None:
 
 def _value(value: object) -> str:
     text = str(value)
-    plain = text and not any(character in text for character in ' "=\n\t\\')
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    if text and text.isprintable() and not any(character in text for character in ' "=\\'):
+        return text
+    # users and strangers choose what stands in it: nothing that is no letter reaches a terminal
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isprintable() else json.dumps(text)

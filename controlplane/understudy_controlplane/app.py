@@ -291,6 +291,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     def make_app() -> FastAPI:
         app = FastAPI(
             title="Understudy",
+            redirect_slashes=False,  # it would send a client to whatever host its request names
             lifespan=_lifespan(parts, engine, reads, admission, outside.stopping),
             docs_url=None,
             redoc_url=None,

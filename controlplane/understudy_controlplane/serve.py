@@ -10,10 +10,11 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import MutableMapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
 import uvicorn
@@ -60,6 +61,15 @@ class StandardError(io.TextIOBase):
             sys.stderr.flush()
 
 
+def printable(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Users and strangers choose what stands in a line: nothing that controls a terminal reaches it."""
+    for key, value in event.items():
+        text = value if isinstance(value, str) else str(value)
+        if not text.isprintable():
+            event[key] = "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+    return event
+
+
 def configure_logging() -> None:
     """One event, one line, to standard error: time, level, event, and its fields."""
     structlog.configure(
@@ -67,6 +77,7 @@ def configure_logging() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            printable,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -19,6 +19,7 @@ from tests import builders as b
 from tests.access.test_user_tokens import Stream
 from tests.new_database import new_database
 from understudy_agent.credentials import sign
+from understudy_agent.keeper.proof import decode
 from understudy_client.munge import MungeAuth
 from understudy_controlplane.access.munge import Credential, CredentialRefused, Munge, MungeUnavailable
 from understudy_controlplane.api.user_tokens import claim
@@ -53,6 +54,19 @@ def test_what_root_signed_is_read_once(socket: Path) -> None:
     assert munge.decode(credential) == Credential(0, b"a claim\n\nof n1")
     with pytest.raises(CredentialRefused, match="used before"):
         munge.decode(credential)
+
+
+def test_what_a_keeper_signed_no_service_of_another_user_reads(socket: Path) -> None:
+    """A service may take any credential of root as a word of root, whatever it says."""
+    user = pwd.getpwnam("nobody")
+    command = ["unmunge", f"--socket={socket}"]
+    for only_for, read in ((0, False), (None, True)):
+        credential = sign(b"a claim", socket, only_for)
+        done = subprocess.run(
+            command, input=credential.encode(), user=user.pw_uid, group=user.pw_gid, capture_output=True, check=False
+        )
+        assert (done.returncode == 0) == read
+    assert decode(sign(b"a claim", socket, only_for=0), socket) == (0, b"a claim")
 
 
 def test_another_users_credential_names_that_user(socket: Path) -> None:

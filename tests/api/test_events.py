@@ -247,6 +247,30 @@ def test_a_client_without_events_gets_the_newest_id_until_its_token_ends(
     asyncio.run(play())
 
 
+def test_a_token_that_is_revoked_gets_no_event_that_happens_afterwards(rehearsal: Rehearsal) -> None:
+    """Its next heartbeat may be many seconds away."""
+    plane = rehearsal.control_plane
+    revoked = asyncio.Event()
+
+    async def play() -> list[str]:
+        feed: EventFeed = plane.events
+        assert feed.enter("a test") is None
+        stream = feed.stream(await feed.begin(None), lambda _event: True, admit)
+        await anext(stream)
+        revoked.set()
+        await asyncio.to_thread(rehearsal.fail, "n2")
+        await asyncio.to_thread(rehearsal.run, 5)
+        found = [block async for block in stream]
+        feed.leave("a test")
+        return found
+
+    async def admit() -> None:
+        if revoked.is_set():
+            raise Denied(401, "revoked", "")
+
+    assert asyncio.run(asyncio.wait_for(play(), 30)) == []
+
+
 def test_streams_end_when_the_control_plane_stops_and_a_new_one_does_at_once(tmp_path: Any) -> None:
     rehearsal = Rehearsal(tmp_path)
     plane = rehearsal.control_plane

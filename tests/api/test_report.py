@@ -28,13 +28,15 @@ from understudy_controlplane.store.history import HistoryStore
 pytestmark = pytest.mark.integration
 
 DAYS = 349.0
+CONTROLS = "\x1b[2J\x07\r\x9b31m\u202e"
+"""Of a terminal."""
 
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     made = played(tmp_path_factory.mktemp("report"))
     with made.control_plane.engine.begin() as connection:
-        connection.execute(update(tables.job).values(name=f"=1+1|{HOSTILE}", account="physics"))
+        connection.execute(update(tables.job).values(name=f"=1+1|{HOSTILE}{CONTROLS}", account="physics"))
     yield made
     made.control_plane.close()
 
@@ -98,6 +100,8 @@ def test_names_that_users_gave_change_no_file(viewer: TestClient) -> None:
     assert "://" not in page.text
     assert "'=1+1|" in viewer.get(asked + "csv").text
     assert "=1+1\\|<img" in viewer.get(asked + "text").text
+    for form in ("csv", "text"):
+        assert viewer.get(asked + form).text.replace("\n", "").isprintable()
 
 
 def test_a_plot_says_in_words_what_it_shows(viewer: TestClient) -> None:

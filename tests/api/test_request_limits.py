@@ -184,3 +184,10 @@ def test_who_sends_at_the_rate_is_never_refused_and_senders_cost_bounded_memory(
     for number in range(2 * SENDERS_MAX):
         rates.admits(str(number), now=2000.0)
     assert len(rates._due) <= SENDERS_MAX
+
+
+@pytest.mark.parametrize("path", ["/v1/nodes/", "/v1/report/", "/healthz/", "/nodes/", "/dashboard/"])
+def test_no_answer_sends_a_client_to_the_host_that_a_request_names(client: TestClient, path: str) -> None:
+    answer = client.get(path, headers={"Host": "elsewhere.example"}, follow_redirects=False)
+    assert "elsewhere.example" not in str(answer.headers)
+    assert "//" not in answer.headers.get("location", "")

@@ -51,7 +51,7 @@ from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
-from understudy_controlplane.live.directory import OVER_SECONDS, JobDirectory
+from understudy_controlplane.live.directory import INVENTED_SECONDS, OVER_SECONDS, JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -209,15 +209,18 @@ def test_ranks_get_the_order_to_test_their_gpus_with_each_answer_until_they_have
     assert [ordered(10), ordered(20), ordered(100)] == [[order], [order], []]
 
 
-def test_a_keeper_gets_to_know_which_jobs_of_their_owner_have_ended(route: Route) -> None:
+def test_a_keeper_gets_to_know_which_jobs_have_ended_are_of_others_or_are_none_of_slurms(route: Route) -> None:
     def over(*kept: KeptJob) -> list[KeptJob]:
         response = route.post(b.report("n1", keeper=Keeper(10, 100, jobs=list(kept))))
         return msgspec.json.decode(response.content, type=Acknowledgement).jobs_over
 
     own, other, unknown = KeptJob(7, 1000), KeptJob(7, 1001), KeptJob(8, 1000)
-    assert over(own, other, unknown) == []
+    assert over(own, unknown) == []
+    assert over(own, other, unknown) == [other]
+    route.directory.show([7], b.NOW + INVENTED_SECONDS)
+    assert over(own, other, unknown) == [other, unknown]
     route.directory.show([7], b.NOW - OVER_SECONDS, ended=[7])
-    assert over(own, other, unknown) == [own]
+    assert over(own) == [own]
 
 
 @pytest.mark.parametrize(

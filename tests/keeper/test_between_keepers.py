@@ -27,9 +27,11 @@ class Munge:
     def __init__(self, user_id: int | None = None) -> None:
         self._user_id = os.geteuid() if user_id is None else user_id
         self._made: dict[str, tuple[int, bytes]] = {}
+        self.made = 0
 
     def sign(self, payload: bytes) -> str:
         credential = secrets.token_hex(8)
+        self.made += 1
         self._made[credential] = (self._user_id, payload)
         return credential
 
@@ -171,7 +173,7 @@ def test_a_credential_of_another_connection_proves_nothing() -> None:
     """As a program would need that passes on what a keeper says."""
     munge = Munge()
     own = identity(munge)
-    wrong = munge.sign(own.claim("called", "0" * 64, "challenge"))
+    wrong = munge.sign(own.claim("called", "0" * 64, "0" * 32))
 
     def answer(link: socket.socket) -> None:
         with (
@@ -211,7 +213,19 @@ def test_what_a_user_names_in_place_of_a_keeper_is_refused(address: str) -> None
         connect(address, identity(Munge()), 1)
 
 
-@pytest.mark.parametrize("first", [{"challenge": "\ud800"}, {"challenge": "é"}, {"challenge": 5}, {}])
+STRANGERS: list[dict[str, object]] = [
+    {"challenge": "\ud800"},
+    {"challenge": "é"},
+    {"challenge": 5},
+    {},
+    {"challenge": "a claim of root"},
+    {"challenge": "0" * 31 + "\n"},
+    {"challenge": "0" * 33},
+    {"challenge": "A" * 32},
+]
+
+
+@pytest.mark.parametrize("first", STRANGERS)
 def test_what_a_stranger_sends_in_place_of_a_challenge_is_refused(first: dict[str, object]) -> None:
     munge = Munge()
     own = identity(munge)
@@ -225,6 +239,7 @@ def test_what_a_stranger_sends_in_place_of_a_challenge_is_refused(first: dict[st
             with contextlib.suppress(OSError):
                 assert not secure.recv(1)
     assert [type(one) for one in ended] == [ProtocolError]
+    assert munge.made == 0, "root signs no words of a stranger"
 
 
 def test_each_new_part_of_a_ward_is_copied_and_confirmed() -> None:

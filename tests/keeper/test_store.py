@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 
+from understudy_agent.config import Config, KeeperConfig
+from understudy_agent.keeper.__main__ import settings_of
 from understudy_agent.keeper.store import AlreadyTakenError, Key, NoRoomError, Part, Save, Store
 
 
@@ -157,3 +160,11 @@ def test_attempts_that_went_on_from_a_save_are_counted_once_each() -> None:
         store.note_restored(7, 1, Save(0, 0, 1), attempt)
     store.note_restored(8, 1, Save(0, 0, 1), (2, 0))
     assert len(part.restored_by) == 2
+
+
+def test_one_user_gets_half_of_a_keeper_where_the_site_sets_nothing() -> None:
+    config = Config(cluster="c", control_plane_urls=("http://head:7117",), node="n1")
+    limits = settings_of(config, 1 << 40)
+    assert (limits.bytes_max, limits.bytes_of_user_max) == (1 << 38, 1 << 37)
+    own = msgspec.structs.replace(config, keeper=KeeperConfig(user_bytes=1 << 38))
+    assert settings_of(own, 1 << 40).bytes_of_user_max == 1 << 38

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tests import builders as b
 from understudy_controlplane.fleet.job import JobKey, KnownJob
-from understudy_controlplane.live.directory import FORGET_SECONDS, OVER_SECONDS, JobDirectory
+from understudy_controlplane.live.directory import FORGET_SECONDS, INVENTED_SECONDS, OVER_SECONDS, JobDirectory
 
 STORED = {job_id: KnownJob(job_id * 10, JobKey(b.CLUSTER, job_id, 5), 0, 1000) for job_id in range(1, 100)}
 
@@ -57,6 +57,20 @@ def test_a_job_that_ended_while_slurm_was_not_read_is_not_over() -> None:
     directory.show([7, 8], b.NOW)
     directory.show([8], b.NOW + OVER_SECONDS)
     assert directory.over([7], b.NOW + 2 * OVER_SECONDS) == []
+
+
+def test_a_job_that_slurm_never_showed_is_invented_once_slurm_was_read_for_two_minutes() -> None:
+    directory = JobDirectory(Database().look_up)
+    directory.show([7], b.NOW)
+    assert directory.invented([7, 8, 4711], b.NOW) == set()
+    assert directory.invented([4711], b.NOW + 3600) == set(), "Slurm was not read since"
+    directory.show([7], b.NOW + INVENTED_SECONDS - 1)
+    assert directory.invented([4711], b.NOW + INVENTED_SECONDS) == set()
+    directory.show([7], b.NOW + INVENTED_SECONDS)
+    assert directory.invented([7, 8, 4711], b.NOW + INVENTED_SECONDS) == {4711}, "8 is in the database"
+    directory.show([7, 4711], b.NOW + 500)
+    directory.show([7], b.NOW + 501)
+    assert directory.invented([4711], b.NOW + 502) == set(), "it has been there"
 
 
 def test_a_new_job_stays_as_it_was_put() -> None:

@@ -19,6 +19,8 @@ from understudy_agent.log import fields, log, set_up_logging
 from understudy_agent.systemd import ServiceManager
 
 SHARE_OF_MEMORY = 4
+SHARE_OF_USER = 2
+"""Half of it, where the site does not set another share: no user fills it alone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     settings = settings_of(config, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     socket = config.munge_socket
-    identity = make_identity(config.cluster, partial(sign, socket=socket), partial(decode, munge_socket=socket))
+    own_sign = partial(sign, socket=socket, only_for=os.geteuid())  # no other service takes it for a word of root
+    identity = make_identity(config.cluster, own_sign, partial(decode, munge_socket=socket))
     keeper = Keeper(settings, identity)
     try:
         keeper.start()
@@ -64,7 +67,7 @@ def settings_of(config: Config, memory_bytes: int) -> Settings:
         port=keeper.port,
         address=keeper.address or config.node,
         bytes_max=bytes_max,
-        bytes_of_user_max=min(keeper.user_bytes or bytes_max, bytes_max),
+        bytes_of_user_max=min(keeper.user_bytes or bytes_max // SHARE_OF_USER, bytes_max),
         bytes_per_second=keeper.bytes_per_second,
         keep_seconds=keeper.keep_seconds,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import socket
 import ssl
@@ -27,6 +28,9 @@ MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60
 CREDENTIAL_CHARACTERS_MAX = 4096
 PORT_MAX = 65_535
+CHALLENGE_BYTES = 16
+_CHALLENGE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+"""All that a stranger puts into what root signs: digits, and no words."""
 
 Sign = Callable[[bytes], str]
 """Raises OSError and subprocess.SubprocessError."""
@@ -59,8 +63,8 @@ def accept(link: socket.socket, identity: Identity) -> Frames:
     """The end that was called proves itself first. Raises ProtocolError and OSError, also for a refused credential."""
     frames = Frames(identity.context.wrap_socket(link, server_side=True))
     try:
-        challenge = text(frames.receive(), "challenge", 64)
-        own = secrets.token_hex(16)
+        challenge = _challenge(frames.receive())
+        own = secrets.token_hex(CHALLENGE_BYTES)
         credential = _sign(identity, "called", identity.fingerprint, challenge)
         frames.send({"credential": credential, "challenge": own})
         _verify(identity, frames, identity.claim("calls", identity.fingerprint, own))
@@ -106,10 +110,10 @@ def _connect(link: socket.socket, identity: Identity) -> Frames:
 
 
 def _introduce(frames: Frames, identity: Identity, fingerprint: str) -> None:
-    challenge = secrets.token_hex(16)
+    challenge = secrets.token_hex(CHALLENGE_BYTES)
     frames.send({"challenge": challenge})
     answer = _verify(identity, frames, identity.claim("called", fingerprint, challenge))
-    frames.send({"credential": _sign(identity, "calls", fingerprint, text(answer, "challenge", 64))})
+    frames.send({"credential": _sign(identity, "calls", fingerprint, _challenge(answer))})
     if frames.receive().get("type") != "welcome":
         raise ProtocolError("the other end is no keeper")
 
@@ -125,6 +129,13 @@ def _verify(identity: Identity, frames: Frames, expected: bytes) -> dict[str, ob
     if payload != expected:
         raise ProtocolError("the credential of the other end is not for this connection")
     return message
+
+
+def _challenge(message: dict[str, object]) -> str:
+    challenge = text(message, "challenge", 2 * CHALLENGE_BYTES)
+    if _CHALLENGE.fullmatch(challenge) is None:
+        raise ProtocolError("the challenge of the other end is none of a keeper")
+    return challenge
 
 
 def _sign(identity: Identity, role: str, fingerprint: str, challenge: str) -> str:

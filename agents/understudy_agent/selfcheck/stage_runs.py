@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -205,7 +206,7 @@ def _scratch(stage: Stage, place: Place) -> Iterator[tuple[Path, int]]:
     size = min(FILE_BYTES_MAX, int(free * DISK_SHARE)) // BLOCK_BYTES * BLOCK_BYTES
     if size < FILE_BYTES_MIN:
         raise NotPossible(f"{directory} has too little free space")
-    path = directory / f".understudy-disk-{os.getpid()}"
+    path = directory / f".understudy-disk-{secrets.token_hex(16)}"  # a name that no user can take before
     try:
         yield path, size
     finally:

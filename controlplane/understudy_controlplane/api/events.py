@@ -119,6 +119,11 @@ class EventFeed:
             except (StoreError, TooManyReads) as error:
                 log.warning("events_not_read", error=type(error).__name__)
                 return
+            try:
+                if page:
+                    await admit()
+            except Denied:
+                return
             for one in page:
                 cursor = cursor.after(one)
                 if wanted(one.event):

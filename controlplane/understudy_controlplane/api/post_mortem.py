@@ -20,6 +20,7 @@ from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.report import gpus_of
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.plain_text import one_line, without_controls
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStep, StepStatus
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.plan.hindsight import Course, hindsight
@@ -287,7 +288,7 @@ def _evidence(story: Story) -> Iterator[str]:
 
 
 def _block(title: str, evidence: object) -> Iterable[str]:
-    text = json.dumps(evidence, indent=2, ensure_ascii=False, default=str).replace("```", "'''")
+    text = without_controls(json.dumps(evidence, indent=2, ensure_ascii=False, default=str).replace("```", "'''"))
     return ("", _line(title), "", "```json", text[:EVIDENCE_CHARACTERS_MAX], "```")
 
 
@@ -341,7 +342,7 @@ def _held(recovery: Record, decisions: Iterable[Record]) -> dict[str, float]:
 
 def _line(text: object) -> str:
     """In a table's cell, whatever users wrote."""
-    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(one_line(str(text)).split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _words(text: str) -> str:

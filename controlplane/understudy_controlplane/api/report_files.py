@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.api.report_plots import plots
 from understudy_controlplane.api.report_sections import Section, date, shown, summary
+from understudy_controlplane.fleet.plain_text import one_line
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """With these a cell begins that a spreadsheet would compute: names of jobs come from users."""
@@ -39,7 +40,7 @@ def more(section: Section) -> str:
 
 
 def _in_markdown(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(one_line(text).split()).replace("|", "\\|")
 
 
 def as_csv(report: FleetReport, sections: list[Section]) -> str:
@@ -55,7 +56,11 @@ def as_csv(report: FleetReport, sections: list[Section]) -> str:
 
 
 def _in_csv(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+    """As a program reads it, and as a terminal shows it."""
+    if not isinstance(cell, str):
+        return cell
+    text = one_line(cell)
+    return f"'{text}" if cell.startswith(FORMULA) else text
 
 
 def as_html(report: FleetReport, sections: list[Section]) -> str:

@@ -14,9 +14,10 @@ from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.job import JOB, job_id_of
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
 from understudy_controlplane.cli.options import json_option
-from understudy_controlplane.cli.output import date, one_line, print_json
+from understudy_controlplane.cli.output import date, print_json
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
     from understudy_client import Checkpoint, CheckpointExplanation, CheckpointInterval, Client

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.output import date, note, one_line
+from understudy_controlplane.cli.output import date, note
 from understudy_controlplane.fleet.event import EventKind
+from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
     from understudy_client import Client, Event, EventStream

@@ -10,7 +10,8 @@ import click
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.job import job_argument, job_id_of
 from understudy_controlplane.cli.options import config_option, config_or_defaults, driver_option, json_option
-from understudy_controlplane.cli.output import console, one_line, print_json
+from understudy_controlplane.cli.output import console, print_json
+from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
     from understudy_client import Client, Explanation

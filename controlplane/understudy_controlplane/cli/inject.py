@@ -8,8 +8,9 @@ import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import DURATION
-from understudy_controlplane.cli.output import date, one_line, print_json
+from understudy_controlplane.cli.output import date, print_json
 from understudy_controlplane.cli.requests import Requests, send
+from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
     from understudy_client import Client, Drill

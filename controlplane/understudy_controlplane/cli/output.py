@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from understudy_controlplane.fleet.plain_text import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -57,11 +59,6 @@ def _aligned(column: Sequence[str]) -> list[str]:
     cells = column if "".join(column).isprintable() else [one_line(cell) for cell in column]
     width = max(map(len, cells))
     return [cell.ljust(width) for cell in cells]
-
-
-def one_line(text: str) -> str:
-    """Text from nodes and users on one line, without characters that control a terminal."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
 
 
 def print_fields(record: Mapping[str, object]) -> None:

@@ -33,8 +33,6 @@ REFRESH_SECONDS = 0.5
 """At least this time lies between two readings of a page."""
 
 BEAT_SECONDS = 4.0
-ADMIT_SECONDS = 15.0
-"""A viewer's session or token is checked again after this time."""
 
 Read = Callable[[], Awaitable[Page | Response]]
 
@@ -112,11 +110,10 @@ class LiveViews:
         self, key: str, read: Read, shown: tuple[float, str], admit: Callable[[], Awaitable[object]]
     ) -> AsyncIterator[str]:
         """`shown`: time of the snapshot and layout of the page as the viewer has it. `admit` raises Denied when they
-        may read no longer.
+        may read no longer: it is asked before each event.
         """
         seen, layout = shown
         view = self._enter_view(key, read)
-        admitted_at = time.monotonic()
         first = True
         try:
             yield "event: hello\ndata: {}\n\n"
@@ -125,15 +122,13 @@ class LiveViews:
                 if view.layout and view.layout != layout:
                     yield "event: reload\ndata: {}\n\n"
                     return
+                await admit()
                 if view.parts and (view.shown_at > seen or first):
                     parts = view.since(seen)
                     seen, first = view.shown_at, False
                     yield _event("parts", {"at": seen, "parts": parts})
                 else:
                     yield _event("beat", {"at": view.shown_at, "error": view.error})
-                if time.monotonic() - admitted_at > ADMIT_SECONDS:
-                    await admit()
-                    admitted_at = time.monotonic()
                 await _wait(news, BEAT_SECONDS)
         except Denied:
             return

@@ -389,10 +389,16 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
 
 
 def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:
-    """Of the jobs of which the node's keeper holds parts, where their owner gave them."""
+    """Of the jobs of which the node's keeper holds parts: those that are over, that Slurm does not know, or that are
+    another user's.
+    """
     kept = report.keeper.jobs if report.keeper is not None else []
-    over = {known.key.job_id: known for known in deps.directory.over((job.job_id for job in kept), now)} if kept else {}
-    return [job for job in kept if job.job_id in over and over[job.job_id].believes(job.user_id)]
+    if not kept:
+        return []
+    ids = [job.job_id for job in kept]
+    over = {known.key.job_id for known in deps.directory.over(ids, now)} | deps.directory.invented(ids, now)
+    known = zip(kept, deps.directory.known(ids), strict=True)
+    return [job for job, one in known if job.job_id in over or (one is not None and not one.believes(job.user_id))]
 
 
 def store_facts(deps: ReportDependencies, report: Report, before: Report | None, now: float) -> list[str]:

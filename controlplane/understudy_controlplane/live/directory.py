@@ -16,6 +16,11 @@ OVER_SECONDS = 60.0
 """For which Slurm has shown a job as ended until it counts as over: until then it may be requeued by the same hand."""
 
 
+INVENTED_SECONDS = 120.0
+"""Slurm is read several times within it: it shows a job that has just begun."""
+ASKED_MAX = 10_000
+
+
 class JobDirectory:
     """Jobs that Slurm shows are in memory, all others in the database: what a tick and a start cost does not depend on
     how many jobs there ever were. The loop writes it, ingest routes read it. Safe from any thread.
@@ -32,6 +37,9 @@ class JobDirectory:
         self._jobs = dict(known or {})
         self._shown_at = dict.fromkeys(self._jobs, 0.0)
         self._ended_at: dict[int, float] = {}
+        self._asked_since: dict[int, float] = {}
+        """Jobs that Slurm has not shown, of which a keeper holds parts → since when."""
+        self._read_at = 0.0
         self._last: dict[int, tuple[KnownJob | None, Job]] = {}
         self._opt_in_word = ""  # of `_last`
 
@@ -70,6 +78,17 @@ class JobDirectory:
             ended = [job_id for job_id in job_ids if now - self._ended_at.get(job_id, now) >= OVER_SECONDS]
             return [self._jobs[job_id] for job_id in ended if job_id in self._jobs]
 
+    def invented(self, job_ids: Iterable[int], now: float) -> set[int]:
+        """Those that Slurm does not show, nor ever has, for two minutes in which it was read."""
+        with self._lock:
+            unknown = [job_id for job_id in job_ids if job_id not in self._jobs]
+            for job_id in unknown:
+                self._asked_since.setdefault(job_id, now)
+            while len(self._asked_since) > ASKED_MAX:
+                del self._asked_since[next(iter(self._asked_since))]
+            long = [one for one in unknown if self._read_at - self._asked_since.get(one, now) >= INVENTED_SECONDS]
+        return set(long) - self._look_up(long).keys() if long else set()
+
     def show(self, job_ids: Collection[int], now: float, ended: Collection[int] = ()) -> None:
         """Slurm shows these jobs, of which some have `ended`. Those that are not in memory are looked up, and jobs of
         long ago are forgotten.
@@ -80,6 +99,9 @@ class JobDirectory:
         with self._lock:
             self._jobs = {**found, **self._jobs} if found else self._jobs
             self._shown_at |= dict.fromkeys(job_ids, now)
+            self._read_at = now
+            for job_id in job_ids:
+                self._asked_since.pop(job_id, None)
             since = self._ended_at
             for job_id in job_ids:
                 since.pop(job_id, None) if job_id not in ended else since.setdefault(job_id, now)

@@ -224,6 +224,19 @@ def test_the_epilog_leaves_a_record_that_the_job_is_gone(hooks: Hooks) -> None:
     assert hooks.call("epilog", SLURM_JOB_ID="x").returncode == 0
 
 
+def test_the_epilogs_record_is_there_however_long_the_removal_of_a_users_files_takes(hooks: Hooks) -> None:
+    """A user may leave hundreds of thousands of files in /tmp."""
+    script = hooks.directory / "epilog"
+    text = script.read_text()
+    assert '    find "/tmp' in text
+    script.write_text(text.replace('    find "/tmp', '    sleep 60; find "/tmp'))
+    process = start(hooks, "epilog")
+    assert process.wait(20) == 0
+    (record,) = hooks.records
+    assert record.startswith("gone.7.")
+    os.killpg(process.pid, signal.SIGKILL)  # the sleep
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("verdict", ["good", "bad", "missing"])
 def test_the_prolog_takes_less_than_fifty_milliseconds(hooks: Hooks, verdict: str) -> None:
