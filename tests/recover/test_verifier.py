@@ -151,6 +151,57 @@ def test_a_clock_that_is_set_forward_gives_no_node_up() -> None:
     assert site.verifier.task("n1") is not None
 
 
+class ManyUsers:
+    """Each with a job of its own, on nodes of its own or on those of all."""
+
+    def __init__(self) -> None:
+        self.engine: Engine = DatabaseInMemory().engine
+        self.clock = StoodClock()
+        self.store = CheckpointStore(self.engine)
+        self.verifier = Verifier(self.store, lambda: ON, self.clock)
+
+    def save(self, user_id: int, steps: Sequence[int], *nodes: str) -> None:
+        (known,) = FleetStore(self.engine).see_jobs([b.job(job_id=user_id, user_id=user_id, nodes=nodes)], b.NOW)
+        for rank, node in enumerate(nodes):
+            shards = [
+                CheckpointShard(
+                    user_id, 0, rank, len(nodes), n, f"/c/{user_id}/{n}", f"r{rank}", 5, "", b.NOW + n, user_id=user_id
+                )
+                for n in steps
+            ]
+            started = RankStarted(user_id, 0, rank, len(nodes), b.NOW, 10, user_id=user_id)
+            FactStore(self.engine).record(node, [started, *shards], b.NOW, lambda _: known)
+        PackingStore(self.engine).pack(self.clock.now())
+        self.verifier.look()
+
+    def given(self, *nodes: str) -> dict[str, int]:
+        """Node → whose checkpoint it reads."""
+        return {node: task.user_id for node in nodes if (task := self.verifier.task(node))}
+
+
+def test_a_user_whose_checkpoints_take_hours_leaves_room_to_others() -> None:
+    """A sparse file of two tebibytes takes no room."""
+    site, own = ManyUsers(), ("n1", "n2", "n3", "n4", "n5", "n6")
+    site.save(1001, range(1, 50), *own)
+    assert sorted(site.given(*own).values()) == [1001] * 3
+    site.save(1002, [1], "n9")
+    assert site.given("n9") == {"n9": 1002}
+
+
+def test_users_take_turns_on_a_node() -> None:
+    site = ManyUsers()
+    site.save(1001, range(1, 9), "n1")
+    site.save(1002, [1, 2], "n1")
+    turns = []
+    for _ in range(6):
+        task = site.verifier.task("n1")
+        assert task is not None
+        turns.append(task.user_id)
+        site.verifier.take("n1", ReadBackResult(task.number, ReadBackOutcome.SAMPLED))
+        site.verifier.look()
+    assert turns == [1001, 1002] * 3
+
+
 def test_the_newest_goes_first() -> None:
     site = Site()
     site.save(20, 60, 40)

@@ -397,7 +397,7 @@ class TestCheckpoints:
         saved = [msgspec.structs.replace(shard(rank), more_files=more) for rank in range(4)]
         record(engine, job_row, *started_gang(), *saved)
         PackingStore(engine).pack(b.NOW)
-        (found,) = CheckpointStore(engine).unverified(0.0, b.NOW + 100, 9)
+        (found,) = CheckpointStore(engine).unverified(0.0, b.NOW + 100, 9, 9)
         packed = CheckpointStore(engine).shards(found.row)
         assert [(one.rank, one.file, one.size_bytes) for one in packed[:2]] == [(0, "optimizer", 7), (0, "rank-0", 10)]
         assert Queries(engine).checkpoints(1)[0]["size_bytes"] == 4 * 17

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,7 +26,10 @@ from understudy_controlplane.store.database import StoreError
 
 log = structlog.get_logger()
 
-ANSWER_SECONDS_MAX = 6 * 3600.0
+ANSWER_SECONDS_MAX = 2.5 * 3600.0
+"""An agent ends a task by itself after two hours."""
+LEFT_TO_OTHERS = 4
+"""A quarter of the places is for users who have none."""
 OFFERED_SECONDS_MAX = 300.0
 """A node that does not take its part within this is gone, or its agent is older."""
 GIVEN_UP_MAX = 1000
@@ -93,6 +97,7 @@ class AgentWork(ABC):
         self._works: dict[int, Work] = {}  # by row of the checkpoint
         self._offered: dict[str, Part] = {}  # by node
         self._given_up: dict[int, None] = {}  # rows of checkpoints
+        self._turns: dict[int, int] = {}  # user → number of the last task that was offered
         self._last_number = secrets.randbits(48)  # an agent may still have a result from before a restart
         self._stopped = threading.Event()
 
@@ -222,13 +227,32 @@ class AgentWork(ABC):
                 del self._offered[part.node]
 
     def _offer(self, nodes_at_once: int) -> None:
+        """Users take turns, on each node and in the fleet: none has all places, whatever their files seem to be."""
+        of_user_max = max(1, nodes_at_once - max(1, nodes_at_once // LEFT_TO_OTHERS))
+        held = Counter(part.task.user_id for part in self._offered.values())
+        waiting: dict[int, deque[Part]] = {}
         for work in self._order():
-            for part in work.parts:
-                if len(self._offered) >= nodes_at_once:
-                    return
-                if part.task.number not in work.done and part.node not in self._offered:
-                    part.offered_at = self._clock.monotonic()
-                    self._offered[part.node] = part
+            of_user = waiting.setdefault(work.checkpoint.user_id, deque())
+            of_user.extend(part for part in work.parts if part.task.number not in work.done)
+        turns = sorted(waiting, key=lambda user: (held[user], self._turns.get(user, 0)))
+        while turns and len(self._offered) < nodes_at_once:
+            user = turns.pop(0)
+            part = self._next(waiting[user]) if held[user] < of_user_max else None
+            if part is not None:
+                part.offered_at = self._clock.monotonic()
+                self._offered[part.node] = part
+                held[user] += 1
+                self._turns[user] = max(self._turns.values(), default=0) + 1
+                turns.append(user)
+        self._turns = {user: turn for user, turn in self._turns.items() if user in waiting}
+
+    def _next(self, waiting: deque[Part]) -> Part | None:
+        """The first one whose node has no task."""
+        while waiting:
+            part = waiting.popleft()
+            if part.node not in self._offered:
+                return part
+        return None
 
     def _drop_unanswered(self) -> None:
         now = self._clock.monotonic()

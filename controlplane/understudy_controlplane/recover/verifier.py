@@ -6,6 +6,7 @@ was: nothing is known then.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import structlog
@@ -21,6 +22,8 @@ SETTLED_SECONDS = 30.0
 """After its last shard: file servers show a new file late."""
 FILES_AT_ONCE = 128
 AT_ONCE = 20
+OF_USER_MAX = 15
+"""The others are left to other users, however many checkpoints a user writes."""
 
 CONDITIONS = {
     ReadBackOutcome.BAD: Condition.BAD,
@@ -42,8 +45,14 @@ class Verifier(AgentWork):
         if not policy.verify:
             return False
         since = now - policy.verify_within_hours * 3600.0
-        for one in self._store.unverified(since, now - SETTLED_SECONDS, AT_ONCE + len(self._given_up)):
-            if one.row not in self._works and one.row not in self._given_up and len(self._works) < AT_ONCE:
+        given_up = len(self._given_up)
+        until = now - SETTLED_SECONDS
+        of_user = Counter(work.checkpoint.user_id for work in self._works.values())
+        for one in self._store.unverified(since, until, AT_ONCE + given_up, OF_USER_MAX + given_up):
+            if one.row in self._works or one.row in self._given_up or len(self._works) >= AT_ONCE:
+                continue
+            if of_user[one.user_id] < OF_USER_MAX:
+                of_user[one.user_id] += 1
                 self._begin(one, whole=False, files_at_once=FILES_AT_ONCE)
         return True
 

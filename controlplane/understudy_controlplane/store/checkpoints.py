@@ -162,18 +162,23 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             return [_checkpoint(row, job) for row in connection.execute(rows_of_job(tables.checkpoint), of_job(job))]
 
-    def unverified(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
-        """Complete ones of managed jobs, as they were written, newest first; without those that a person trusts."""
+    def unverified(self, since: float, until: float, at_most: int, of_user_max: int) -> list[WrittenCheckpoint]:
+        """Complete ones of managed jobs, as they were written, newest first; without those that a person trusts. Of one
+        user no more than `of_user_max`.
+        """
         table, job, clearance = tables.checkpoint, tables.job, tables.anomaly_clearance
         trusted = exists().where(clearance.c.job == table.c.job, clearance.c.at > table.c.at)
-        query = (
-            select(table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id)
+        newest = (table.c.at.desc(), table.c.id.desc())
+        place = func.row_number().over(partition_by=job.c.user_id, order_by=newest).label("place")
+        found = (
+            select(table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id, place)
             .join(job, job.c.id == table.c.job)
             .where(table.c.at > since, table.c.at < until, table.c.packed, is_complete(), job.c.managed)
             .where(table.c.condition == Condition.AS_WRITTEN.value, ~trusted)
-            .order_by(table.c.at.desc(), table.c.id.desc())
-            .limit(at_most)
+            .subquery()
         )
+        order = (found.c.at.desc(), found.c.id.desc())
+        query = select(found).where(found.c.place <= of_user_max).order_by(*order).limit(at_most)
         with reading(self._engine) as connection:
             return [_written(row) for row in connection.execute(query)]
 
