@@ -167,8 +167,10 @@ class TestLines:
         assert found.evidence.shown()["repair"] == "reboot"
 
     def test_a_line_in_a_form_not_known_is_shown(self) -> None:
-        (found,) = judged(remembered(line("NVRM: Xid in an unknown shape")))
+        (found,) = judged(remembered(line("NVRM: Xid (PCI:0000:05:00), in an unknown shape")))
         assert (found.rule, found.signal) == ("xid.unread", Signal.RECORDED)
+        crash = "NVRM: Xid (PCI:[358]: segfault at 0 ip 0 sp 0 error 4 in Xid[1000+1000]"
+        assert judged(remembered(line(crash))) == [], "a program of this name has crashed"
 
     def test_which_gpu_it_is_stands_in_the_evidence(self) -> None:
         (found,) = judged(remembered(code(79), gpus=(b.gpu(0),)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
-from understudy_agent.kernel_line import Form, KernelLine
+from understudy_agent.kernel_line import Form, KernelLine, is_about_a_device
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.attribution import HOUR_SECONDS, Sightings, suspicion
 from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
@@ -302,7 +302,8 @@ def burst_shown(burst: Burst) -> dict[str, Json]:
 def _unread(node: NodeView) -> Iterator[Finding]:
     """Lines of the driver about an Xid in a form that is not known here: for people to look at."""
     for stored in node.events:
-        if stored.event.xid is None and read(stored).form is Form.OTHER and "Xid" in stored.event.text:
+        is_unknown = stored.event.xid is None and read(stored).form is Form.OTHER
+        if is_unknown and is_about_a_device(stored.event.text):
             yield Finding(
                 Signal.RECORDED,
                 "xid.unread",
