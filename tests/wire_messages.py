@@ -78,6 +78,8 @@ def _value(described: inspect.Type, name: str) -> Any:  # noqa: PLR0911 - one re
             return [_value(item, name)]
         case inspect.DictType() if name == "domains":
             return {"n1": ["rack r1"]}
+        case inspect.DictType(value_type=inspect.IntType()):
+            return {".": 7}
         case inspect.DictType():
             return {"n1": "Xid 79"}
         case inspect.EnumType(cls=cls):

@@ -29,6 +29,19 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return str(path).rstrip("/") if is_object(path) else os.path.abspath(path)
 
 
+def place_of(path: str | os.PathLike[str], file: str) -> str:
+    """Where a checkpoint's file lies. "." stands for the path itself: of a file, `step-50.pt/.` is nowhere."""
+    return os.fspath(path) if file in ("", ".") else os.path.join(path, file)
+
+
+def file_size(path: str, file: str) -> int:
+    """Bytes of a shard, as CheckpointShard of agents/understudy_agent/wire.py names it. Raises OSError."""
+    if not file:
+        return 0
+    with open(place_of(path, file), "rb") as shard:
+        return os.fstat(shard.fileno()).st_size
+
+
 def tier_of(path: str | os.PathLike[str]) -> str:
     """Of TIERS, by the type of the file system; empty: not known, as for a container's overlay."""
     try:

@@ -26,15 +26,16 @@ from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
 from .collectives import Collective, NoCollective
 from .evidence import answer_when_asked
-from .file_system import absolute, tier_of
+from .file_system import absolute, file_size, tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
 from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
 from .link import Link, hello_message
 from .never_raise import log, never_raise
-from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, file_size, step_number
+from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, step_number
 from .program_files import program_files
 from .restore import (
+    DamagedFileError,
     DamagedObjectError,
     ObjectStoreError,
     RestorePoint,
@@ -204,9 +205,8 @@ class Monitor:
                 if not answer.get("look"):
                     self._restored = nearest(point, answer)
                     return self._fetch(link, self._restored, answer)
-                file = answer.get("look_file")
                 try:
-                    self._look(link, point, os.path.join(point.path, str(file)) if file else point.path, left_seconds)
+                    self._look(link, point, answer, left_seconds)
                     continue
                 except ObjectStoreError as error:
                     answer = {"error": f"whether the checkpoint of step {point.step} is there is not known: {error}"}
@@ -216,10 +216,15 @@ class Monitor:
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
         raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
 
-    def _look(self, link: Link, point: RestorePoint, looked_for: str, timeout_seconds: float) -> None:
+    def _look(self, link: Link, point: RestorePoint, answer: dict[str, Any], timeout_seconds: float) -> None:
         """Raises ObjectStoreError: a store that does not answer says nothing of the checkpoint."""
-        outcome = "seen" if is_there(looked_for) else "missing"
-        self._report_restore(link, point, outcome, timeout_seconds)
+        sizes = answer.get("look_sizes")
+        try:
+            seen = is_there(point.path, str(answer.get("look_file") or ""), sizes if isinstance(sizes, dict) else {})
+        except DamagedFileError as error:
+            self._report_restore(link, point, "missing", timeout_seconds, str(error)[:ERROR_CHARACTERS_MAX])
+        else:
+            self._report_restore(link, point, "seen" if seen else "missing", timeout_seconds)
 
     def _fetch(self, link: Link, point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
         """Raises RestorePointUnknownError. What is damaged or not there is reported as what cannot be restored."""

@@ -6,7 +6,6 @@ The training thread fills it, the link's thread empties it. It is bounded: beyon
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -138,14 +137,6 @@ class Outbox:
             run.append(step)
         if run:
             yield _steps_message(first, run)
-
-
-def file_size(path: str, file: str) -> int:
-    """Bytes of a shard, as CheckpointShard of agents/understudy_agent/wire.py names it. Raises OSError."""
-    if not file:
-        return 0
-    with open(path if file == "." else os.path.join(path, file), "rb") as shard:
-        return os.fstat(shard.fileno()).st_size
 
 
 def step_number(value: Any) -> int | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from .file_system import is_object
+from .file_system import file_size, is_object, place_of
+
+NO_SIZES: Mapping[str, int] = {}
 
 LOOKS = 3
 LOOK_AGAIN_SECONDS = 1.0
@@ -38,6 +40,10 @@ class ObjectStoreError(Exception):
     """The message has the cause, which says nothing of the checkpoint."""
 
 
+class DamagedFileError(Exception):
+    """A file is shorter or longer than what was saved."""
+
+
 class DamagedObjectError(ObjectStoreError):
     """What is in the store is not what was saved."""
 
@@ -53,7 +59,7 @@ def read_point(answer: dict[str, Any]) -> RestorePoint:
 def nearest(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
     """With this rank's copy on its own node, where it is still there."""
     path, file = answer.get("nearer_path"), answer.get("nearer_file")
-    if isinstance(path, str) and isinstance(file, str) and path and os.path.isfile(os.path.join(path, file)):
+    if isinstance(path, str) and isinstance(file, str) and path and os.path.isfile(place_of(path, file)):
         return RestorePoint(point.step, path)
     return point
 
@@ -72,22 +78,45 @@ def hook_failed(error: Exception) -> RestorePointUnknownError:
     return RestorePointUnknownError(f"the hook failed: {error!r}")
 
 
-def is_there(path: str) -> bool:
-    """Raises ObjectStoreError."""
+def is_there(path: str, file: str = "", sizes: Mapping[str, int] = NO_SIZES) -> bool:
+    """Whether the checkpoint is there, or this file of it, and its files have the sizes with which they were announced.
+    Raises ObjectStoreError, and DamagedFileError where only a size differs.
+    """
+    place = place_of(path, file)
     if is_object(path):
         from .objects import is_there as is_in_store  # an import that takes longer than all of the hook
 
-        return is_in_store(path)
+        return is_in_store(place)
+    other = ""
     for number in range(LOOKS):
         if number:
             time.sleep(LOOK_AGAIN_SECONDS)
-        if os.path.lexists(path):
-            return True
         try:
-            os.listdir(os.path.dirname(path))  # NFS reads the directory again
+            os.lstat(place)
+            other = _of_other_size(path, sizes)
+            if not other:
+                return True
+        except OSError:
+            other = ""
+        try:
+            os.listdir(os.path.dirname(place))  # NFS reads the directory again
         except OSError:
             continue
+    if other:
+        raise DamagedFileError(other)
     return False
+
+
+def _of_other_size(path: str, sizes: Mapping[str, int]) -> str:
+    """The first file that is not as long as it was, in words; empty: none. Other nodes may have what is not here."""
+    for name, announced in sizes.items():
+        try:
+            size = file_size(path, name)
+        except OSError:
+            continue
+        if size != announced:
+            return f"{place_of(path, name)} has {size} bytes, and {announced} were saved"
+    return ""
 
 
 def is_of_gang(error: object) -> bool:

@@ -10,6 +10,7 @@ from typing import SupportsInt
 
 from .checkpoints import CopyTo
 from .checksum import SummedFile
+from .file_system import place_of
 from .monitor import Monitor
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -34,7 +35,7 @@ def whole_file(  # noqa: PLR0913 - those of begin()
     it is removed, and the training goes on.
     """
     part = monitor.checkpoints.begin(step, path, layout, tier, copy_to)
-    place = os.fspath(path) if file == "." else os.path.join(path, file)
+    place = place_of(path, file)
     partial = f"{place}.partial"
     written = None
     try:

@@ -546,6 +546,7 @@ class RankConnection:
                 managed=point.managed,
                 look=point.look,
                 look_file=point.look_file,
+                look_sizes=point.look_sizes,
                 nearer_path=point.nearer_path,
                 nearer_file=point.nearer_file,
                 files=point.files,

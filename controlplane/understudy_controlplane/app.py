@@ -239,6 +239,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         give_restore_point=restore_points.give,
         looker=restore_points.looker,
         place=restore_points.place,
+        look_sizes=restore_points.look_sizes,
         note_run=restore_points.note_run,
         read_back=tasks.task,
         take_read_back=tasks.take,

@@ -38,6 +38,8 @@ class FakeControlPlane:
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
         self.restore_files: list[str] = []
         """Of one in an object store, what each rank is to fetch."""
+        self.look_file = ""
+        self.look_sizes: dict[str, int] = {}
         self.looks = False
         """A rank that can is asked to look whether the checkpoint is there."""
         self.restore_unknown = ""
@@ -188,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, f"job {job_id} is not known")
             return
         answer = {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]}
-        answer["files"] = plane.restore_files
+        answer |= {"files": plane.restore_files, "look_file": plane.look_file, "look_sizes": plane.look_sizes}
         reports = [fact for fact in plane.facts if isinstance(fact, RestoreReport) and fact.path == point[1]]
         self._answer(200, answer | {"look": plane.looks and not reports and "looks" in query})
 

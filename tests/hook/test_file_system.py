@@ -56,4 +56,6 @@ def test_a_rank_restores_its_own_copy_where_that_is_still_there(tmp_path: Path) 
     assert nearest(shared, answer) == shared
     (tmp_path / "2.pt").write_bytes(b"weights")
     assert nearest(shared, answer) == RestorePoint(40, str(tmp_path))
+    file = str(tmp_path / "2.pt")
+    assert nearest(shared, {"nearer_path": file, "nearer_file": "."}) == RestorePoint(40, file), "the path is the file"
     assert nearest(shared, {}) == nearest(shared, {"nearer_path": "", "nearer_file": ""}) == shared

@@ -182,6 +182,24 @@ def test_a_rank_looks_for_the_checkpoint_when_it_is_asked_to_and_reports_a_resto
     ]
 
 
+@pytest.mark.parametrize(("content", "outcome"), [(b"weights", "seen"), (b"weig", "missing")])
+def test_a_rank_looks_for_a_checkpoint_of_one_file_and_compares_its_size(
+    plane: FakeControlPlane, config: Config, tmp_path: Path, content: bytes, outcome: str
+) -> None:
+    """On the file system of this machine, whichever that is: `step-30.pt/.` is there on none."""
+    file = tmp_path / "step-30.pt"
+    file.write_bytes(content)
+    plane.looks, plane.look_file, plane.look_sizes = True, ".", {".": 7}
+    plane.restore_points[7, 0] = (30, str(file))
+    with running_agent(config):
+        monitor = Monitor()
+        assert monitor.restore_point() == RestorePoint(30, str(file))
+        monitor.close()
+    [report] = [fact for fact in of_kind(plane, RestoreReport) if isinstance(fact, RestoreReport)]
+    assert report.outcome == outcome
+    assert report.error == ("" if outcome == "seen" else f"{file} has 4 bytes, and 7 were saved")
+
+
 def test_an_error_that_ends_the_process_during_a_restore_is_reported_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The callbacks' way: Trainer.train() restores and raises."""
     seen: list[object] = []

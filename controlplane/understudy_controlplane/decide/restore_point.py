@@ -112,12 +112,12 @@ def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], a
     against = [one for one in reports if _is_against(one, checkpoint)]
     now = [one for one in against if (one.job, one.attempt) == attempt and one.outcome is RestoreOutcome.MISSING]
     if now:
-        return f"it is not there on {now[0].node}"
+        return f"{now[0].error}, on {now[0].node}" if now[0].error else f"it is not there on {now[0].node}"
     attempts = sorted({(one.job.job_id, one.attempt) for one in against})
     if len(attempts) < RESTORES_FAILED_MAX:
         return ""
     last = against[-1]
-    cause = "it was not there" if last.outcome is RestoreOutcome.MISSING else last.error
+    cause = last.error or "it was not there"
     named = ", ".join(f"{number} of job {job}" for job, number in attempts)
     return f"it was not restored in attempts {named} (rank {last.rank} on {last.node}: {cause})"
 

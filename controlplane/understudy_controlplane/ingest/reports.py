@@ -123,6 +123,7 @@ class ReportDependencies:
     newest_checkpoint: Callable[[KnownJob], RestoreDecision] = lambda _: RestoreDecision(RestoreAnswer.FRESH)
     looker: Callable[[KnownJob, Attempt, str, int], str] = lambda *_: ""
     place: Callable[[KnownJob, Attempt, int, str], RankPlace] = lambda *_: RankPlace()
+    look_sizes: Callable[[KnownJob, Attempt, str], dict[str, int]] = lambda *_: {}
     note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
@@ -227,6 +228,9 @@ async def _decided(
             place = await asyncio.to_thread(deps.place, known, attempt, query.rank, node)
             more = place._asdict() if looker else {**place._asdict(), "look_file": ""}
             point = msgspec.structs.replace(point, look=bool(looker), **more)
+            if looker:
+                sizes = await asyncio.to_thread(deps.look_sizes, known, attempt, node)
+                point = msgspec.structs.replace(point, look_sizes=sizes)
         return answer(point)
     hint = (
         f"`understudy checkpoints --job {number}` lists them; `understudy job trust-checkpoints {number} REASON` makes "

@@ -46,6 +46,9 @@ LOOK_AGAIN_SECONDS = 0.5
 
 RUN_ATTEMPTS_MAX = 100
 
+LOOKED_AT_MAX = 64
+"""Files of a checkpoint whose size is compared before a gang restores it: more would take long on a slow server."""
+
 NOT_STARTED = "a node whose ranks have not started"
 
 ANY_LATER = Attempt(2**31 - 1)
@@ -243,6 +246,27 @@ class RestorePoints:
                 return RankPlace(look_file, path, part.file, files)
         return RankPlace(look_file, files=files)
 
+    def look_sizes(self, job: KnownJob, attempt: Attempt, node: str) -> dict[str, int]:
+        """Bytes of files of the chosen checkpoint that this node may see, for its rank that looks. Not those that two
+        ranks have announced with different sizes, nor those in an object store, which fetching compares.
+        """
+        chosen = self._chosen(self._catalogue(job), self.give(job, attempt))
+        if chosen is None or chosen.tier is Tier.OBJECT:
+            return {}
+        shards = [one for one in self._checkpoints.shards(chosen.row) if one.file]
+        seen = [one for one in shards if chosen.tier is not Tier.LOCAL or one.node == node][:LOOKED_AT_MAX]
+        sizes = {one.file: one.size_bytes for one in seen}
+        return {
+            file: size
+            for file, size in sizes.items()
+            if all(one.size_bytes == size for one in seen if one.file == file)
+        }
+
+    @staticmethod
+    def _chosen(known: restore_point.Catalogue, decision: RestoreDecision) -> Checkpoint | None:
+        same = [one for one in known.complete if (one.step, one.path) == (decision.step, decision.path)]
+        return max(same, key=lambda one: one.completed_at, default=None)
+
     def _who_looks(self, job: KnownJob, attempt: Attempt, decision: RestoreDecision, node: str) -> str | None:
         """The node that is to look; empty: the checkpoint was seen where it has to be; None: not all nodes see it. One
         that lies on disks of nodes has to be seen by a node that did not write its ranks' parts, if there is one.
@@ -299,10 +323,9 @@ class RestorePoints:
         if decision.answer is not RestoreAnswer.RESTORE:
             return None
         known = self._catalogue(job)
-        same = [one for one in known.complete if (one.step, one.path) == (decision.step, decision.path)]
-        if not same:
+        chosen = self._chosen(known, decision)
+        if chosen is None:
             return None
-        chosen = max(same, key=lambda one: one.completed_at)
         nearer = [(one.path, self._parts(one)) for one in restore_point.nearer_copies(known, chosen)]
         parts = self._parts(chosen) if chosen.tier is Tier.LOCAL else {}
         files = self._files(chosen) if chosen.tier is Tier.OBJECT else {}
