@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 DEFAULT_SOCKET = "/run/understudy/agent.sock"
 RUN_CHARACTERS_MAX = 255
 FOLDER_CHARACTERS_MAX = 2048
+ARGUMENTS_CHARACTERS = 16
 
 
 class Identity(NamedTuple):
@@ -20,14 +24,16 @@ class Identity(NamedTuple):
     """Name of the run to which the job belongs; it outlives jobs."""
     run_folder: str = ""
     """Where the run goes by the job's name, in this folder; empty: a user named the run."""
+    arguments: str = ""
+    """A sum of the program's name and arguments: another experiment has others. Empty: not known."""
 
 
 class IdentityError(Exception):
     """The environment does not name the rank; the message lists what is missing."""
 
 
-def read_identity(environment: Mapping[str, str]) -> Identity:
-    """Raises IdentityError."""
+def read_identity(environment: Mapping[str, str], command: Sequence[str] = ()) -> Identity:
+    """`command` is sys.argv. Raises IdentityError."""
     run, folder = _run(environment)
     return Identity(
         job_id=_number(environment, ("SLURM_JOB_ID",)),
@@ -37,7 +43,36 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
         launch=_number(environment, ("UNDERSTUDY_LAUNCH",), default=0),
         run=run,
         run_folder=folder,
+        arguments=arguments_of(command, environment),
     )
+
+
+OF_PLACE = re.compile(
+    r"--?(local|node|machine)?[-_]?rank$|--?(master|main)[-_]|--?(dist|rdzv)[-_]|--?init[-_]method", re.I
+)
+"""Options that say where a process runs, and not what it trains."""
+OF_RESUMING = re.compile("resume", re.IGNORECASE)
+"""A job that continues has them, and the first one does not."""
+
+
+def arguments_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """A sum by which two jobs of one name and folder are known to be different experiments; empty: not known. It is the
+    same for the jobs of a chain: their ids in it do not count, nor where they run, nor an option to resume.
+    """
+    if not command or not command[0]:
+        return ""
+    own = filter(None, (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID")))
+    ids = re.compile(rf"(?<!\d)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\d)")
+    added = environment.get("UNDERSTUDY_RESUME_ARGUMENTS", "")  # how many the launcher put to the end
+    kept, skips_value = [os.path.basename(command[0])], False
+    for word in command[1 : len(command) - (int(added) if added.isdecimal() else 0)]:
+        skipped = skips_value and not word.startswith("-")
+        name, equals, _ = word.partition("=")
+        leaves = OF_PLACE.match(name) or OF_RESUMING.search(word)
+        skips_value = not skipped and bool(leaves) and not equals and word.startswith("-")
+        if not skipped and not leaves:
+            kept.append(ids.sub("ID", word))
+    return hashlib.sha256("\0".join(kept).encode("utf-8", "surrogateescape")).hexdigest()[:ARGUMENTS_CHARACTERS]
 
 
 def launcher_restore_point(environment: Mapping[str, str]) -> tuple[int, str] | None:

@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -104,14 +105,14 @@ class Monitor:
         """
         self._prepare()
         try:
-            identity = read_identity(os.environ)
+            identity = read_identity(os.environ, sys.argv)
             hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role, dp_rank)
             self._names_gpu = gpu_index is None
-            self._names_program = identity.rank == 0
+            self._is_first_rank = identity.rank == 0
             self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
-            if identity.rank == 0:
+            if self._is_first_rank:
                 self._name_inputs(link, config_file, data_version)
             answer_when_asked(self._outbox.collectives.latest)
         except IdentityError as error:
@@ -131,7 +132,8 @@ class Monitor:
         self._outbox = Outbox()
         self._first_step_open = True
         self._names_gpu = False
-        self._names_program = False
+        self._is_first_rank = False
+        self._start_shown = False
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]], bool] | None] = queue.SimpleQueue()
@@ -203,6 +205,7 @@ class Monitor:
             if answer.get("type") == "restore_point":
                 point = read_point(answer)
                 if not answer.get("look"):
+                    self._show_start(point, str(answer.get("line") or ""))
                     self._restored = nearest(point, answer)
                     return self._fetch(link, self._restored, answer)
                 try:
@@ -215,6 +218,13 @@ class Monitor:
                 raise RestorePointUnknownError(reason)
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
         raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
+
+    def _show_start(self, point: RestorePoint, line: str) -> None:
+        """One line for each start, in the output of rank 0."""
+        if self._is_first_rank and not self._start_shown:
+            self._start_shown = True
+            otherwise = f"continues from step {point.step}, {point.path}" if point.path else "begins at step 0"
+            log.warning("understudy: job %s %s", os.environ.get("SLURM_JOB_ID", ""), line or otherwise)
 
     def _look(self, link: Link, point: RestorePoint, answer: dict[str, Any], timeout_seconds: float) -> None:
         """Raises ObjectStoreError: a store that does not answer says nothing of the checkpoint."""
@@ -525,7 +535,7 @@ class Monitor:
             self._first_step_open = False
             self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
             self._name_gpu()
-            if self._names_program:
+            if self._is_first_rank:
                 self._outbox.program = program_files
             if self._link is not None:
                 self._link.wake()

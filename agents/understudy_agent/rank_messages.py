@@ -24,6 +24,7 @@ from understudy_agent.wire import (
     WORK_MAX,
     Amount,
     AnomalyKind,
+    Arguments,
     ComputeTestOrder,
     LaunchEnded,
     LauncherAnswer,
@@ -71,6 +72,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     dp_rank: Count | None = None  # ranks that have the same one process the same batches
     run: RunName = ""  # of the run to which the job belongs; empty: not known
     run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
+    arguments: Arguments = ""  # a sum of the program's name and arguments; empty: not known
     takes_orders: bool = False  # the hook knows SaveOrder
     takes_tests: bool = False  # the hook knows ComputeTestOrder
 
@@ -282,6 +284,7 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     nearer_path: str = ""
     nearer_file: str = ""
     files: list[str] = []
+    line: str = ""
 
 
 class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):

@@ -442,6 +442,7 @@ class RankConnection:
                 looks=message.looks,
                 run=hello.run,
                 run_folder=hello.run_folder,
+                arguments=hello.arguments,
                 world_size=hello.world_size,
                 rank=hello.rank,
             )
@@ -492,6 +493,7 @@ class RankConnection:
                 pid=self.pid,
                 run=hello.run,
                 run_folder=hello.run_folder,
+                arguments=hello.arguments,
             ),
             None,
         )
@@ -550,6 +552,7 @@ class RankConnection:
                 nearer_path=point.nearer_path,
                 nearer_file=point.nearer_file,
                 files=point.files,
+                line=point.line,
             )
         )
 

@@ -82,6 +82,7 @@ class RestorePointRequest:
     looks: bool = False  # the rank that asks can look whether the checkpoint is there
     run: str = ""
     run_folder: str = ""
+    arguments: str = ""
     world_size: int = 0  # of the rank that asks; 0: no rank asks
     rank: int = -1
 

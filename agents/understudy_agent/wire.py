@@ -80,6 +80,7 @@ Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 RunName = Annotated[str, Meta(max_length=255)]
+Arguments = Annotated[str, Meta(max_length=64)]
 Input = Annotated[str, Meta(max_length=INPUT_CHARACTERS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -431,6 +432,7 @@ class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_sta
     user_id: UserId = 0  # of that process, as the kernel reports
     run: RunName = ""  # of the run to which the job belongs; empty: not known
     run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
+    arguments: Arguments = ""  # a sum of the program's name and arguments; empty: not known
 
 
 class TrainingInputs(msgspec.Struct, frozen=True, omit_defaults=True, tag="training_inputs"):
@@ -877,6 +879,7 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     nearer_path: str = ""  # a copy of the same checkpoint that this rank has on its own node, if it sees it there
     nearer_file: str = ""  # in `nearer_path`: this rank's part
     files: list[str] = []  # in an object store: what this rank is to fetch; none: all of it
+    line: str = ""  # for the job's output, of its rank 0: what it continues, or why it begins
 
 
 class LauncherPhase(WireEnum):

@@ -240,6 +240,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         looker=restore_points.looker,
         place=restore_points.place,
         look_sizes=restore_points.look_sizes,
+        line=restore_points.line,
         note_run=restore_points.note_run,
         read_back=tasks.task,
         take_read_back=tasks.take,

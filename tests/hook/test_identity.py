@@ -7,7 +7,7 @@ import runpy
 import pytest
 
 from tests import REPOSITORY
-from understudy.identity import read_identity
+from understudy.identity import arguments_of, read_identity
 
 SCRIPT = REPOSITORY / "agents" / "understudy_agent" / "hooks" / "scripts" / "restore_point.py"
 RANK = {"SLURM_JOB_ID": "7", "RANK": "2", "WORLD_SIZE": "4"}
@@ -33,3 +33,37 @@ def test_a_run_has_the_name_that_the_user_gave_or_that_of_job_and_folder(
     assert (identity.run, identity.run_folder) == expected
     asked = runpy.run_path(str(SCRIPT))["run"](environment)
     assert (asked.get("run", ""), asked.get("run_folder", "")) == expected
+
+
+COMMAND = ["/home/a/train.py", "--lr", "3e-4", "--out", "/scratch/7/out"]
+
+
+@pytest.mark.parametrize(
+    ("command", "job", "alike"),
+    [
+        (["train.py", *COMMAND[1:]], 7, True),
+        (["/home/a/train.py", "--lr", "3e-4", "--out", "/scratch/8/out"], 8, True),
+        ([*COMMAND, "--resume", "last.pt"], 7, True),
+        ([*COMMAND, "--resume"], 7, True),
+        ([*COMMAND, "--init_from=resume"], 7, True),
+        ([*COMMAND, "--local-rank=3", "--node_rank", "1", "--master_port", "29500"], 7, True),
+        (["/home/a/train.py", "--lr", "1e-3", "--out", "/scratch/7/out"], 7, False),
+        (["/home/a/train.py", "--lr", "3e-4", "--out", "/scratch/17/out"], 7, False),
+        (["/home/a/other.py", *COMMAND[1:]], 7, False),
+        ([*COMMAND, "--rank-of-lora", "8"], 7, False),
+        ([*COMMAND, "--resume", "last.pt", "--epochs", "3"], 7, False),
+    ],
+)
+def test_arguments_are_those_of_an_experiment_and_not_of_one_of_its_jobs(
+    command: list[str], job: int, alike: bool
+) -> None:
+    first = read_identity(RANK | {"SLURM_JOB_ID": "7"}, COMMAND).arguments
+    found = read_identity(RANK | {"SLURM_JOB_ID": str(job)}, command).arguments
+    assert len(first) == 16
+    assert (found == first) is alike
+
+
+def test_what_the_launcher_puts_to_the_end_to_continue_is_no_other_experiment() -> None:
+    added = {"UNDERSTUDY_RESUME_ARGUMENTS": "2"}
+    assert arguments_of([*COMMAND, "--load", "x"], added) == arguments_of(COMMAND, {})
+    assert arguments_of([], {}) == arguments_of([""], {}) == ""

@@ -275,25 +275,63 @@ def test_another_user_with_the_name_of_the_run_reads_strikes_off_and_writes_over
     assert restore(engine, 1) == (40, "/c/40")
 
 
-def test_after_a_job_that_ended_well_a_job_without_a_named_run_stops_if_that_one_saved_anything(
+def test_after_a_job_that_ended_well_the_next_begins_and_by_its_id_it_is_continued(
     engine: Engine, report: Report
 ) -> None:
     fleet = FleetStore(engine)
     report("n2", *shards(20))
     (saved,) = fleet.known_jobs(b.CLUSTER, [JOB.key.job_id]).values()
     points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())
-    short, new = fleet.see_jobs([b.job(job_id=8, submit_at=9000), b.job(job_id=9, submit_at=9001)], b.NOW + 50)
+    numbers = {8: 9000, 9: 9001, 10: 9002, 11: 9003}
+    short, new, named, alone = fleet.see_jobs(
+        [b.job(job_id=one, submit_at=at) for one, at in numbers.items()], b.NOW + 50
+    )
     by_name = TrainingRun("train", "/home/a/project")
     for job in (short, new):
         points.note_run(job, by_name)
     fleet.end_attempts({new.row: Attempt(0)}, b.NOW + 10)
     fleet.see_jobs([b.job(job_id=8, submit_at=9000, state="COMPLETED")], b.NOW + 60)
-    assert points.give(new, Attempt(0)).answer is RestoreAnswer.FRESH, "job 8 was a short test, and saved nothing"
+    decision = points.give(new, Attempt(0))
+    assert (decision.answer, decision.why) == (RestoreAnswer.FRESH, ""), "job 8 was a short test, and saved nothing"
+    assert points.line(new, decision) == "begins at step 0"
     points.note_run(saved, by_name)
     fleet.end_attempts({new.row: Attempt(1)}, b.NOW + 20)
     fleet.see_jobs([replace(JOB, slurm=replace(JOB.slurm, state="COMPLETED"))], b.NOW + 60)
     decision = points.give(new, Attempt(1))
-    assert (decision.answer, "set UNDERSTUDY_RUN" in decision.why) == (RestoreAnswer.UNKNOWN, True)
+    why = "job 7 of its name and folder ended well; UNDERSTUDY_RUN=7 would continue it"
+    assert (decision.answer, decision.why) == (RestoreAnswer.FRESH, why)
+    assert points.line(new, decision) == f"begins at step 0 ({why})"
+    points.note_run(named, TrainingRun("7", ""))
+    decision = points.give(named, Attempt(0))
+    assert points.line(named, decision) == "continues job 7 from step 20, /c/20"
+    points.note_run(alone, TrainingRun("11", ""))
+    assert points.give(alone, Attempt(0)).answer is RestoreAnswer.FRESH, "its own id"
+
+
+def test_what_was_decided_for_a_task_before_its_program_ran_is_decided_again_when_its_arguments_are_known(
+    engine: Engine, report: Report
+) -> None:
+    """And what another experiment has written over is not restored: it has the other one's weights."""
+    fleet = FleetStore(engine)
+    report("n2", *shards(20))
+    (first,) = fleet.known_jobs(b.CLUSTER, [JOB.key.job_id]).values()
+    points = RestorePoints(CheckpointStore(engine), fleet, StoodClock())
+    other, again = fleet.see_jobs([b.job(job_id=8, submit_at=9000), b.job(job_id=9, submit_at=9001)], b.NOW + 50)
+    run = TrainingRun("train", "/home/a/project")
+    points.note_run(first, run._replace(arguments="a"))
+    fleet.end_attempts({other.row: Attempt(0)}, b.NOW + 10)
+    fleet.see_jobs([replace(JOB, slurm=replace(JOB.slurm, state="FAILED"))], b.NOW + 60)
+    points.note_run(other, run)
+    assert points.give(other, Attempt(0)).answer is RestoreAnswer.RESTORE, "the task's prolog asks"
+    points.note_run(other, run._replace(arguments="b"))
+    assert points.give(other, Attempt(0), 4).answer is RestoreAnswer.FRESH
+    own = JOB.slurm.user_id
+    facts = [msgspec.structs.replace(one, job_id=8, user_id=own) for one in (*gang(), *shards(20))]
+    assert FactStore(engine).record("n2", facts, b.NOW + 70, lambda _: other) == []
+    fleet.end_attempts({again.row: Attempt(0)}, b.NOW + 80)
+    points.note_run(again, run._replace(arguments="a"))
+    decision = points.give(again, Attempt(0), 4)
+    assert (decision.answer, "written over" in decision.why) == (RestoreAnswer.UNKNOWN, True)
 
 
 def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:

@@ -42,6 +42,7 @@ class Catalogue:
     anomalies: Sequence[StoredAnomaly] = ()
     restores: Sequence[StoredRestoreReport] = ()
     doubt: str = ""  # why it is not known which jobs it continues
+    note: str = ""  # why it continues none of the jobs of its name
     unseen: Set[str] = frozenset()  # paths on disks of nodes that not all nodes of the attempt see
 
 
@@ -65,7 +66,7 @@ def decide(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> R
         return RestoreDecision(RestoreAnswer.UNKNOWN, why=known.doubt)
     halves = Counter((one.job, one.attempt) for one in known.announced)
     if max(halves.values(), default=0) <= 1:
-        return RestoreDecision(RestoreAnswer.FRESH)
+        return RestoreDecision(RestoreAnswer.FRESH, why=known.note)
     announced = counted(halves.total(), "checkpoint was", "checkpoints were")
     why = f"{announced} announced, none of them by every rank of the gang"
     return RestoreDecision(RestoreAnswer.UNKNOWN, why=why)

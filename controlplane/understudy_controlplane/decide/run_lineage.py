@@ -15,20 +15,24 @@ JOBS_MAX = 100
 OVERLAP_SECONDS_MAX = 60.0
 """Of jobs that run one after another: Slurm may show the next one before it shows the end of the last."""
 
-NAME_IT = "set UNDERSTUDY_RUN to name the run that it continues, or a new one"
+NAME_IT = "set UNDERSTUDY_RUN to the id of the job that it continues, or to $SLURM_JOB_ID for a new training"
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
     jobs: Sequence[RunJob] = ()  # newest first
     doubt: str = ""  # why it is not known which of the run's jobs this one continues
+    note: str = ""  # why it begins although there were jobs of its name
 
 
 def lineage(job: RunJob, others: Iterable[RunJob], named: bool) -> Lineage:
     """Jobs run one after another in a run. A user who names the run says that they do. By the name of the job and its
-    folder alone, jobs that ran at the same time are different trainings: none of them continues the other, and which
-    one a later job continues is not known. A job that ended well may have finished its training: what comes after it
-    is another one, or continues it, and only the user knows.
+    folder alone:
+    - Jobs that ran at the same time are different trainings: none of them continues the other, and which one a later
+      job continues is not known.
+    - A job that ended well has finished its training: what comes after it is a new one.
+    - A job with other arguments is another experiment, unless Slurm interrupted the one before: then the user may have
+      changed them to continue it, and only the user knows.
     """
     before = sorted(others, key=lambda one: -one.began_at)
     if not named:
@@ -37,14 +41,30 @@ def lineage(job: RunJob, others: Iterable[RunJob], named: bool) -> Lineage:
     before = before[:JOBS_MAX]
     if named:
         return Lineage(tuple(before), older)
-    before, finished = _since_the_last_that_ended_well(before)
-    if finished is not None and not before:
-        return Lineage(doubt=f"job {finished.key.job_id} of its name and folder ended well; {NAME_IT}")
-    for later, earlier in pairwise(before):
+    alike, finished = _since_the_last_that_ended_well([one for one in before if not _differ(one, job)])
+    for later, earlier in pairwise(alike):
         if _overlap(later, earlier):
             why = f"jobs {earlier.key.job_id} and {later.key.job_id} of its name and folder ran at the same time"
             return Lineage(doubt=f"{why}; {NAME_IT}")
-    return Lineage(tuple(before), older)
+    if alike or not before:
+        return Lineage(tuple(alike), older)
+    if finished is not None:
+        return _begins(finished, "ended well")
+    last = before[0]
+    if last.was_given_up:
+        return _begins(last, "ran with other arguments")
+    why = f"job {last.key.job_id} of its name and folder ran with other arguments, and was interrupted"
+    return Lineage(doubt=f"{why}; {NAME_IT}")
+
+
+def _begins(before: RunJob, what: str) -> Lineage:
+    number = before.key.job_id
+    return Lineage(note=f"job {number} of its name and folder {what}; UNDERSTUDY_RUN={number} would continue it")
+
+
+def _differ(one: RunJob, other: RunJob) -> bool:
+    """In what they run, where that is known of both."""
+    return bool(one.arguments and other.arguments) and one.arguments != other.arguments
 
 
 def _since_the_last_that_ended_well(newest_first: list[RunJob]) -> tuple[list[RunJob], RunJob | None]:

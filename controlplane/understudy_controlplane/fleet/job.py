@@ -130,6 +130,7 @@ class TrainingRun(NamedTuple):
 
     name: str = ""  # empty: not known
     folder: str = ""  # where the run goes by the jobs' name, in this folder; empty: a user named it
+    arguments: str = ""  # a sum of those of the job that reports it; empty: not known
 
 
 NO_RUN = TrainingRun()
@@ -143,7 +144,17 @@ class RunJob:
     key: JobKey
     began_at: float = inf  # infinite: it has not run
     ended_at: float = inf  # infinite: it runs now
-    ended_well: bool = False  # as far as Slurm showed it
+    state: str = ""  # the last that Slurm showed
+    arguments: str = ""  # a sum of its program's name and arguments; empty: not known
+
+    @property
+    def ended_well(self) -> bool:
+        return self.state == "COMPLETED"
+
+    @property
+    def was_given_up(self) -> bool:
+        """It came to its end, its program failed, or a person ended it: Slurm did not interrupt it."""
+        return self.state in ("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
 
 
 class Condition(StrEnum):

@@ -86,6 +86,7 @@ class RestoreQuery(BaseModel):
     rank: int = Field(-1, ge=-1, le=2**31 - 1)  # that asks; -1: none, or its agent is older
     run: str = Field("", max_length=255, pattern=r"^[^\x00]*$")  # to which the job belongs; empty: not known
     run_folder: str = Field("", max_length=TEXT_CHARACTERS_MAX, pattern=r"^[^\x00]*$")
+    arguments: str = Field("", max_length=64, pattern=r"^[^\x00]*$")  # a sum of those of its program; empty: not known
 
 
 class _VersionOnly(msgspec.Struct):
@@ -123,6 +124,7 @@ class ReportDependencies:
     newest_checkpoint: Callable[[KnownJob], RestoreDecision] = lambda _: RestoreDecision(RestoreAnswer.FRESH)
     looker: Callable[[KnownJob, Attempt, str, int], str] = lambda *_: ""
     place: Callable[[KnownJob, Attempt, int, str], RankPlace] = lambda *_: RankPlace()
+    line: Callable[[KnownJob, RestoreDecision], str] = lambda *_: ""
     look_sizes: Callable[[KnownJob, Attempt, str], dict[str, int]] = lambda *_: {}
     note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
     read_back: Callable[[str], ReadBack | None] = lambda _: None
@@ -180,7 +182,7 @@ async def _answer_restore_point(deps: ReportDependencies, query: RestoreQuery, i
     if identity.node not in nodes:
         return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
     if query.run:
-        await asyncio.to_thread(deps.note_run, known, TrainingRun(query.run, query.run_folder))
+        await asyncio.to_thread(deps.note_run, known, TrainingRun(query.run, query.run_folder, query.arguments))
     attempt = Attempt(restart_count, query.launch)
     return await _decided(deps, known, attempt, query, identity.node)
 
@@ -231,6 +233,9 @@ async def _decided(
             if looker:
                 sizes = await asyncio.to_thread(deps.look_sizes, known, attempt, node)
                 point = msgspec.structs.replace(point, look_sizes=sizes)
+        if query.looks and query.rank == 0 and not looker:
+            line = await asyncio.to_thread(deps.line, known, decision)
+            point = msgspec.structs.replace(point, line=line)
         return answer(point)
     hint = (
         f"`understudy checkpoints --job {number}` lists them; `understudy job trust-checkpoints {number} REASON` makes "

@@ -91,8 +91,8 @@ class RestorePoints:
         self._looking: dict[tuple[int, Attempt], tuple[str, float]] = {}
         """Node that looks whether the attempt's checkpoint is there, and until when it is waited for."""
         self._settled: set[tuple[int, Attempt]] = set()
-        self._runs: set[int] = set()
-        """Jobs whose run is known."""
+        self._runs: set[tuple[int, bool]] = set()
+        """Jobs whose run is known, without or with the arguments of its program."""
         self._on_nodes: dict[tuple[int, Attempt], _OnNodes | None] = {}
         self._unseen: dict[tuple[int, Attempt], frozenset[str]] = {}
         """Paths that not all nodes of an attempt see, as far as they have looked."""
@@ -133,7 +133,7 @@ class RestorePoints:
                 for of_attempt in [one for one in kept if one[0] not in running]:
                     del kept[of_attempt]
             self._settled = {one for one in self._settled if one[0] in running}
-            self._runs &= running
+            self._runs = {one for one in self._runs if one[0] in running}
 
     def explain(self, job: KnownJob, ranks: int = 0) -> tuple[int, RestoreDecision, list[tuple[Checkpoint, str]]]:
         """What an attempt that would begin now, with a gang of so many ranks, is answered, and what speaks against each
@@ -191,19 +191,21 @@ class RestorePoints:
         """For a gang of this size. `before`: for which size it was decided; -1: by an earlier process."""
         if decision.answer is RestoreAnswer.UNKNOWN:
             return not 0 < before < ranks
-        named = (one for one in known.complete if (one.step, one.path) == (decision.step, decision.path))
-        return not any(restore_point.other_size(one.ranks, ranks) for one in named)
+        if decision.answer is RestoreAnswer.FRESH:
+            return True
+        named = [one for one in known.complete if (one.step, one.path) == (decision.step, decision.path)]
+        return bool(named) and not any(restore_point.other_size(one.ranks, ranks) for one in named)
 
     def note_run(self, job: KnownJob, run: TrainingRun) -> None:
         """A rank reports to which run its job belongs, before its first question is answered."""
         with self._lock:
-            if job.row in self._runs:
+            if (job.row, bool(run.arguments)) in self._runs:
                 return
         self._fleet.note_run(job.row, run)
         with self._lock:
             if len(self._runs) >= KEPT_MAX:
                 self._runs.clear()
-            self._runs.add(job.row)
+            self._runs.add((job.row, bool(run.arguments)))
 
     def looker(self, job: KnownJob, attempt: Attempt, node: str, ranks: int = 0) -> str:
         """The node whose rank is to look whether the checkpoint is there, before any rank of the attempt restores it;
@@ -359,7 +361,7 @@ class RestorePoints:
     def _stored(self, job: KnownJob, attempt: Attempt) -> RestoreDecision:
         decision = self._fleet.restore_point(job.row, attempt)
         assert decision is not None  # written and committed by the caller
-        if decision.why:
+        if decision.why and decision.answer is not RestoreAnswer.FRESH:
             log.warning(
                 "restore_point_not_the_furthest",
                 job=str(job.key),
@@ -385,19 +387,44 @@ class RestorePoints:
         """Of the job and those that it continues, newest first, as far as it is known what they ran with."""
         return self._fleet.run_attempts([job.row, *(one.row for one in self._lineage(job).jobs)], RUN_ATTEMPTS_MAX)
 
+    def line(self, job: KnownJob, decision: RestoreDecision) -> str:
+        """For the job's output: what it continues, or why it begins."""
+        why = f" ({decision.why})" if decision.why else ""
+        if decision.answer is RestoreAnswer.FRESH:
+            return f"begins at step {decision.step}{why}"
+        chosen = self._chosen(self._catalogue(job), decision)
+        own = chosen is None or chosen.job == job.key
+        whose = "continues" if own or chosen is None else f"continues job {chosen.job.job_id}"
+        return f"{whose} from step {decision.step}, {decision.path}{why}"
+
     def _lineage(self, job: KnownJob) -> Lineage:
+        return self._family(job)[0]
+
+    def _family(self, job: KnownJob, known: Set[int] = frozenset()) -> tuple[Lineage, list[RunJob]]:
+        """Which jobs it continues, and all jobs of its run. `known`: rows of jobs that lead here."""
         run, jobs = self._fleet.run_jobs(job.row)
         own = next((one for one in jobs if one.row == job.row), RunJob(job.row, job.key))
         others, named = [one for one in jobs if one is not own], not run.folder
+        if named and run.name.isdecimal() and run.name != str(job.key.job_id):
+            others += self._continued(job, int(run.name), known | {job.row, *(one.row for one in others)})
         found = lineage(own, others, named)
-        if found.doubt:  # jobs that saved nothing cast none
+        if found.doubt or found.note:  # jobs that saved nothing cast none
             saved = self._checkpoints.announced_checkpoints
             found = lineage(own, [one for one in others if saved(one.key)], named)
-        return found
+        return found, others
+
+    def _continued(self, job: KnownJob, number: int, known: Set[int]) -> list[RunJob]:
+        """The job of which the user gave the id for the run's name, and those that it continues."""
+        named = self._fleet.known_jobs(job.key.cluster, [number]).get(number)
+        if named is None or named.user_id != job.user_id or named.row in known:
+            return []
+        _, jobs = self._fleet.run_jobs(named.row)
+        before = self._family(named, known)[0].jobs
+        return [one for one in (*(one for one in jobs if one.row == named.row), *before) if one.row not in known]
 
     def _catalogue(self, job: KnownJob) -> restore_point.Catalogue:
-        store, found = self._checkpoints, self._lineage(job)
-        keys, rows = [job.key, *(one.key for one in found.jobs)], [job.row, *(one.row for one in found.jobs)]
+        store, (found, others) = self._checkpoints, self._family(job)
+        keys, rows = [job.key, *(one.key for one in found.jobs)], [job.row, *(one.row for one in others)]
         complete = [one for key in keys for one in store.complete_checkpoints(key, rows)]
         allowed = [one for one in complete if job.may_save_at(one.path)]
         elsewhere = "its run saved checkpoints, all outside of the folders in the job's comment"
@@ -407,4 +434,5 @@ class RestorePoints:
             store.anomalies(keys),
             [one for key in keys for one in store.restore_reports(key)],
             elsewhere if complete and not allowed else found.doubt,
+            found.note,
         )

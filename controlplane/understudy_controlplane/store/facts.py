@@ -450,7 +450,9 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
 
 
 def _training_run(fact: JobFact) -> TrainingRun | None:
-    return TrainingRun(fact.run, fact.run_folder) if isinstance(fact, RankStarted) and fact.run else None
+    return (
+        TrainingRun(fact.run, fact.run_folder, fact.arguments) if isinstance(fact, RankStarted) and fact.run else None
+    )
 
 
 def _run_of(fact: JobFact) -> Run:
@@ -532,7 +534,7 @@ def _of_job(
         failed, blamed = fact.failed_node, tuple(name for name in fact.blamed if name in nodes)
         fact = msgspec.structs.replace(fact, failed_node=failed if failed in nodes else "", blamed=blamed)
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
-    for name in ("job_id", "user_id", "run", "run_folder"):
+    for name in ("job_id", "user_id", "run", "run_folder", "arguments"):
         values.pop(name, None)
     if isinstance(fact, TrainingInputs):
         new = {"nodes": [], "restore_path": ""}  # where Slurm has not shown the attempt yet

@@ -147,6 +147,7 @@ def _run_jobs() -> Select[Any]:
             job.c.run_name,
             job.c.run_folder,
             job.c.state,
+            job.c.run_arguments,
             func.min(attempt.c.running_at),
             func.max(func.coalesce(attempt.c.ended_at, case((attempt.c.running_at.is_(None), 0.0), else_=STILL_RUNS))),
         )
@@ -334,13 +335,22 @@ class FleetStore:
         """The job's run, and all of its jobs that have started; NO_RUN and none: it is not known."""
         run, jobs = NO_RUN, []
         with reading(self._engine) as connection:
-            for row, cluster, job_id, submit_at, name, folder, state, began_at, ended_at in connection.execute(
-                _RUN_JOBS, {"of_row": job_row}
-            ):
+            for (
+                row,
+                cluster,
+                job_id,
+                submit_at,
+                name,
+                folder,
+                state,
+                arguments,
+                began_at,
+                ended_at,
+            ) in connection.execute(_RUN_JOBS, {"of_row": job_row}):
                 run = TrainingRun(name, folder)
                 began = inf if began_at is None else began_at
                 ended = inf if ended_at == STILL_RUNS else ended_at
-                jobs.append(RunJob(row, JobKey(cluster, job_id, submit_at), began, ended, state == "COMPLETED"))
+                jobs.append(RunJob(row, JobKey(cluster, job_id, submit_at), began, ended, state, arguments))
         return run, jobs
 
     def run_attempts(self, job_rows: Collection[int], at_most: int) -> list[RunAttempt]:
@@ -514,6 +524,9 @@ def note_run(connection: Connection, job_row: int, run: TrainingRun) -> None:
     if run.name:
         values = {"run_name": run.name, "run_folder": run.folder}
         connection.execute(update(table).where(table.c.id == job_row, unknown).values(values))
+    if run.arguments:
+        unknown = table.c.run_arguments == ""
+        connection.execute(update(table).where(table.c.id == job_row, unknown).values(run_arguments=run.arguments))
 
 
 IS_JOB = and_(*(tables.job.c[name] == bindparam(f"of_{name}") for name in JobKey._fields))

@@ -85,6 +85,7 @@ job = Table(
     Column("seen_at", Double, nullable=False),  # when Slurm last showed it, to the day
     Column("run_name", String(255), nullable=False, server_default=""),  # empty: not known
     Column("run_folder", Text, nullable=False, server_default=""),  # empty: a user named the run
+    Column("run_arguments", String(64), nullable=False, server_default=""),  # a sum; empty: not known
     Column("account", Text, nullable=False, server_default=""),  # in Slurm; empty: none, or not known
     Column("partition", Text, nullable=False, server_default=""),  # as Slurm shows it; empty: not known
     UniqueConstraint("cluster", "job_id", "submit_at"),
