@@ -57,6 +57,7 @@ def parts() -> list[Part]:
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),
         Part("simulator, real rates of failures", (*python, "tests.simulate.real_rates")),
         Part("signals, a healthy day, a year of faults", (*python, "tests.signals", "--check", "--day", "--trace")),
+        Part("examples of the documents", (*python, "tests.documented_examples")),
         Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),
         *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),

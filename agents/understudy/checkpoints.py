@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, SupportsInt, Union
+from typing import TYPE_CHECKING, Any, SupportsInt, TypeVar, Union, overload
 
 from .file_system import TIERS, absolute
 from .never_raise import log
@@ -24,6 +24,8 @@ from .outbox import step_number
 if TYPE_CHECKING:
     from .monitor import Monitor
     from .restore import RestorePoint
+
+Other = TypeVar("Other")
 
 NOTHING: Mapping[str, str] = {}
 
@@ -65,9 +67,17 @@ class Checkpoints:
             log.warning("understudy: whether a checkpoint is due before step %r is not known: %r", step, error)
             return False
 
-    def restore(self, timeout_seconds: float = 60.0) -> AbstractContextManager[RestorePoint]:
+    @overload
+    def restore(self, timeout_seconds: float = 60.0) -> AbstractContextManager[RestorePoint]: ...
+
+    @overload
+    def restore(
+        self, timeout_seconds: float = 60.0, *, otherwise: Other
+    ) -> AbstractContextManager[RestorePoint | Other]: ...
+
+    def restore(self, timeout_seconds: float = 60.0, **otherwise: Any) -> AbstractContextManager[Any]:
         """As Monitor.restore."""
-        return self._monitor.restore(timeout_seconds)
+        return self._monitor.restore(timeout_seconds, **otherwise)
 
     def begin(
         self,

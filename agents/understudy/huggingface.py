@@ -21,7 +21,7 @@ from .checkpoints import Save
 from .ddp import Watch, watch_ddp
 from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
-from .restore import UncaughtErrors
+from .restore import RestorePoint, UncaughtErrors
 from .shard_files import files_of
 
 BY_STEPS, BY_EPOCHS = "steps", "epoch"
@@ -57,14 +57,13 @@ class UnderstudyCallback(TrainerCallback):
         """For Trainer.train: the checkpoint to continue from; None to start from the beginning, as nothing was ever
         saved. The same on every rank.
 
-        Where it is not known, as outside of a Slurm job, RestorePointUnknownError is raised; or `otherwise` is the
-        result, where it is given: a path, True for the last
+        Where it is not known, RestorePointUnknownError is raised; or `otherwise` is the result, where it is given.
+        Outside of Slurm it is the beginning, or `otherwise`: a path, True for the last
         checkpoint in the output directory (there must be one), or None for the beginning.
         """
-        ask = self._monitor.restore_point
-        point = ask() if otherwise is STOP else ask(otherwise=None)
-        if point is None:
-            return otherwise
+        point = self._monitor.restore_point(otherwise=otherwise)
+        if not isinstance(point, RestorePoint):
+            return point
         if point.path:
             self._restore.start()
         return point.path or None

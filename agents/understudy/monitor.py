@@ -116,7 +116,9 @@ class Monitor:
                 self._name_inputs(link, config_file, data_version)
             answer_when_asked(self._outbox.collectives.latest)
         except IdentityError as error:
-            log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported", error)
+            self._outside = "SLURM_JOB_ID" not in os.environ
+            begins = ", and training begins at its start where no otherwise= is given" if self._outside else ""
+            log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported%s", error, begins)
         except (OSError, RuntimeError) as error:  # no more files or threads
             log.warning("understudy: the hook cannot run here: nothing is reported: %r", error)
         else:
@@ -134,6 +136,8 @@ class Monitor:
         self._names_gpu = False
         self._is_first_rank = False
         self._start_shown = False
+        self._outside = False
+        """Of any Slurm job, as on a workstation."""
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]], bool] | None] = queue.SimpleQueue()
@@ -168,11 +172,15 @@ class Monitor:
         Where that is not known, RestorePointUnknownError is raised, which ends the job unless it is caught; or
         `otherwise` is returned, where it is given.
 
+        Outside of Slurm, as on a workstation, nothing is known of any checkpoint: it is the beginning, or `otherwise`.
+
         A checkpoint in an object store is fetched first, which takes its time; the path is of what was fetched.
 
         While no control plane answers, the ranks of a launcher's gang get the newest checkpoint that the launcher knows
         to be complete, at once and without asking.
         """
+        if self._outside:
+            return RestorePoint(0, "") if otherwise is STOP else otherwise
         try:
             return self._restore_point(timeout_seconds)
         except Exception as error:  # noqa: BLE001 - a fault in the hook makes it unknown
@@ -246,10 +254,18 @@ class Monitor:
                 self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, str(error)[:ERROR_CHARACTERS_MAX])
             raise RestorePointUnknownError(f"the checkpoint of step {point.step} was not fetched: {error}") from error
 
+    @overload
+    def restore(self, timeout_seconds: float = 60.0) -> AbstractContextManager[RestorePoint]: ...
+
+    @overload
+    def restore(
+        self, timeout_seconds: float = 60.0, *, otherwise: Other
+    ) -> AbstractContextManager[RestorePoint | Other]: ...
+
     @contextlib.contextmanager
-    def restore(self, timeout_seconds: float = 60.0) -> Iterator[RestorePoint]:
+    def restore(self, timeout_seconds: float = 60.0, *, otherwise: Any = STOP) -> Iterator[Any]:
         """Around the restore: yields restore_point(), and reports an exception in the block with restore_failed()."""
-        point = self.restore_point(timeout_seconds)
+        point = self.restore_point(timeout_seconds, otherwise=otherwise)
         try:
             yield point
         except Exception as error:

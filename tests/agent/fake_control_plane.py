@@ -40,6 +40,7 @@ class FakeControlPlane:
         """Of one in an object store, what each rank is to fetch."""
         self.look_file = ""
         self.look_sizes: dict[str, int] = {}
+        self.line = ""
         self.looks = False
         """A rank that can is asked to look whether the checkpoint is there."""
         self.restore_unknown = ""
@@ -190,7 +191,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, f"job {job_id} is not known")
             return
         answer = {"job_id": job_id, "restart_count": restart_count, "step": point[0], "path": point[1]}
-        answer |= {"files": plane.restore_files, "look_file": plane.look_file, "look_sizes": plane.look_sizes}
+        answer |= {
+            "files": plane.restore_files,
+            "look_file": plane.look_file,
+            "look_sizes": plane.look_sizes,
+            "line": plane.line,
+        }
         reports = [fact for fact in plane.facts if isinstance(fact, RestoreReport) and fact.path == point[1]]
         self._answer(200, answer | {"look": plane.looks and not reports and "looks" in query})
 

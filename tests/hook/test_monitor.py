@@ -150,6 +150,8 @@ def test_what_the_control_plane_cannot_name_stops_the_job_at_once_unless_the_use
         with pytest.raises(RestorePointUnknownError, match=r"loss_nan on rank 1.*pass otherwise="):
             monitor.restore_point()
         assert monitor.restore_point(otherwise="/mine") == "/mine"
+        with monitor.checkpoints.restore(otherwise="/mine") as mine:
+            assert mine == "/mine"
         assert time.monotonic() - begun < 5
         plane.restore_unknown, plane.restore_points[7, 0] = "", (0, "")
         assert monitor.restore_point(otherwise="/mine") == RestorePoint(0, ""), "nothing was ever saved"
@@ -198,6 +200,31 @@ def test_a_rank_looks_for_a_checkpoint_of_one_file_and_compares_its_size(
     [report] = [fact for fact in of_kind(plane, RestoreReport) if isinstance(fact, RestoreReport)]
     assert report.outcome == outcome
     assert report.error == ("" if outcome == "seen" else f"{file} has 4 bytes, and 7 were saved")
+
+
+def test_rank_0_writes_one_line_of_what_it_continues_at_each_start(
+    plane: FakeControlPlane, config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_agent(config):
+        starts = [
+            ("2", (20, "/c/20"), ""),
+            ("0", (20, "/c/20"), ""),
+            ("0", (0, ""), ""),
+            ("0", (20, "/c/20"), "continues job 5 from step 20, /c/20"),
+        ]
+        for launch, (rank, point, line) in enumerate(starts):
+            monkeypatch.setenv("UNDERSTUDY_LAUNCH", str(launch))
+            monkeypatch.setenv("SLURM_PROCID", rank)
+            plane.restore_points[7, 0], plane.line = point, line
+            monitor = Monitor()
+            for _ in range(2):
+                monitor.restore_point()
+            monitor.close()
+    assert [one.getMessage() for one in caplog.records] == [
+        "understudy: job 7 continues from step 20, /c/20",
+        "understudy: job 7 begins at step 0",
+        "understudy: job 7 continues job 5 from step 20, /c/20",
+    ]
 
 
 def test_an_error_that_ends_the_process_during_a_restore_is_reported_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,15 +331,19 @@ def test_outside_a_slurm_job_nothing_is_reported(
     monkeypatch.delenv("SLURM_JOB_ID")
     before = threading.active_count()
     monitor = Monitor()
-    with pytest.raises(RestorePointUnknownError, match="no rank of a Slurm job"):
-        monitor.restore_point()
+    assert monitor.restore_point() == RestorePoint(0, ""), "a script that was converted runs on a workstation as well"
     assert monitor.restore_point(otherwise=None) is None
+    with monitor.checkpoints.restore(otherwise="/newest") as point:
+        assert point == "/newest"
+    with monitor.checkpoints.restore() as beginning:
+        assert beginning == RestorePoint(0, "")
     with monitor.step(1), monitor.waiting():
         pass
     monitor.checkpoint_saved(2, tmp_path, "none")
     monitor.close()
     assert threading.active_count() == before
     assert "SLURM_JOB_ID is not set" in caplog.text
+    assert caplog.text.count("understudy:") == 1
 
 
 def test_a_failing_step_raises_as_it_would_without_the_monitor_and_does_not_count(

@@ -686,6 +686,20 @@ def test_gpus_that_are_not_there_end_the_job_with_a_message_and_blame_no_node(ga
     assert gang.rows() == ["L30"]
 
 
+def test_a_node_without_a_free_port_is_not_replaced_and_the_launcher_says_what_is_missing(gang: LocalGang) -> None:
+    """One port of the range is free, and the launcher takes it."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        options = f"--nodes 2 --procs-per-node 1 --port-range {port}-{port + 1}"
+        gang.start(options.split(), nodes=3)
+        assert gang.exit_code() != 0
+    (given_up,) = gang.events("cannot_start")
+    assert given_up["why"] == "no free TCP port on n1 for the gang's ranks to meet at"
+    assert f"no free TCP port found from {port} to {port + 1}; see --port-range" in gang.output
+    assert {tuple(one["seats"]) for one in gang.events("ordered")} == {("n1", "n2")}, "no node is to blame"
+
+
 def test_a_library_that_is_imported_in_advance_finds_the_threads_of_a_rank(gang: LocalGang) -> None:
     """OpenMP reads OMP_NUM_THREADS when it is loaded."""
     (gang.home / "reads_threads.py").write_text("import os\nTHREADS = os.environ.get('OMP_NUM_THREADS')\n")

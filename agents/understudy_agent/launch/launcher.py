@@ -331,16 +331,17 @@ class Launcher:
             case seating.Next.AGAIN:
                 self._order_again()
             case seating.Next.STEP_FAILED:
-                self._try_again_or_give_up(sample.srun_status)
+                self._try_again_or_give_up(f"srun ended with {sample.srun_status} before any node answered")
             case seating.Next.REPLACE:
                 self._close(LaunchEnd(outcome.bad))
 
-    def _try_again_or_give_up(self, status: int | None) -> None:
+    def _try_again_or_give_up(self, why: str) -> None:
+        """In another step on the same nodes: none of them is to blame."""
         self._failed_steps += 1
         if self._failed_steps < seating.attempts_max(self._launch.number):
             self._order_again()
             return
-        self._reports.cannot_start(status)
+        self._reports.cannot_start(why)
         self._exit_code = EXIT_CANNOT_START
         self._start_leaving()
 
@@ -371,6 +372,9 @@ class Launcher:
     def _go(self) -> None:
         self._arrange()
         launch = self._launch
+        if not launch.step.links[launch.seats[0]].port:
+            self._try_again_or_give_up(f"no free TCP port on {launch.seats[0]} for the gang's ranks to meet at")
+            return
         self._begun_on = launch.seats
         launch.began_at = time.monotonic()
         self._budget.begin(launch, launch.began_at)

@@ -127,9 +127,8 @@ class Reports:
     def ordered(self, launch: Launch) -> None:
         self._events.note("ordered", launch=launch.number, seats=launch.seats, generation=launch.step.generation)
 
-    def cannot_start(self, status: int | None) -> None:
-        message = f"srun ended with {status} before any node answered; its own message is above"
-        self._events.report("cannot_start", message, status=status)
+    def cannot_start(self, why: str) -> None:
+        self._events.report("cannot_start", f"{why}; its own message is above", why=why)
 
     def checked(self, failed: Mapping[str, str], impossible: Mapping[str, str], heeded: bool) -> None:
         """Before the first launch. `heeded`: those that failed are not used."""

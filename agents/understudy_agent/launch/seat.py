@@ -79,7 +79,7 @@ class Seat:
     _link: socket.socket
 
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
-        """Raises OSError where none of the ports is free: one is kept from other seats until the gang needs it."""
+        """A port is kept from other seats until the gang needs it."""
         self._lines = Lines()
         self._launcher_port: int = options.port
         self._launch = -1
@@ -112,10 +112,14 @@ class Seat:
         self._greeting = Greeting(options.certificate, secret, options.generation, self.port, checked)
 
     def _hold_a_port(self) -> None:
-        """Raises OSError where none is free."""
-        self._port_holder = bind_a_port(self._ports)
+        """Only the gang's first node needs it: a seat without one does everything else."""
+        try:
+            self._port_holder = bind_a_port(self._ports)
+        except OSError as error:
+            sys.stderr.write(f"understudy: seat on {node_name()}: {error}\n")
+            self._port_holder = socket.socket()  # not bound
         self.port: int = self._port_holder.getsockname()[1]
-        """The gang's rendezvous port, if its first rank is here."""
+        """The gang's rendezvous port, if its first rank is here; 0: none is free."""
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -311,8 +315,7 @@ class Seat:
         if not left:
             self._ranks.forget()
             self._phase = Phase.STANDBY
-            with contextlib.suppress(OSError):  # it is needed only where the next launch is in this step
-                self._hold_a_port()
+            self._hold_a_port()
             self._send_last_words(at_once=True)
             self._send("gone", port=self.port)
 
