@@ -64,7 +64,8 @@ def test_it_is_the_beginning_only_where_nothing_was_ever_saved() -> None:
 
 
 def restored(attempt: int, step: int = 60, outcome: RestoreOutcome = RestoreOutcome.FAILED) -> StoredRestoreReport:
-    return StoredRestoreReport(KEY, Attempt(attempt), 3, "n2", step, f"/c/0/{step}", outcome, "BadZipFile()", b.NOW)
+    error = "BadZipFile()" if outcome is RestoreOutcome.FAILED else ""
+    return StoredRestoreReport(KEY, Attempt(attempt), 3, "n2", step, f"/c/0/{step}", outcome, error, b.NOW)
 
 
 def restore(attempt: int, *reports: StoredRestoreReport, complete: list[Checkpoint] | None = None) -> RestoreDecision:
@@ -91,6 +92,8 @@ def test_what_is_not_there_is_passed_over_and_the_next_good_one_restored() -> No
     assert restore(1, missing) == RestoreDecision(
         RestoreAnswer.RESTORE, 40, "/c/0/40", "step 60: it is not there on n2"
     )
+    short = replace(missing, error="/c/0/60 has 4 bytes, and 7 were saved")
+    assert restore(1, short).why == f"step 60: it is not there on n2 as it was saved: {short.error}"
     assert restore(2, missing).step == 60, "the nodes of the next attempt may see it"
     assert restore(2, seen).step == 60
     assert restore(3, missing, restored(2, 60, RestoreOutcome.MISSING)).step == 40

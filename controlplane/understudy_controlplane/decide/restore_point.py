@@ -113,7 +113,7 @@ def struck_off(checkpoint: Checkpoint, reports: Iterable[StoredRestoreReport], a
     against = [one for one in reports if _is_against(one, checkpoint)]
     now = [one for one in against if (one.job, one.attempt) == attempt and one.outcome is RestoreOutcome.MISSING]
     if now:
-        return f"{now[0].error}, on {now[0].node}" if now[0].error else f"it is not there on {now[0].node}"
+        return f"it is not there on {now[0].node}" + (f" as it was saved: {now[0].error}" if now[0].error else "")
     attempts = sorted({(one.job.job_id, one.attempt) for one in against})
     if len(attempts) < RESTORES_FAILED_MAX:
         return ""
