@@ -236,9 +236,9 @@ class Monitor:
 
     def _look(self, link: Link, point: RestorePoint, answer: dict[str, Any], timeout_seconds: float) -> None:
         """Raises ObjectStoreError: a store that does not answer says nothing of the checkpoint."""
-        sizes = answer.get("look_sizes")
+        sizes = {one["file"]: one["size_bytes"] for one in answer.get("look_sizes") or ()}
         try:
-            seen = is_there(point.path, str(answer.get("look_file") or ""), sizes if isinstance(sizes, dict) else {})
+            seen = is_there(point.path, str(answer.get("look_file") or ""), sizes)
         except DamagedFileError as error:
             self._report_restore(link, point, "missing", timeout_seconds, str(error)[:ERROR_CHARACTERS_MAX])
         else:

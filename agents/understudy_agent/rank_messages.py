@@ -36,6 +36,7 @@ from understudy_agent.wire import (
     RestoreOutcome,
     RunName,
     SaveOrder,
+    ShardFile,
     Tier,
     Value,
 )
@@ -280,7 +281,7 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
     managed: bool = True  # False: the job is not managed
     look: bool = False  # report whether the checkpoint is there, then ask again
     look_file: str = ""
-    look_sizes: dict[str, int] = {}
+    look_sizes: list[ShardFile] = []
     nearer_path: str = ""
     nearer_file: str = ""
     files: list[str] = []

@@ -875,7 +875,7 @@ class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):
     managed: bool = True  # False: the job is not managed; there is nothing to restore, and nothing was decided
     look: bool = False  # report whether the checkpoint is there, then ask again
     look_file: str = ""  # in `path`; empty: `path` itself
-    look_sizes: dict[str, int] = {}  # bytes of files in `path` ("." is `path` itself), to be compared by who looks
+    look_sizes: list[ShardFile] = []  # files in `path` ("." is `path` itself), whose sizes are compared by who looks
     nearer_path: str = ""  # a copy of the same checkpoint that this rank has on its own node, if it sees it there
     nearer_file: str = ""  # in `nearer_path`: this rank's part
     files: list[str] = []  # in an object store: what this rank is to fetch; none: all of it

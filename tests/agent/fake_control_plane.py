@@ -39,7 +39,7 @@ class FakeControlPlane:
         self.restore_files: list[str] = []
         """Of one in an object store, what each rank is to fetch."""
         self.look_file = ""
-        self.look_sizes: dict[str, int] = {}
+        self.look_sizes: list[dict[str, object]] = []
         self.line = ""
         self.looks = False
         """A rank that can is asked to look whether the checkpoint is there."""

@@ -191,7 +191,7 @@ def test_a_rank_looks_for_a_checkpoint_of_one_file_and_compares_its_size(
     """On the file system of this machine, whichever that is: `step-30.pt/.` is there on none."""
     file = tmp_path / "step-30.pt"
     file.write_bytes(content)
-    plane.looks, plane.look_file, plane.look_sizes = True, ".", {".": 7}
+    plane.looks, plane.look_file, plane.look_sizes = True, ".", [{"file": ".", "size_bytes": 7}]
     plane.restore_points[7, 0] = (30, str(file))
     with running_agent(config):
         monitor = Monitor()

@@ -40,6 +40,7 @@ from understudy_agent.wire import (
     ReadBackResult,
     Report,
     RestorePoint,
+    ShardFile,
 )
 from understudy_controlplane.access.admission import Admission, Denied, address_of, only_for
 from understudy_controlplane.clock import Clock
@@ -232,7 +233,8 @@ async def _decided(
             point = msgspec.structs.replace(point, look=bool(looker), **more)
             if looker:
                 sizes = await asyncio.to_thread(deps.look_sizes, known, attempt, node)
-                point = msgspec.structs.replace(point, look_sizes=sizes)
+                files = [ShardFile(file, size) for file, size in sizes.items()]
+                point = msgspec.structs.replace(point, look_sizes=files)
         if query.looks and query.rank == 0 and not looker:
             line = await asyncio.to_thread(deps.line, known, decision)
             point = msgspec.structs.replace(point, line=line)
