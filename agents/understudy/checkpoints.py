@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsInt, TypeVar, Union, overload
 
-from .file_system import TIERS, absolute
+from .file_system import TIERS, absolute, full
 from .never_raise import log
 from .outbox import step_number
 
@@ -53,8 +53,8 @@ class Checkpoints:
         before and costs less than a microsecond.
 
         The control plane orders the steps: by what a checkpoint costs and how often the gang fails, before the job's
-        time limit, before the gang leaves a node, and when a person asks for it. `every`, the same on all ranks, counts
-        as long as it has named no interval, and where there is no agent: then each multiple of it is due.
+        time limit, before the gang leaves a node, and when a person asks for it. Each multiple of `every`, the same
+        on all ranks, is due besides, also where there is no agent.
         """
         return self._due(step, every, in_memory=False)
 
@@ -224,7 +224,8 @@ class Save:
         """The checkpoint is not written: nothing of this rank is announced, so that it is never complete."""
         if not self._over:
             self._over = True
-            log.warning("understudy: the checkpoint of step %s in %s is not written: %s", self.step, self.path, why)
+            text = "understudy: the checkpoint of step %s in %s is not written: %s"
+            log.warning(text, self.step, self.path, full(self.path) or why)
 
     def __enter__(self) -> Save:
         return self

@@ -17,6 +17,9 @@ OF_SEVERAL = frozenset({"acfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "gpfs",
     *("fuse.beegfs", "fuse.ceph", "fuse.dfuse", "fuse.glusterfs", "fuse.juicefs"),
 }
 
+FULL_BYTES = 1 << 20
+"""Less room holds no part of a checkpoint."""
+
 MOUNTS = "/proc/self/mountinfo"
 
 
@@ -40,6 +43,21 @@ def file_size(path: str, file: str) -> int:
         return 0
     with open(place_of(path, file), "rb") as shard:
         return os.fstat(shard.fileno()).st_size
+
+
+def full(path: str | os.PathLike[str]) -> str:
+    """That its file system has no space left, in words; empty: it has, or that is not known. What failed may name
+    another cause, as torch's "unexpected pos" does.
+    """
+    place = absolute(path)
+    while not os.path.isdir(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return ""
+    left = found.f_bavail * found.f_frsize
+    return f"the file system of {place} is full: {left >> 20} MB are left" if left < FULL_BYTES else ""
 
 
 def tier_of(path: str | os.PathLike[str]) -> str:

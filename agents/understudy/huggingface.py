@@ -39,7 +39,7 @@ class UnderstudyCallback(TrainerCallback):
 
     def __init__(self, monitor: Monitor | None = None, save_when_due: bool = True) -> None:
         """Create it early: the agent then knows that this rank is starting. `save_when_due`: the Trainer also saves
-        when the control plane orders it; `save_steps` counts until that orders another interval.
+        when the control plane orders it, besides each multiple of `save_steps`.
         """
         self._monitor = monitor or Monitor()
         self._step: AbstractContextManager[None] | None = None
@@ -116,16 +116,12 @@ class UnderstudyCallback(TrainerCallback):
         self._begin(args, state, control)
 
     def _ask(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
-        """The Trainer's own multiples of save_steps count as `every`: where another interval is ordered, they do not
-        count any more, unless the best model is chosen among them.
-        """
+        """The Trainer's own multiples of save_steps count as `every`, and it saves them by itself."""
         if not self._save_when_due or args.save_strategy not in (BY_STEPS, BY_EPOCHS):
             return
         every = int(getattr(state, "save_steps", 0) or 0) if args.save_strategy == BY_STEPS else 0
         if self._monitor.checkpoints.due(state.global_step, every):
             control.should_save = True
-        elif every and state.global_step % every == 0 and not control.should_training_stop:
-            control.should_save = control.should_save and bool(args.load_best_model_at_end)
 
     def _begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         self._save = self._new_save(args, state) if control.should_save and _can_continue_from(args) else None

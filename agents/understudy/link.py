@@ -33,6 +33,10 @@ UNKNOWN_TYPE = re.compile(r"Invalid value '(\w+)' - at `\$\.type`")
 """In the answer of an agent older than 0.2.0, which closes the connection then. Newer ones ignore such a message."""
 
 
+SHARE_OUTPUT = "UNDERSTUDY_SHARE_OUTPUT"
+"""0: neither stacks nor output of this job leave its nodes; the launcher obeys it, too."""
+
+
 class Link:
     def __init__(
         self, path: str, hello: dict[str, Any], outbox: Outbox, on_answer: Callable[[dict[str, Any]], None]
@@ -221,7 +225,7 @@ class Link:
 
     def _send_stack(self, connection: socket.socket) -> None:
         stack = self._outbox.stall.stack(time.monotonic())
-        if stack and "stack" not in self._unknown:
+        if stack and "stack" not in self._unknown and os.environ.get(SHARE_OUTPUT) != "0":
             _send(connection, {"type": "stack", "text": stack})
 
     def _send_training(self, connection: socket.socket) -> None:

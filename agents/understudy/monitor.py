@@ -108,7 +108,7 @@ class Monitor:
             identity = read_identity(os.environ, sys.argv)
             hello = hello_message(identity, index_of_gpu(os.environ) if gpu_index is None else gpu_index, role, dp_rank)
             self._names_gpu = gpu_index is None
-            self._is_first_rank = identity.rank == 0
+            self._is_first_rank = self._outbox.shows = self._outbox.save_steps.shows = identity.rank == 0
             self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()

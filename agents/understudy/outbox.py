@@ -14,7 +14,7 @@ from typing import Any
 from .anomalies import AnomalyWatch
 from .clocks import FinishedStep
 from .collectives import CollectiveLog, Entered
-from .never_raise import warn_once
+from .never_raise import log, warn_once
 from .save_steps import SaveSteps
 from .stall import StallWatch
 from .training import TrainingNumbers
@@ -46,6 +46,8 @@ class Outbox:
         """Step, loss, gradient norm and tokens, as the training passed them, and when."""
         self.training = TrainingNumbers()
         self.save_steps = SaveSteps()
+        self.shows = False
+        """This rank writes what all ranks learn into the job's output: one line, and not one for each."""
         self.section = ""
         """What the training does besides steps, such as "evaluation"; empty: nothing that it names."""
         self.program: Callable[[], str] | None = None
@@ -83,6 +85,8 @@ class Outbox:
                 self.training.add(step, loss, grad_norm, tokens, at)
                 for notice in self._watch.add(step, loss, grad_norm):
                     self.add_notice(notice)
+                    if self.shows:
+                        _show(notice)
 
     @property
     def has_anomaly(self) -> bool:
@@ -137,6 +141,18 @@ class Outbox:
             run.append(step)
         if run:
             yield _steps_message(first, run)
+
+
+def _show(anomaly: dict[str, Any]) -> None:
+    """One line in the job's output where an anomaly begins, and one where it is over."""
+    what = str(anomaly["kind"]).replace("_nan", " is NaN").replace("_jump", f" jumped to {anomaly['value']}")
+    if "until" in anomaly:
+        log.warning(
+            "understudy: %s since step %s, and is as before since step %s", what, anomaly["step"], anomaly["until"]
+        )
+    else:
+        text = "understudy: %s since step %s: checkpoints from there on are suspect, and a restart passes them over"
+        log.warning(text, what, anomaly["step"])
 
 
 def step_number(value: Any) -> int | None:

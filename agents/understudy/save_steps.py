@@ -44,6 +44,7 @@ class SaveSteps:
     def __init__(self) -> None:
         self.after_fork()
         self.wait_seconds = WAIT_SECONDS_MAX
+        self.shows = False  # as Outbox.shows
         self._files, self._memory = Schedule(), Schedule()
         self._in_force = Order(0, 0, 0)
         self._pending: Order | None = None
@@ -139,21 +140,24 @@ class SaveSteps:
         self._look_again()
 
     def _follow(self, order: Order) -> None:
+        before, own = self._in_force.every, self._files.own_every
+        if self.shows and order.every not in (before, own):
+            text = "understudy: the control plane orders a checkpoint each %d steps from step %d on, before: %s"
+            log.warning(text, order.every, order.step, before or own or "none")
         self._in_force, self._state = order, FOLLOWED
         for schedule in (self._files, self._memory):
             self._plan_after(schedule, schedule.asked)
 
     def _plan_after(self, schedule: Schedule, step: int) -> None:
-        """Its first step after this one."""
+        """Its first step after this one. What the training's own code names stays due, whatever is ordered."""
         order = self._in_force
         base, every = order.step, order.every if schedule is self._files else order.memory_every
-        every = every or schedule.own_every
         if order.number and base > step:
-            schedule.planned = base
-        elif every:
-            schedule.planned = base + ((step - base) // every + 1) * every
+            planned = base
         else:
-            schedule.planned = NEVER
+            planned = base + ((step - base) // every + 1) * every if every else NEVER
+        own = schedule.own_every
+        schedule.planned = min(planned, (step // own + 1) * own) if own else planned
         self._look_again()
 
     def _look_again(self) -> None:

@@ -45,8 +45,8 @@ def whole_file(  # noqa: PLR0913 - those of begin()
             written.sync()
         os.replace(partial, place)
     except BaseException as error:
-        part.abort(repr(error))
-        failed = written.failed if written is not None else error  # what torch raises may name another cause
+        failed = (written.failed if written is not None else None) or error  # torch: "unexpected pos", where it is full
+        part.abort(repr(failed))
         if isinstance(failed, OSError) and failed.errno in FULL and isinstance(error, Exception):
             with contextlib.suppress(OSError):
                 os.unlink(partial)

@@ -64,7 +64,7 @@ class Site:
 
     def train(self, until: int) -> list[list[int]]:
         begin = (self.steps[0].report() or {"asked": 0})["asked"] + 1
-        return [[step for step in range(begin, until + 1) if steps.due(step, 500)] for steps in self.steps]
+        return [[step for step in range(begin, until + 1) if steps.due(step, 5_000_000)] for steps in self.steps]
 
     def request(self) -> Any:
         return self.app.get("/v1/requests", headers=bearer(Role.VIEWER)).json()["items"][0]
@@ -156,7 +156,7 @@ def test_what_checkpoints_cost_is_shown_and_the_best_interval_is_ordered(site: S
         site.report()
     ordered = site.request()
     assert (ordered["verb"], ordered["by"], ordered["status"]) == ("save-job", "understudy", "done")
-    assert "from now on instead of 500 steps" in ordered["reason"]
+    assert "from now on instead of 5000000 steps" in ordered["reason"]
 
 
 def test_saves_in_the_memory_of_its_nodes_are_shown_with_their_interval(site: Site) -> None:

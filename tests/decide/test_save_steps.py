@@ -192,12 +192,14 @@ def test_for_a_node_that_a_person_has_resumed_since_no_gang_saves() -> None:
 
 
 def test_a_better_interval_is_ordered_where_it_differs_by_more_than_a_quarter() -> None:
-    [one] = orders(cost=COST, mode=Mode.ACT)
+    rare = replace(GANG, own_every=5000)
+    [one] = orders(rare, cost=COST, mode=Mode.ACT)
     assert (one.cause, one.every) == (SaveCause.INTERVAL, 1596)
-    assert one.why == "every 1596 steps from now on instead of 500 steps"
-    assert orders(replace(GANG, own_every=1400), cost=COST, mode=Mode.ACT) == []
-    assert orders(replace(GANG, ordered_every=1596), cost=COST, mode=Mode.ACT) == []
-    assert orders(cost=COST, mode=Mode.APPROVE) == []
+    assert one.why == "every 1596 steps from now on instead of 5000 steps"
+    assert orders(replace(GANG, own_every=2000), cost=COST, mode=Mode.ACT) == []
+    assert orders(cost=COST, mode=Mode.ACT) == [], "the training's own is shorter, and stays due"
+    assert orders(replace(rare, ordered_every=1596), cost=COST, mode=Mode.ACT) == []
+    assert orders(rare, cost=COST, mode=Mode.APPROVE) == []
     assert orders(cost=replace(COST, seconds=None, best_seconds=None), mode=Mode.ACT) == []
 
 
@@ -212,7 +214,7 @@ def test_saves_in_memory_are_ordered_their_own_interval_where_all_ranks_ask_for_
     assert orders(ordered, cost=cost, mode=Mode.ACT) == []
     [other] = orders(ordered, request=ASKED, cost=cost, mode=Mode.ACT)
     assert other.memory_every == 30
-    [both] = orders(asking, cost=replace(cost, best_seconds=798), mode=Mode.ACT)
+    [both] = orders(replace(asking, own_every=5000), cost=replace(cost, best_seconds=798), mode=Mode.ACT)
     assert (both.every, both.memory_every) == (1596, 30)
 
 

@@ -16,6 +16,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
 from understudy.anomalies import LEVEL_STEPS, NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
+from understudy.outbox import Outbox
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
 
 
@@ -169,3 +170,16 @@ def test_it_costs_the_training_thread_about_a_microsecond(plane: FakeControlPlan
                 costs.append((time.perf_counter() - begun) / 200)
         monitor.close()
     assert statistics.median(costs) < 5e-6
+
+
+def test_since_which_step_the_loss_is_nan_is_one_line_in_the_output_of_rank_0(caplog: pytest.LogCaptureFixture) -> None:
+    for shows in (False, True):
+        outbox = Outbox()
+        outbox.shows = shows
+        for step in range(60):
+            outbox.values.append((step, math.nan if 20 <= step < 22 else 1.0, None, None, float(step)))
+        outbox.check_values()
+    assert [one.getMessage() for one in caplog.records] == [
+        "understudy: loss is NaN since step 20: checkpoints from there on are suspect, and a restart passes them over",
+        "understudy: loss is NaN since step 20, and is as before since step 22",
+    ]

@@ -59,3 +59,11 @@ def test_a_rank_restores_its_own_copy_where_that_is_still_there(tmp_path: Path) 
     file = str(tmp_path / "2.pt")
     assert nearest(shared, {"nearer_path": file, "nearer_file": "."}) == RestorePoint(40, file), "the path is the file"
     assert nearest(shared, {}) == nearest(shared, {"nearer_path": "", "nearer_file": ""}) == shared
+
+
+def test_a_full_file_system_is_named_and_not_what_failed_because_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert file_system.full(tmp_path / "not" / "yet") == ""
+    monkeypatch.setattr(file_system, "FULL_BYTES", 1 << 62)
+    assert file_system.full(tmp_path / "not" / "yet").startswith(f"the file system of {tmp_path} is full: ")

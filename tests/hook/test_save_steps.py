@@ -41,7 +41,7 @@ def test_a_valid_order_is_followed_and_its_interval_counts_from_there() -> None:
     steps.take(order(1, 25, "proposed", every=7))
     steps.take(order(1, 25, "valid", every=7))
     assert saved(steps, 13, 24, every=10) == [20], "the old interval counts until then"
-    assert saved(steps, 25, 50, every=10) == [25, 32, 39, 46]
+    assert saved(steps, 25, 50, every=10) == [25, 30, 32, 39, 40, 46, 50], "the code's own stays due"
     assert steps.report() == {
         "asked": 50,
         "number": 1,
@@ -51,6 +51,20 @@ def test_a_valid_order_is_followed_and_its_interval_counts_from_there() -> None:
         "in_force": 1,
         "state": "followed",
     }
+
+
+def test_another_interval_is_one_line_in_the_output_of_rank_0(caplog: pytest.LogCaptureFixture) -> None:
+    for shows in (False, True):
+        steps = SaveSteps()
+        steps.shows = shows
+        steps.due(1, 10)
+        for number, step in ((1, 15), (2, 25)):
+            for state in ("proposed", "valid"):
+                steps.take(order(number, step, state, every=7))
+            steps.due(step, 10)
+    assert [one.getMessage() for one in caplog.records] == [
+        "understudy: the control plane orders a checkpoint each 7 steps from step 15 on, before: 10"
+    ]
 
 
 @pytest.mark.parametrize("memory_first", [True, False])
@@ -68,7 +82,7 @@ def test_saves_in_memory_have_an_interval_of_their_own_in_the_same_order(memory_
     steps.take(order(1, 25, "proposed", 7, 3))
     steps.take(order(1, 25, "valid", 7, 3))
     train(13, 40)
-    assert found == {True: [5, 10, 15, 20, 25, 28, 31, 34, 37, 40], False: [20, 25, 32, 39]}
+    assert found == {True: [5, 10, 15, 20, 25, 28, 30, 31, 34, 35, 37, 40], False: [20, 25, 32, 39, 40]}
     report = steps.report() or {}
     assert (report["asks_memory"], report["memory_every"], report["own_memory_every"]) == (True, 3, 5)
 
@@ -81,12 +95,12 @@ def test_an_order_is_late_once_the_step_was_asked_for_in_memory_alone() -> None:
     assert (steps.report() or {})["state"] == "late"
 
 
-def test_an_order_without_interval_moves_the_codes_own() -> None:
+def test_an_order_without_interval_is_one_save_more() -> None:
     steps = SaveSteps()
     assert saved(steps, 1, 12, every=10) == [10]
     for state in ("proposed", "valid"):
         steps.take(order(1, 15, state))
-    assert saved(steps, 13, 40, every=10) == [15, 25, 35]
+    assert saved(steps, 13, 40, every=10) == [15, 20, 30, 40]
 
 
 def test_a_step_that_is_not_asked_for_is_made_up_for_with_the_next() -> None:
@@ -129,11 +143,11 @@ def test_a_rank_at_the_step_waits_for_what_became_of_the_order() -> None:
 def test_a_process_that_starts_later_follows_what_the_others_follow() -> None:
     steps = SaveSteps()
     steps.take(order(3, 100, "valid", every=50))
-    assert saved(steps, 101, 220, every=40) == [150, 200]
+    assert saved(steps, 101, 220, every=40) == [120, 150, 160, 200]
     late = SaveSteps()
     late.due(120, 40)
     late.take(order(3, 100, "valid", every=50))
-    assert saved(late, 121, 220, every=40) == [150, 200]
+    assert saved(late, 121, 220, every=40) == [150, 160, 200]
 
 
 def test_an_older_order_is_ignored() -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+
+from understudy import link
 from understudy.stall import STACK_CHARACTERS_MAX, STALL_SECONDS, StallWatch
+from understudy_agent.launch import reports
+from understudy_agent.launch.launch import Launch
 from understudy_agent.rank_messages import Hello, StackSeen, Steps
 from understudy_agent.step_windows import WindowBuffer
 
@@ -41,3 +49,20 @@ def test_the_agent_passes_it_on_until_the_rank_goes_on() -> None:
     assert [window.stack for window in windows.take()] == ["nccl.py:1 wait"]
     windows.add(hello, Steps(0, [0.1], [0.1]), 1000)
     assert [window.stack for window in windows.take()] == [""]
+
+
+def test_a_user_keeps_stacks_and_output_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one variable, which hook and launcher obey alike."""
+    assert link.SHARE_OUTPUT == reports.SHARE_OUTPUT == "UNDERSTUDY_SHARE_OUTPUT"
+    sent: list[object] = []
+    monkeypatch.setattr(link, "_send", lambda _connection, message: sent.append(message))
+    stalled = SimpleNamespace(
+        _outbox=SimpleNamespace(stall=SimpleNamespace(stack=lambda _now: "a.py:1 f")), _unknown=()
+    )
+    line = SimpleNamespace(job_id=7, restart_count=0, announce=sent.append)
+    for value, count in (("0", 0), ("1", 2)):
+        monkeypatch.setenv("UNDERSTUDY_SHARE_OUTPUT", value)
+        link.Link._send_stack(cast("link.Link", stalled), cast("socket.socket", None))
+        launcher = cast("reports.Reports", SimpleNamespace(_line=line))
+        reports.Reports._announce_evidence(launcher, cast("Launch", SimpleNamespace(number=0)), "crash", "why", "text")
+        assert len(sent) == count

@@ -5,6 +5,7 @@ Belongs here: the messages. Must not: when something is reported, or what follow
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,10 @@ LINE_CHARACTERS_MAX = 300
 UNWELL_MAX = 64
 BLAMED_MAX = 512
 """Nodes of a launch, in its message to the control plane."""
+
+
+SHARE_OUTPUT = "UNDERSTUDY_SHARE_OUTPUT"
+"""0: what ranks write, and their stacks, are not reported. As in `understudy.link`: a test compares them."""
 
 
 class Reports:
@@ -258,6 +263,9 @@ class Reports:
         self._announce_evidence(launch, "crash", summary, text)
 
     def _announce_evidence(self, launch: Launch, kind: str, summary: str, text: str) -> None:
+        """To the control plane, unless the user keeps it to the job's own output."""
+        if os.environ.get(SHARE_OUTPUT) == "0":
+            return
         self._line.announce(
             {
                 "type": "launch_evidence",

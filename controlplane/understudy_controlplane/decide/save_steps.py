@@ -79,18 +79,23 @@ def step_ahead(gang: SavingGang, now: float) -> int:
 
 def best_every(gang: SavingGang, cost: SaveCost) -> int | None:
     """Steps of the best interval, at least one, where it is another one than now; None: none is known to be better."""
-    return _other(gang, cost.best_seconds, gang.every)
+    return _other(gang, cost.best_seconds, gang.every, gang.own_every)
 
 
 def best_memory_every(gang: SavingGang, cost: SaveCost) -> int | None:
     """The same of saves in memory; None also where the training does not ask when to make them."""
-    return _other(gang, cost.best_memory_seconds, gang.memory_every) if gang.asks_memory else None
+    if not gang.asks_memory:
+        return None
+    return _other(gang, cost.best_memory_seconds, gang.memory_every, gang.own_memory_every)
 
 
-def _other(gang: SavingGang, seconds: float | None, now: int) -> int | None:
+def _other(gang: SavingGang, seconds: float | None, now: int, own: int) -> int | None:
+    """No longer one than the training's own, which stays due."""
     if seconds is None or gang.step_seconds is None:
         return None
     steps = max(1.0, seconds / gang.step_seconds)
+    if own and steps >= own:
+        return None
     return round(steps) if abs(steps - now) > max(OTHER_INTERVAL_SHARE * now, OTHER_INTERVAL_STEPS) else None
 
 

@@ -49,11 +49,11 @@ class SavingGang:
     @property
     def every(self) -> int:
         """Steps between checkpoints now; 0: neither names an interval."""
-        return self.ordered_every or self.own_every
+        return min(filter(None, (self.ordered_every, self.own_every)), default=0)
 
     @property
     def memory_every(self) -> int:
-        return self.ordered_memory_every or self.own_memory_every
+        return min(filter(None, (self.ordered_memory_every, self.own_memory_every)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
