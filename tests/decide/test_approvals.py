@@ -15,9 +15,11 @@ from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS, awa
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Request, Verb
 from understudy_controlplane.fleet.recovery import (
+    FillPoolPlan,
     LauncherRestartPlan,
     PagePlan,
     Plan,
@@ -26,6 +28,8 @@ from understudy_controlplane.fleet.recovery import (
     Recovery,
     RecoveryStatus,
     RecoveryStep,
+    RepairPlan,
+    Rung,
     StepName,
     StepStatus,
     ValidationPlan,
@@ -34,6 +38,23 @@ from understudy_controlplane.fleet.recovery import (
 CONFIG = b.config(mode="approve")
 DRAIN = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n1",), drain_reason="understudy: broken")
 TESTED = ValidationPlan(steps=(StepName.RUN_VALIDATION,), nodes=("n1",), label="n1-1", requested=True)
+
+TEST = msgspec.structs.replace(TESTED, requested=False)
+RESET = RepairPlan(
+    steps=(StepName.RESET_GPU,), nodes=("n1",), drain_reason="understudy: x", rung=Rung.RESET_GPU, label="n1-2"
+)
+FILL = FillPoolPlan(steps=(StepName.FILL_POOL,), spares=("n1",))
+MOVE = PoolSwapPlan(
+    steps=plans.SWAP_STEPS,
+    nodes=("n1",),
+    drain_reason="understudy: x",
+    spares=("n3",),
+    seats=("n2", "n3"),
+    job=JobKey(b.CLUSTER, 7, 1),
+    user="news",
+    submit_at=1,
+    restart_count=0,
+)
 
 
 def decision(plan: Plan, request: int | None = None) -> Decision:
@@ -74,6 +95,30 @@ def test_what_is_approved_is_done_as_it_is_planned_now() -> None:
     found = after(decision(worse), proposal(RecoveryStatus.APPROVED, approved_at=b.NOW - 1))
     assert (found.plan, found.proposal, found.to_state) == (worse, 7, NodeState.QUARANTINED)
     assert found.reason == "broken; approved by alice"
+
+
+@pytest.mark.parametrize(
+    ("approved", "planned"),
+    [
+        (TEST, msgspec.structs.replace(TEST, rung=Rung.REBOOT)),
+        (RESET, msgspec.structs.replace(RESET, rung=Rung.REBOOT, steps=(StepName.REBOOT_NODE,))),
+        (RESET, msgspec.structs.replace(RESET, gpus=("0",))),
+        (FILL, msgspec.structs.replace(FILL, spares=("n1", "n2"))),
+        (MOVE, msgspec.structs.replace(MOVE, spares=("n4",), seats=("n2", "n4"))),
+        (MOVE, msgspec.structs.replace(MOVE, preempted=(21,))),
+        (MOVE, msgspec.structs.replace(MOVE, leaving=("n2",))),
+    ],
+)
+def test_an_approval_is_for_what_was_shown(approved: Plan, planned: Plan) -> None:
+    shown = proposal(RecoveryStatus.APPROVED, approved, approved_at=b.NOW - 5)
+    assert after(decision(approved), shown).plan == approved
+    found = after(decision(planned), shown)
+    assert (found.plan, found.proposed, found.because) == (None, planned, Because.AWAITS_APPROVAL)
+    assert "has changed since" in found.reason
+    again = replace(proposal(RecoveryStatus.AWAITS_APPROVAL, planned), id=8)
+    assert after(decision(planned), shown, again).proposed is None, "it is proposed once"
+    (ending,) = endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, again)))
+    assert (ending.proposal, ending.status) == (7, RecoveryStatus.OVERTAKEN)
 
 
 def test_an_approval_that_is_too_old_counts_no_more_also_where_its_proposal_has_not_ended() -> None:

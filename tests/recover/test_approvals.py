@@ -72,6 +72,24 @@ def test_a_gang_moves_once_an_operator_has_approved_it(tmp_path: Path) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "recovery_status")
 
 
+def test_what_has_changed_since_it_was_shown_is_proposed_again(tmp_path: Path) -> None:
+    site = Approver(tmp_path)
+    rehearsal = site.rehearsal
+    rehearsal.fail("n3")
+    rehearsal.run(10)
+    (shown,) = site.waiting()
+    rehearsal.fake.drain_by("alice", "n6", "board swap")
+    rehearsal.run(10)
+    site.answer(shown["id"], "approve")
+    rehearsal.run(20)
+    assert not rehearsal.line.effects, "approved was a move to n6, not to another node"
+    (again,) = site.waiting()
+    assert site.client.get(f"/v1/recoveries/{shown['id']}").json()["status"] == "overtaken"
+    site.answer(again["id"], "approve")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
+
+
 def test_what_is_not_approved_in_time_is_given_up_and_proposed_again_once(tmp_path: Path) -> None:
     site = Approver(tmp_path)
     site.rehearsal.fail("n3")

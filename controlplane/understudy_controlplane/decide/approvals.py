@@ -2,7 +2,8 @@
 
 Detection, table, guards and plans are those of mode act. A plan that no person asked for becomes a proposal instead,
 and nothing changes until it is approved: the fault is found, and decided about, again in each round. So an approved
-recovery follows from the newest facts, not from those of the time when it was proposed.
+recovery follows from the newest facts; where these lead to other steps, nodes or jobs than those that were shown, it is
+proposed again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
     PagePlan,
     Plan,
+    PoolSwapPlan,
     Recovery,
     RecoveryStatus,
     ReleaseJobPlan,
+    RepairPlan,
     SwapPlan,
+    ValidationPlan,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -32,7 +36,9 @@ APPROVAL_HOLDS_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ProposalKey:
-    """Two plans with the same key are about the same fault: one approval is for both."""
+    """Two plans with the same key are about the same fault: one rejection is for both, and an approval where both do
+    `the_same`.
+    """
 
     kind: str
     nodes: frozenset[str]
@@ -54,12 +60,30 @@ def key_of(plan: Plan) -> ProposalKey:
     return ProposalKey(plan.kind.value, frozenset(plan.nodes), attempt)
 
 
+def the_same(approved: Plan, planned: Plan) -> bool:
+    """Whether both do the same to the same nodes and jobs. Their words may differ."""
+    return _effects(approved) == _effects(planned)
+
+
+def _effects(plan: Plan) -> tuple[object, ...]:
+    rung = plan.rung if isinstance(plan, RepairPlan | ValidationPlan) else None
+    gpus = plan.gpus if isinstance(plan, RepairPlan) else ()
+    preempted = plan.preempted if isinstance(plan, PoolSwapPlan) else ()
+    places = plan.places if isinstance(plan, AllocationSwapPlan) else ()
+    leaving = plan.leaving if isinstance(plan, SwapPlan) else ()
+    return (plan.steps, frozenset(plan.claimed), frozenset(leaving), frozenset(preempted), places, rung, gpus)
+
+
 def await_approval(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> list[Decision]:
     """The same decisions, with a proposal in the place of each plan that is not approved."""
     if snapshot.mode is not Mode.APPROVE:
         return list(decisions)
-    known = {key_of(one.plan): one for one in snapshot.proposals}  # the newest of each
+    known = _newest(snapshot)
     return [_await(snapshot, one, known, config) for one in decisions]
+
+
+def _newest(snapshot: Snapshot) -> dict[ProposalKey, Recovery]:
+    return {key_of(one.plan): one for one in snapshot.proposals}
 
 
 def awaits_approval(snapshot: Snapshot, node: str) -> bool:
@@ -69,12 +93,16 @@ def awaits_approval(snapshot: Snapshot, node: str) -> bool:
 
 
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
-    """Of proposals that no one approved in time, and of those that were approved and are no longer planned."""
+    """Of proposals that no one approved in time, and of those that were approved and are no longer planned so."""
+    newest = _newest(snapshot)
     for one in snapshot.proposals:
         if one.status is RecoveryStatus.AWAITS_APPROVAL and snapshot.now >= (one.approve_by or 0.0):
             yield ProposalEnding(one.id, RecoveryStatus.EXPIRED, "no operator approved it in time")
         if one.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, one):
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "it was approved, and is not needed any more")
+        elif one.status is RecoveryStatus.APPROVED and newest[key_of(one.plan)] is not one:
+            words = f"what is planned has changed since: proposed again as recovery {newest[key_of(one.plan)].id}"
+            yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, words)
 
 
 def _is_too_old(snapshot: Snapshot, approved: Recovery) -> bool:
@@ -88,15 +116,18 @@ def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Reco
     proposal = known.get(key_of(plan))
     if proposal is not None and proposal.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, proposal):
         return withheld(decision, Because.AWAITS_APPROVAL, "its approval is too old")
-    if proposal is not None and proposal.status is RecoveryStatus.APPROVED:
+    if proposal is not None and proposal.status is RecoveryStatus.APPROVED and the_same(proposal.plan, plan):
         reason = f"{decision.reason}; approved by {proposal.approved_by}"
         return replace(decision, proposal=proposal.id, reason=reason)
     if proposal is not None and proposal.status is RecoveryStatus.CANCELLED:
         words = f"an operator rejected it as recovery {proposal.id}"
         return withheld(decision, Because.CANCELLED, words)
-    waiting = proposal is not None and snapshot.now < (proposal.approve_by or 0.0)
-    held = withheld(decision, Because.AWAITS_APPROVAL, "it waits for an operator's approval")
-    if waiting:
+    changed = proposal is not None and proposal.status is RecoveryStatus.APPROVED
+    words = "it waits for an operator's approval"
+    if proposal is not None and changed:
+        words = f"what was approved as recovery {proposal.id} has changed since: {words} again"
+    held = withheld(decision, Because.AWAITS_APPROVAL, words)
+    if proposal is not None and not changed and snapshot.now < (proposal.approve_by or 0.0):
         return held
     return replace(held, proposed=plan, approve_by=snapshot.now + config.recovery.approval_seconds)
 
