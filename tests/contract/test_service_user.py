@@ -19,7 +19,7 @@ from understudy_controlplane.slurm.protocol import SlurmError
 pytestmark = pytest.mark.cluster
 
 ADMINISTRATOR, OPERATOR, WITHOUT_LEVEL = "backup", "proxy", "games"
-CHANGES_OF_NODES = {"drain_node", "resume_node", "down_node", "set_weight", "reboot_node"}
+CHANGES_OF_NODES = {"drain_node", "resume_node", "down_nodes", "set_weight", "reboot_node"}
 RUNS_ON = "#!/bin/sh\nwhile :; do sleep 0.1; done\n"
 
 
@@ -66,7 +66,7 @@ def refused(cluster: AccountedCluster, user: str) -> set[str]:
     changes: list[Callable[[], None]] = [
         lambda: slurm.drain_node("n2", "tried"),
         lambda: slurm.resume_node("n2"),
-        lambda: slurm.down_node("n2", "tried"),
+        lambda: slurm.down_nodes(["n2"], "tried"),
         lambda: slurm.resume_node("n2"),
         lambda: slurm.set_weight("n2", 7),
         lambda: slurm.create_reservation(held, ["n2"], user, 60),

@@ -39,7 +39,7 @@ def test_a_node_that_falls_silent_keeps_the_reason_that_another_one_gave(
 ) -> None:
     side.slurm.drain_node("n2", OWN)
     side.slurm.drain_node("n3", OTHERS)
-    side.slurm.down_node("n4", OWN)
+    side.slurm.down_nodes(["n4"], OWN)
     drained = node_of(side, "n2")
     silent = ("n1", "n2", "n3", "n4")
     for name in silent:

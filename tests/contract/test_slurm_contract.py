@@ -167,7 +167,7 @@ def test_a_node_set_to_fail_counts_as_drained_by_others_until_it_is_resumed(side
 
 def test_a_node_leaves_service_only_with_a_reason(side: Side) -> None:
     refused(side.slurm.drain_node, "n1", "")
-    refused(side.slurm.down_node, "n1", " ")
+    refused(side.slurm.down_nodes, ["n1"], " ")
     assert node_of(side, "n1").usable
 
 
@@ -183,7 +183,7 @@ def test_a_dead_node_set_down_lets_its_job_go_at_once(side: Side) -> None:
     side.wait(0.5)
     assert job_of(side, job_id).state == "RUNNING", "Slurm takes minutes to notice by itself"
 
-    side.slurm.down_node(dead, REASON)
+    side.slurm.down_nodes([dead], REASON)
     assert job_of(side, job_id).restart_count == 1
     until(side, lambda: job_of(side, job_id).state == "PENDING", "the job is requeued", timeout_seconds=20)
     assert (node_of(side, dead).down, node_of(side, dead).reason) == (True, REASON)
@@ -191,6 +191,23 @@ def test_a_dead_node_set_down_lets_its_job_go_at_once(side: Side) -> None:
 
     start(side, job_id)
     assert dead not in running(side, job_id).nodes
+
+
+def test_a_gang_whose_nodes_are_all_dead_is_requeued_whole(side: Side) -> None:
+    job_id = side.submit("news", 3)
+    before = running(side, job_id)
+    side.wait(1.1)
+    for name in before.nodes:
+        side.kill_node(name)
+    side.slurm.keep_batch_host(before.address)
+    side.slurm.down_nodes(before.nodes, REASON)
+    until(side, lambda: job_of(side, job_id).state == "PENDING", "the job is requeued", timeout_seconds=20)
+    assert job_of(side, job_id).restart_count == 1
+    assert job_of(side, job_id).submit_at > before.submit_at, "Slurm keeps the job's old record"
+    assert all(node_of(side, name).down for name in before.nodes)
+
+    start(side, job_id)
+    assert len(running(side, job_id).nodes) == 3
 
 
 def test_a_reservation_holds_exactly_its_nodes_down_to_the_last(side: Side) -> None:
@@ -419,7 +436,7 @@ def test_of_several_reservations_a_job_is_bound_to_the_first_at_least(side: Side
 
 def test_what_slurm_does_not_know_is_refused_by_name(side: Side) -> None:
     assert "n99" in refused(side.slurm.drain_node, "n99", REASON)
-    assert "n99" in refused(side.slurm.down_node, "n99", REASON)
+    assert "n99" in refused(side.slurm.down_nodes, ["n99"], REASON)
     assert "n99" in refused(side.slurm.resume_node, "n99")
     assert "nowhere" in refused(side.slurm.set_reservation_nodes, "nowhere", ["n1"])
     assert "nowhere" in refused(side.slurm.delete_reservation, "nowhere")

@@ -33,7 +33,7 @@ def fails(*nodes: str) -> Cause:
 
 
 def no_step_succeeds(rehearsal: Rehearsal) -> None:
-    rehearsal.line.before = refuse("requeue_job", "down_node")
+    rehearsal.line.before = refuse("requeue_job", "down_nodes")
     rehearsal.fail("n3")
 
 

@@ -29,7 +29,8 @@ HOURLY_TICK_SECONDS = 15.0
 """No node is silent meanwhile: agents report before each tick."""
 EFFECTS = {
     "drain_node",
-    "down_node",
+    "down_nodes",
+    "keep_batch_host",
     "resume_node",
     "create_reservation",
     "set_reservation_nodes",
@@ -59,7 +60,8 @@ class Line:
             self.before(name)
             answer = call(*arguments)
             if name in EFFECTS | REPAIR_EFFECTS:
-                self.effects[" ".join([name, *(str(one) for one in arguments[:1])])] += 1
+                shown = (",".join(one) if isinstance(one, list) else str(one) for one in arguments[:1])
+                self.effects[" ".join([name, *shown])] += 1
                 self.after(name)
             return answer
 

@@ -88,7 +88,7 @@ def test_an_effect_whose_answer_is_lost_is_not_made_again(rehearsal: Rehearsal, 
     assert rehearsal.line.effects["create_reservation understudy_seats_1"] == 1
 
 
-@pytest.mark.parametrize("effect", sorted(EFFECTS - {"resume_node", "down_node", "release_job"}))
+@pytest.mark.parametrize("effect", sorted(EFFECTS - {"resume_node", "down_nodes", "keep_batch_host", "release_job"}))
 def test_slurm_away_for_five_minutes_at_any_step_delays_the_recovery_and_no_more(
     rehearsal: Rehearsal, effect: str
 ) -> None:
@@ -476,11 +476,11 @@ def test_a_dead_node_that_an_administrator_drains_meanwhile_is_left_alone(rehear
     rehearsal.run(200)
     node = next(node for node in rehearsal.fake.nodes() if node.name == "n3")
     assert (node.reason, node.reason_user, node.down) == ("I am looking at it", "alice", False)
-    assert rehearsal.line.effects["down_node n3"] == rehearsal.line.effects["requeue_job 1"] == 0
+    assert rehearsal.line.effects["down_nodes n3"] == rehearsal.line.effects["requeue_job 1"] == 0
 
     rehearsal.run_until(rehearsal.ended, 200)  # Slurm's own timeout requeues the job, and its seats are still held
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
-    assert rehearsal.line.effects["down_node n3"] == rehearsal.line.effects["requeue_job 1"] == 0
+    assert rehearsal.line.effects["down_nodes n3"] == rehearsal.line.effects["requeue_job 1"] == 0
 
 
 def test_a_gang_that_runs_stays_while_its_partition_is_down_and_moves_once_it_is_up(rehearsal: Rehearsal) -> None:
@@ -667,7 +667,7 @@ def test_a_dead_node_with_a_job_that_is_not_managed_on_it_is_not_declared_down(
     monkeypatch.setattr(rehearsal.fake, "jobs", with_another)
     rehearsal.kill_node("n3")
     rehearsal.run(40)
-    assert rehearsal.line.effects["down_node n3"] == 0
+    assert rehearsal.line.effects["down_nodes n3"] == 0
 
 
 @pytest.mark.parametrize(
@@ -782,7 +782,7 @@ def test_two_gangs_on_one_node_each_get_a_spare(shared: Rehearsal, kill: bool) -
     bound_before_down: list[bool] = []
 
     def look(name: str) -> None:
-        if name == "down_node":
+        if name == "down_nodes":
             bound_before_down.append(all(job.reservation for job in shared.fake.jobs() if not job.ended))
 
     shared.line.before = look
@@ -895,7 +895,7 @@ def test_a_failed_node_that_dies_before_the_requeue_is_declared_down_instead(reh
     rehearsal.run_until(rehearsal.ended)
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
     assert rehearsal.line.effects["requeue_job 1"] == 0
-    assert rehearsal.line.effects["down_node n3"] == 1
+    assert rehearsal.line.effects["down_nodes n3"] == 1
 
 
 @pytest.mark.parametrize("resumes", [True, False])
@@ -916,7 +916,7 @@ def test_a_dead_node_of_an_administrator_that_answers_again_before_the_requeue_i
     rehearsal.kill_node("n3")
     rehearsal.run_until(rehearsal.ended)
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
-    assert rehearsal.line.effects["down_node n3"] == 0
+    assert rehearsal.line.effects["down_nodes n3"] == 0
     assert rehearsal.line.effects["requeue_job 1"] == 1
 
 
@@ -934,7 +934,7 @@ def test_a_gang_moves_on_for_another_node_where_a_dead_one_answers_again_and_is_
     rehearsal.run_until(rehearsal.ended)
     assert rehearsal.gang_state() == ("RUNNING", 1)
     assert "n2" not in rehearsal.gang_nodes()
-    assert rehearsal.line.effects["down_node n3"] == 0
+    assert rehearsal.line.effects["down_nodes n3"] == 0
     assert rehearsal.line.effects["requeue_job 1"] == 1
 
 
@@ -955,7 +955,7 @@ def test_where_slurmds_cannot_be_asked_slurms_word_counts_for_whether_a_dead_nod
     rehearsal.kill_node("n3")
     rehearsal.run_until(rehearsal.ended, 240)
     assert_gang_is_back(rehearsal, ["n1", "n2", "n4", "n6"])
-    assert rehearsal.line.effects["down_node n3"] == 1
+    assert rehearsal.line.effects["down_nodes n3"] == 1
     assert rehearsal.line.effects["requeue_job 1"] == 0
 
 
@@ -1084,7 +1084,7 @@ def test_a_gang_leaves_a_broken_node_also_where_a_budget_keeps_the_node_in_servi
     rehearsal.run_until(rehearsal.ended)
     assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n4", "n6"])
     assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
-    assert not [effect for effect in rehearsal.line.effects if effect.startswith(("drain_node", "down_node"))]
+    assert not [effect for effect in rehearsal.line.effects if effect.startswith(("drain_node", "down_nodes"))]
     (job,) = (job for job in rehearsal.fake.jobs() if job.job_id == rehearsal.gang)
     assert job.excluded_nodes == ("n3",)
     rehearsal.run(30)

@@ -142,7 +142,7 @@ def test_what_is_no_name_never_reaches_a_command(scontrol: Make, calls: Calls, n
 
 
 def test_a_reason_is_one_argument_on_one_line(scontrol: Make, calls: Calls) -> None:
-    scontrol().down_node("n1", "--now\n State=RESUME; $(reboot)")
+    scontrol().down_nodes(["n1"], "--now\n State=RESUME; $(reboot)")
     assert calls()[0][0] == ["update", "NodeName=n1", "State=DOWN", "Reason=--now State=RESUME; $(reboot)"]
 
 

@@ -38,8 +38,40 @@ def test_a_dead_node_holds_a_requeued_job_and_then_spoils_it(slurm: VirtualSlurm
     slurm.requeue_job(job_id)
     slurm.advance(60)
     assert (gang(slurm).state, gang(slurm).nodes) == ("COMPLETING", ("n2",))
-    slurm.down_node("n2", "dead")
+    slurm.down_nodes(["n2"], "dead")
     assert gang(slurm).state == "PENDING"
+    slurm.advance(5)
+    assert gang(slurm).state == "FAILED"
+
+
+@pytest.mark.parametrize("apart_seconds", [0, 5])
+def test_a_gang_whose_nodes_are_all_set_down_is_spoilt(apart_seconds: float) -> None:
+    slurm = VirtualSlurm([f"n{number}" for number in range(1, 7)])
+    slurm.submit("nobody", 3)
+    slurm.advance(2)
+    for name in ("n1", "n2", "n3"):
+        slurm.kill_node(name)
+    for name in ("n1", "n2", "n3"):
+        slurm.down_nodes([name], "dead")
+        slurm.advance(apart_seconds)
+    assert gang(slurm).restart_count == 1
+    slurm.advance(5)
+    assert gang(slurm).state == "FAILED"
+
+
+def test_a_dead_node_that_is_set_down_after_the_epilogs_of_the_others_spoils_the_job(slurm: VirtualSlurm) -> None:
+    slurm.submit("nobody", 3)
+    slurm.advance(2)
+    for name in ("n2", "n3"):
+        slurm.kill_node(name)
+    slurm.down_nodes(["n2"], "dead")
+    slurm.advance(5)
+    assert (gang(slurm).state, gang(slurm).nodes) == ("COMPLETING", ("n3",))
+    slurm.down_nodes(["n3"], "dead")
+    slurm.resume_node("n2")
+    slurm.resume_node("n3")
+    slurm.start_node("n2")
+    slurm.start_node("n3")
     slurm.advance(5)
     assert gang(slurm).state == "FAILED"
 

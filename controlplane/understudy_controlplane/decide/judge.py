@@ -17,6 +17,7 @@ from understudy_controlplane.decide.pages import (
     domains_down,
     held_back,
     left_by_slurm,
+    not_back,
     page,
     unheard,
     warnings_of_site,
@@ -95,6 +96,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
         *failures.caught("held_back", (), lambda: held_back(current, decisions)),
         *failures.caught("left_by_slurm", (), lambda: left_by_slurm(current)),
         *failures.caught("unheard", (), lambda: unheard(current)),
+        *failures.caught("not_back", (), lambda: not_back(current)),
         *failures.caught("domains_down", (), lambda: domains_down(current)),
         *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
     )

@@ -17,8 +17,9 @@ from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, DetectorDetail, Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
+from understudy_controlplane.fleet.recovery import PagePlan, PoolSwapPlan, RecoveryKind, StepName
 from understudy_controlplane.fleet.site_signal import signal_subject
+from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
 
@@ -44,6 +45,7 @@ LABELS = {
     Signal.HELD_BACK: "held",
     Signal.LEFT_BY_SLURM: "left",
     Signal.GANG_UNHEARD: "unheard",
+    Signal.GANG_NOT_BACK: "not-back",
     Signal.DOMAIN_DOWN: "domain",
     Signal.SITE_WARNING: "signal",
     Signal.DETECTORS_DOWN: "detectors",
@@ -147,6 +149,38 @@ def _running_since(snapshot: Snapshot, started_at: float) -> float:
     """`started_at` is Slurm's time. One that is to come was there before the clocks were set back."""
     since = started_at - snapshot.slurm_ahead_seconds
     return max(since, snapshot.started_at) if since <= snapshot.now else snapshot.started_at
+
+
+def not_back(current: Round) -> Iterator[Finding]:
+    """One for each gang whose attempt was ended for a move that has failed since, and that pends, or was lost."""
+    snapshot = current.snapshot
+    if guards.object_to_operator(snapshot) is not None:
+        return
+    for recovery in snapshot.lost_gangs:
+        job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
+        if job is None or not job.managed or snapshot.recovery_of(job.key) is not None:
+            continue
+        about, ended_at = f"job {job.key.job_id}", recovery.ended_at or 0.0
+        words = _why_not_back(job.slurm, ended_at + snapshot.slurm_ahead_seconds)
+        if words and not _is_paged(snapshot, about, ended_at, before_seconds=0.0):
+            words = f"{about} is not back: {words}. Recovery {recovery.id} failed: {recovery.outcome}"
+            evidence = Evidence({"job": about, "recovery": recovery.id})
+            yield Finding(Signal.GANG_NOT_BACK, "recovery.failed", "", snapshot.now, words, evidence, nodes=(about,))
+
+
+def _why_not_back(job: SlurmJob, ended_at: float) -> str:
+    """And what a person can do; empty: it runs, its owner has ended it, or that came later than the failure."""
+    number, until = job.job_id, ended_at + SAME_ROUND_SECONDS
+    if job.pending and job.submit_at <= until:
+        return (
+            f"it waits in Slurm's queue ({job.reason or 'no reason given'}) and holds no nodes any more. Find what it "
+            f"waits for with `scontrol show job {number}`, and free that or raise the limit; `scontrol top {number}` "
+            "puts it before its owner's other jobs"
+        )
+    lost = job.ended and job.state not in ("COMPLETED", "CANCELLED") and (job.end_at or 0) <= until
+    if not lost:
+        return ""
+    return f"Slurm shows it as {job.state}. `scontrol requeue {number}` starts it again, from its newest checkpoint"
 
 
 def domains_down(current: Round) -> Iterator[Finding]:

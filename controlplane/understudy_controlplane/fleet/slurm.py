@@ -223,6 +223,13 @@ ENDED_STATES = frozenset(
 )
 """In every other state, those of newer versions included, a job may go on."""
 
+_NEVER_PASSES = re.compile(
+    r"Invalid|NotAllowed|PerJob|NeverSatisfied|^Partition(?:Time|Node)Limit|^BadConstraints|^DeadLine"
+)
+"""In the Reason of a pending job: what it asks for is not permitted to it. Other reasons pass as other jobs end, as
+nodes return, or as an administrator takes a partition up again.
+"""
+
 PENDING_STATES = frozenset(
     {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
@@ -343,6 +350,11 @@ class SlurmJob:
     def held(self) -> bool:
         """It waits until a user releases it. "BadConstraints" looks the same and has another cause."""
         return self.pending and self.priority == 0 and self.reason != "BadConstraints"
+
+    @property
+    def waits_for_what_passes(self) -> bool:
+        """It pends, and Slurm starts it once other jobs have ended, or the cluster is as it was."""
+        return self.pending and not self.held and not _NEVER_PASSES.search(self.reason)
 
     @property
     def held_after_failed_launch(self) -> bool:

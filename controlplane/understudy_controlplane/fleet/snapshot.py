@@ -64,6 +64,8 @@ class Snapshot:
     proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago
     cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
+    lost_gangs: tuple[Recovery, ...] = ()
+    """Moves of gangs that failed within the last day, after their gang's attempt had been ended."""
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     spares_taken: Mapping[str, int] = field(default_factory=dict)  # of the pool within the last week, by account
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job

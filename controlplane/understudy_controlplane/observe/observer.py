@@ -58,6 +58,9 @@ CLOCK_TOLERANCE_SECONDS = 60.0
 BROKEN_OFF_SECONDS = 600.0
 """For this time after its report a launch that was broken off leads to a finding."""
 
+LOST_GANGS_SECONDS = 24 * HOUR_SECONDS
+"""For this time a person can be told of a gang whose move has failed: after it, the failure explains nothing."""
+
 DISOBEYED_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 
 
@@ -199,6 +202,7 @@ class Observer:
             proposals=tuple(stores.recoveries.proposals(now)),
             cancels=stores.repairs.cancels(),
             cancelled=past.cancelled_since(week_ago),
+            lost_gangs=past.lost_gangs_since(now - LOST_GANGS_SECONDS),
             swaps=past.swaps_since(hour_ago),
             spares_taken=past.spares_taken_since(week_ago),
             releases=past.releases_since(hour_ago),

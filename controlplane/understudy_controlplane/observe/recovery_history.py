@@ -66,6 +66,12 @@ class RecoveryHistory:
             one for one in self._since(since) if one.status is cancelled or (_runs(one) and one.ends_as is cancelled)
         )
 
+    def lost_gangs_since(self, since: float) -> tuple[Recovery, ...]:
+        """Moves that have ended their gang's attempt and have failed then, the newest of each job."""
+        moves = {one.plan.job: one for one in self._known.values() if isinstance(one.plan, PoolSwapPlan)}
+        failed = (one for one in moves.values() if one.status is RecoveryStatus.FAILED and one.has_begun_to_end_attempt)
+        return tuple(one for one in failed if (one.ended_at or 0.0) >= since)
+
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
         """Job and restart count of launchers that did not follow their orders."""
         failed = (one.plan for one in self._since(since) if one.status is RecoveryStatus.FAILED)

@@ -83,7 +83,7 @@ BESIDE_ANY_OTHER = frozenset(
 )
 """Steps that change nothing of a node which another recovery changes."""
 
-CHANGES_A_RUNNING_JOB = ("requeue_job", "requeue_failed_job", "set_time_limit")
+CHANGES_A_RUNNING_JOB = ("requeue_job", "requeue_failed_job", "keep_batch_host", "set_time_limit")
 """What is never done to a job whose owner has opted out. Seats that were held are given up, and an attempt that was
 ended before is started again.
 """
@@ -91,7 +91,8 @@ TAKES_NODE = frozenset({Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE})
 DRAINS = (StepName.DRAIN_NODES,)
 CALLS: dict[str, tuple[StepName, ...]] = {
     "drain_node": DRAINS,
-    "down_node": (StepName.DOWN_NODES, StepName.REQUEUE_JOB),
+    "down_nodes": (StepName.DOWN_NODES, StepName.REQUEUE_JOB),
+    "keep_batch_host": (StepName.DOWN_NODES, StepName.REQUEUE_JOB),
     "resume_node": (StepName.RESUME_NODE, StepName.LIFT_DRAIN),
     "reboot_node": (StepName.REBOOT_NODE,),
     "set_weight": (StepName.RAISE_WEIGHT, StepName.RESTORE_WEIGHT),
@@ -339,12 +340,16 @@ class Invariants:
         jobs = self._world.jobs()
         words = ""
         match effect.call:
-            case "drain_node" | "down_node" | "resume_node" if first in self._drained_by_person:
+            case "drain_node" | "resume_node" if first in self._drained_by_person:
                 words = "an administrator has drained the node"
-            case "drain_node" | "down_node":
-                self._has_evidence(effect, self._world.cluster.machines[first])
+            case "down_nodes" if not self._drained_by_person.isdisjoint(first):
+                words = "an administrator has drained one of the nodes"
+            case "drain_node" | "down_nodes":
+                for name in [first] if effect.call == "drain_node" else first:
+                    self._has_evidence(effect, self._world.cluster.machines[name])
             case (
                 "requeue_job"
+                | "keep_batch_host"
                 | "requeue_failed_job"
                 | "set_job_reservation"
                 | "start_job"

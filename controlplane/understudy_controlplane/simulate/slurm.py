@@ -140,6 +140,8 @@ class VirtualSlurm:
         self.min_job_age_seconds = MIN_JOB_AGE_SECONDS
         self.partitions_down: set[str] = set()
         """In which no job starts, and running ones go on."""
+        self.waits_for: dict[int, str] = {}
+        """Job → why Slurm does not start it, such as a limit of its account, or a licence that another job has."""
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
         self.refused: list[tuple[str, int, int]] = []
@@ -439,8 +441,15 @@ class VirtualSlurm:
     def drain_node(self, node: str, reason: str) -> None:
         self.drain_by("root", node, reason)
 
-    def down_node(self, node: str, reason: str) -> None:
-        self._down(self._node(node), reason, "root")
+    def down_nodes(self, nodes: Sequence[str], reason: str) -> None:
+        for node in nodes:
+            self._down(self._node(node), reason, "root")
+
+    def keep_batch_host(self, job: JobAddress) -> None:
+        for one in self._addressed(job):
+            if one.state in ("RUNNING", "SUSPENDED"):
+                one.nodes = one.nodes[:1]
+                self.changes += 1
 
     def resume_node(self, node: str) -> None:
         found = self._node(node)
@@ -577,7 +586,7 @@ class VirtualSlurm:
                 self._preempt_for(job)
 
     def _is_shut_out(self, job: _Job) -> bool:
-        return (job.partition or self._partition) in self.partitions_down
+        return (job.partition or self._partition) in self.partitions_down or job.job_id in self.waits_for
 
     def _tier(self, job: _Job) -> int:
         return self.tiers[job.partition or self._partition]
@@ -726,10 +735,13 @@ class VirtualSlurm:
                 job.nodes.remove(node.name)
                 job.restart_count += 1 if job.requeue else 0
                 self._kill(job, "PENDING" if job.requeue else "NODE_FAIL")
-            elif job.state == "COMPLETING" and job.nodes == [node.name]:
+            elif job.state == "COMPLETING":
+                job.nodes.remove(node.name)
+                if job.nodes:
+                    continue
                 # Slurm forgets half of the requeue: no delay, the old submit time, and a record that cannot start.
                 job.broken = job.next_state == "PENDING"
-                job.state, job.nodes, job.started_at = job.next_state, [], None
+                job.state, job.started_at = job.next_state, None
 
     def _reboot_idle_nodes(self) -> None:
         for node in self._nodes.values():
@@ -829,7 +841,7 @@ class VirtualSlurm:
         if job.priority == 0:
             return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
         if self._is_shut_out(job):
-            return "PartitionDown"
+            return self.waits_for.get(job.job_id, "PartitionDown")
         if self._reaches_limit(job):
             return ARRAY_LIMIT
         return "BeginTime" if begin_at else "Resources"

@@ -27,6 +27,7 @@ from understudy_controlplane.slurm.parse import (
     JobReader,
     NodeReader,
     ambiguous_job_ids,
+    parse_batch_host,
     parse_config,
     parse_extra,
     parse_jobs,
@@ -37,7 +38,13 @@ from understudy_controlplane.slurm.parse import (
     parse_topology_names,
 )
 from understudy_controlplane.slurm.parse_preemption import QOS_FIELDS, parse_preemption
-from understudy_controlplane.slurm.protocol import SlurmError, SlurmMissing, SlurmUnavailable, slurm_version
+from understudy_controlplane.slurm.protocol import (
+    SlurmError,
+    SlurmMissing,
+    SlurmUnavailable,
+    loses_dead_gangs,
+    slurm_version,
+)
 
 UNAVAILABLE = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Connection refused|Connection timed out|connect failure"
@@ -170,8 +177,14 @@ class CommandLineGateway:
     def drain_node(self, node: str, reason: str) -> None:
         self._run("update", f"NodeName={checked_name(node)}", "State=DRAIN", f"Reason={checked_reason(reason)}")
 
-    def down_node(self, node: str, reason: str) -> None:
-        self._run("update", f"NodeName={checked_name(node)}", "State=DOWN", f"Reason={checked_reason(reason)}")
+    def down_nodes(self, nodes: Sequence[str], reason: str) -> None:
+        names = ",".join(checked_name(node) for node in nodes)
+        self._run("update", f"NodeName={names}", "State=DOWN", f"Reason={checked_reason(reason)}")
+
+    def keep_batch_host(self, job: JobAddress) -> None:
+        if loses_dead_gangs(self.config()):
+            host = parse_batch_host(self._run("--all", "show", "job", "--oneliner", str(job)))
+            self._update_job(job, "NodeList", checked_name(host))
 
     def resume_node(self, node: str) -> None:
         self._run("update", f"NodeName={checked_name(node)}", "State=RESUME")

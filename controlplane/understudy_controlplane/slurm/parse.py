@@ -55,6 +55,7 @@ _AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUse
 _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _MAIL = re.compile(r" MailUser=(\S+) MailType=([A-Z0-9_,]+)")
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_BATCH_HOST = re.compile(r"\sNodeList=\S+\s+BatchHost=(\S+)")
 _NODE_TEXTS = (" Comment=", " Extra=", " Reason=")
 _NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
 _UNIT_KEYS = {
@@ -429,6 +430,14 @@ def parse_extra(record: str) -> str:
     position = record.rfind(" Extra=")
     match = _EXTRA.match(record, position) if position >= 0 else None
     return match[1] if match else ""
+
+
+def parse_batch_host(record: str) -> str:
+    """Node of one running job's batch script. Slurm takes no other for it. Raises SlurmError."""
+    match = _BATCH_HOST.search(record)
+    if match is None:
+        raise SlurmError(f"scontrol printed no BatchHost in {record[:120]!r}: the job does not run")
+    return match[1]
 
 
 def _step(record: str) -> SlurmStep:

@@ -113,8 +113,18 @@ class Slurm(SlurmReads, Protocol):
         """Set State=DRAIN. Running jobs are left alone. The caller has checked that the node may be drained."""
         ...
 
-    def down_node(self, node: str, reason: str) -> None:
-        """Set State=DOWN: jobs there are killed, and requeued where they allow it."""
+    def down_nodes(self, nodes: Sequence[str], reason: str) -> None:
+        """Set State=DOWN of all in one call: jobs there are killed, and requeued where they allow it.
+
+        A requeued job waits for the epilogs of its other nodes. `loses_dead_gangs`: where the last node that it waits
+        for is set DOWN instead, such as by a second call, some releases spoil the job's record.
+        """
+        ...
+
+    def keep_batch_host(self, job: JobAddress) -> None:
+        """Take all nodes but that of its batch script from the running job: before all of them are set DOWN, where
+        Slurm `loses_dead_gangs`; else nothing is done. The requeued job asks for as many nodes as its user did.
+        """
         ...
 
     def resume_node(self, node: str) -> None: ...
@@ -162,8 +172,8 @@ class Slurm(SlurmReads, Protocol):
         decides that under its own lock, so a cancellation just before the call is not undone. Some versions report it
         as an error, 22.05 as a success.
 
-        Never for a job with a dead node: Slurm 22.05 would wait for that node, and then fail the job and lose count
-        of its GPUs. Set the node DOWN instead, that requeues the job.
+        Never for a job with a dead node: Slurm would wait for that node, and then spoil the job's record
+        (`loses_dead_gangs`). Set the node DOWN instead, that requeues the job.
         """
         ...
 
@@ -211,6 +221,22 @@ def slurm_version(config: Mapping[str, str]) -> tuple[int, int]:
     if match is None:
         raise SlurmError(f"`scontrol show config` prints no known version: {config.get('SLURM_VERSION')!r}")
     return int(match[1]), int(match[2])
+
+
+KEEPS_DEAD_GANGS_SINCE = {(23, 11): 11, (24, 5): 6, (24, 11): 1}
+"""Version → its first release with "Fix job requeuing when all nodes in a job fail simultaneously"; 25.05 has it."""
+
+
+def loses_dead_gangs(config: Mapping[str, str]) -> bool:
+    """Whether a requeued job whose last node goes down keeps its old record (job_mgr.c, kill_running_job_by_node_name,
+    without batch_requeue_fini). It starts at once, fails in the second of its requeue ("credential revoked"), and where
+    it runs, slurmctld never frees the GPUs of its new nodes.
+    """
+    version = slurm_version(config)
+    release = re.match(r"\d+\.\d+\.(\d+)", config["SLURM_VERSION"])
+    fixed_in = KEEPS_DEAD_GANGS_SINCE.get(version)
+    known = release is not None and fixed_in is not None and int(release[1]) >= fixed_in
+    return version < (25, 5) and not known
 
 
 class JobsAsNeeded(Mapping[int, SlurmJob]):

@@ -178,8 +178,11 @@ class PyslurmGateway:
     def drain_node(self, node: str, reason: str) -> None:
         self._act("drain_node", checked_name(node), checked_reason(reason))
 
-    def down_node(self, node: str, reason: str) -> None:
-        self._act("down_node", checked_name(node), checked_reason(reason))
+    def down_nodes(self, nodes: Sequence[str], reason: str) -> None:
+        self._act("down_nodes", [checked_name(node) for node in nodes], checked_reason(reason))
+
+    def keep_batch_host(self, job: JobAddress) -> None:
+        self._command_line.keep_batch_host(job)
 
     def resume_node(self, node: str) -> None:
         self._act("resume_node", checked_name(node))

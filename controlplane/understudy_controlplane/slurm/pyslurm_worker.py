@@ -140,8 +140,8 @@ class Calls:
     def drain_node(self, node: str, reason: str) -> None:
         self._set_node(node, "DRAIN", reason)
 
-    def down_node(self, node: str, reason: str) -> None:
-        self._set_node(node, "DOWN", reason)
+    def down_nodes(self, nodes: list[str], reason: str) -> None:
+        self._set_node(",".join(nodes), "DOWN", reason)
 
     def resume_node(self, node: str) -> None:
         self._pyslurm.Node(node).modify(self._pyslurm.Node(state="RESUME"))

@@ -17,6 +17,7 @@ from understudy_controlplane.recover.step import (
     Todo,
     Wait,
 )
+from understudy_controlplane.recover.steps.nodes import declare_down
 from understudy_controlplane.recover.steps.seats import SEATED
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError
 
@@ -108,8 +109,7 @@ def requeue(context: StepContext, slurm: Slurm) -> None:
     unseated = context.unseated(dead)
     if unseated:
         raise SlurmError(f"{', '.join(dead)} does not answer and job {unseated[0]} on it has no seats yet")
-    for name in dead:
-        slurm.down_node(name, plan.drain_reason)
+    declare_down(context, slurm, dead)
     if not dead:
         slurm.requeue_job(context.job.address)
 
@@ -163,8 +163,9 @@ def _on_its_way(job: SlurmJob, context: StepContext) -> Todo | Wait | Failed:
         return Wait(put_off, may_take_long=True)
     if not job.pending:
         return Wait(f"the job is {job.state}", may_take_long=job.completing)  # a start time set now would be lost
-    preempts = bool(context.plan_as(PoolSwapPlan).preempted)  # Slurm ends other jobs for it: they may have a grace time
-    return _to_ask_for(job, context) or Wait(f"pending: {job.reason or 'no reason given'}", may_take_long=preempts)
+    # Its seats are held meanwhile: given up, they would go to other jobs, and it would pend for good.
+    waits = Wait(f"pending: {job.reason or 'no reason given'}", may_take_long=job.waits_for_what_passes)
+    return _to_ask_for(job, context) or waits
 
 
 def _to_ask_for(job: SlurmJob, context: StepContext) -> Todo | Wait | None:

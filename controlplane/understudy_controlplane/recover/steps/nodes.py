@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, REASON_PREFIX
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
@@ -78,9 +78,20 @@ def observe_down(context: StepContext) -> Observation:
 
 def down(context: StepContext, slurm: Slurm) -> None:
     """A node that fell silent only now may have jobs of others: it is looked at again first."""
-    for name in _not_down(context, context.gone):
-        if not context.shared([name]) and not context.unseated([name]):
-            slurm.down_node(name, context.plan_as(PoolSwapPlan).drain_reason)
+    todo = _not_down(context, context.gone)
+    declare_down(context, slurm, [name for name in todo if not context.shared([name]) and not context.unseated([name])])
+
+
+def declare_down(context: StepContext, slurm: Slurm, dead: Sequence[str]) -> None:
+    """All at once, and of a gang that has lost all its nodes the other nodes first: else the node that goes down last
+    is the last that a requeued job waits for (`slurm.protocol.loses_dead_gangs`).
+    """
+    if not dead:
+        return
+    for job in context.slurm.jobs.values():
+        if job.holds_nodes and job.requeue and len(job.nodes) > 1 and set(job.nodes) <= set(dead):
+            slurm.keep_batch_host(job.address)
+    slurm.down_nodes(dead, context.plan_as(PoolSwapPlan).drain_reason)
 
 
 def observe_lifted(context: StepContext) -> Observation:

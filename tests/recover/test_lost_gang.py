@@ -1,0 +1,110 @@
+"""Gangs that lose all their nodes at once, and gangs that Slurm does not start again at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.fleet.recovery import RecoveryStatus
+
+pytestmark = pytest.mark.integration
+
+
+def small_gang(tmp_path: Path, nodes: int) -> Rehearsal:
+    """The gang runs on the first nodes; three spares are held."""
+    rehearsal = Rehearsal(tmp_path, silence={"mass_share": 0.6})
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.fake.cancel(rehearsal.gang)
+    rehearsal.run(2)
+    rehearsal.gang = rehearsal.fake.submit(rehearsal.gang_user, nodes, comment="understudy")
+    rehearsal.run(2)
+    assert rehearsal.gang_nodes() == [f"n{number}" for number in range(1, nodes + 1)]
+    return rehearsal
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_gang_whose_nodes_all_lose_power_at_once_is_back_on_spares(tmp_path: Path, nodes: int) -> None:
+    rehearsal = small_gang(tmp_path, nodes)
+    for name in rehearsal.gang_nodes():
+        rehearsal.kill_node(name)
+    rehearsal.run_until(rehearsal.ended, 600)
+    assert (rehearsal.gang_state(), rehearsal.recoveries()[-1].status) == (("RUNNING", 1), RecoveryStatus.SUCCEEDED)
+    assert set(rehearsal.gang_nodes()) <= {"n6", "n7", "n8"}
+    assert rehearsal.line.effects["keep_batch_host 3"] == 1
+
+
+def test_nodes_that_die_together_are_declared_down_together(tmp_path: Path) -> None:
+    """Apart, the second of them could be the last that the requeued job waits for."""
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.kill_node("n1")
+    rehearsal.kill_node("n2")
+    rehearsal.run_until(rehearsal.ended, 600)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    effects = [name for name in rehearsal.line.effects if name.startswith(("down_nodes", "keep_batch_host"))]
+    assert effects == ["down_nodes n1,n2"]
+
+
+def hold_up(rehearsal: Rehearsal, reason: str) -> None:
+    """From the requeue on, Slurm does not start the gang."""
+
+    def after(name: str) -> None:
+        if name == "requeue_job":
+            rehearsal.fake.waits_for[rehearsal.gang] = reason
+
+    rehearsal.line.after = after
+
+
+def test_seats_are_held_while_the_gang_waits_for_what_passes(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    hold_up(rehearsal, "AssocGrpGRES")
+    rehearsal.fail("n3")
+    rehearsal.run(400)
+    assert (rehearsal.gang_state(), rehearsal.hungry_state()) == (("PENDING", 1), "PENDING")
+    rehearsal.fake.waits_for.clear()
+    rehearsal.run_until(rehearsal.ended, 200)
+    assert (rehearsal.gang_state(), rehearsal.recoveries()[-1].status) == (("RUNNING", 1), RecoveryStatus.SUCCEEDED)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+    assert not rehearsal.tickets
+
+
+def test_a_gang_that_slurm_does_not_start_for_half_an_hour_gives_its_seats_back_and_a_person_is_told(
+    tmp_path: Path,
+) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    hold_up(rehearsal, "Licenses")
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 2400)
+    rehearsal.run(60)
+    assert (rehearsal.gang_state(), rehearsal.hungry_state()) == (("PENDING", 1), "RUNNING")
+    (ticket,) = [one for one in rehearsal.tickets if "job 1 " in str(one)]
+    assert "it waits in Slurm's queue (Licenses)" in str(ticket)
+    assert "`scontrol show job 1`" in str(ticket)
+
+
+def test_a_gang_that_may_not_start_any_more_holds_its_seats_for_two_minutes_only(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    hold_up(rehearsal, "AssocMaxNodePerJobLimit")
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 300)
+    rehearsal.run(10)
+    assert rehearsal.hungry_state() == "RUNNING"
+    assert "AssocMaxNodePerJobLimit" in str(rehearsal.tickets)
+
+
+def test_a_person_is_told_of_a_gang_that_slurm_loses_in_its_move(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+
+    def after(name: str) -> None:
+        if name == "start_job":
+            rehearsal.fake.end(rehearsal.gang, "FAILED")
+
+    rehearsal.line.after = after
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended, 300)
+    rehearsal.run(10)
+    rehearsal.restart_control_plane()
+    rehearsal.run(60)
+    (ticket,) = [one for one in rehearsal.tickets if "job 1 " in str(one)]
+    assert "`scontrol requeue 1` starts it again" in str(ticket)
