@@ -685,6 +685,21 @@ def test_tasks_of_an_array_and_odd_text_are_read_as_separate_jobs(
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("name", REAL_SIDES)
+def test_what_a_job_asks_for_on_each_node_is_read(real_sides: Callable[[str], RealSide], name: str) -> None:
+    side = real_sides(name)
+    side.clear()
+    node = node_of(side, "n1")
+    assert min(node.cpus, node.memory_mb) > 0
+    by_node = side.submit_with("--nodes=2", "--mem=500", "--contiguous")
+    by_cpu = side.submit_with("--nodes=1", "--ntasks=1", "--cpus-per-task=2", "--mem-per-cpu=10")
+    found = [(one.memory_mb, one.contiguous) for one in (running(side, by_node), running(side, by_cpu))]
+    assert found[0] == (500, True)
+    assert found[1] == (10 * node.cpus, False), "each job of this cluster has its nodes alone, with all their CPUs"
+    side.clear()
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("name", ["22.05-cli", "26.05-cli"])  # a minute each, and the gateway makes no difference
 def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[str], RealSide], name: str) -> None:
     side = real_sides(name)

@@ -12,6 +12,10 @@ from understudy_controlplane.fleet.recovery import RecoveryStatus
 pytestmark = pytest.mark.integration
 
 
+ANY_NUMBER = dict.fromkeys(("breaker_share", "breaker_share_max", "quarantined_share", "quarantined_share_max"), 1.0)
+"""Half of the fleet is no small part of it."""
+
+
 def small_gang(tmp_path: Path, nodes: int) -> Rehearsal:
     """The gang runs on the first nodes; three spares are held."""
     rehearsal = Rehearsal(tmp_path, silence={"mass_share": 0.6})
@@ -33,6 +37,20 @@ def test_a_gang_whose_nodes_all_lose_power_at_once_is_back_on_spares(tmp_path: P
     assert (rehearsal.gang_state(), rehearsal.recoveries()[-1].status) == (("RUNNING", 1), RecoveryStatus.SUCCEEDED)
     assert set(rehearsal.gang_nodes()) <= {"n6", "n7", "n8"}
     assert rehearsal.line.effects["keep_batch_host 3"] == 1
+
+
+def test_a_gang_that_is_dead_as_a_whole_is_requeued_also_without_spares(tmp_path: Path) -> None:
+    """Left to Slurm's own timeout it would be lost."""
+    rehearsal = Rehearsal(tmp_path, silence={"mass_share": 0.6}, guards=ANY_NUMBER)
+    rehearsal.fake.submit("student", 1)
+    rehearsal.run(2)
+    for name in rehearsal.gang_nodes():
+        rehearsal.kill_node(name)
+    rehearsal.run(240)
+    assert (rehearsal.gang_state(), rehearsal.pool()) == (("PENDING", 1), ["n6", "n7", "n8"])
+    rehearsal.run(2400)
+    assert rehearsal.gang_state() == ("PENDING", 1)
+    assert "it waits in Slurm's queue" in str(rehearsal.tickets)
 
 
 def test_nodes_that_die_together_are_declared_down_together(tmp_path: Path) -> None:
@@ -108,3 +126,26 @@ def test_a_person_is_told_of_a_gang_that_slurm_loses_in_its_move(tmp_path: Path)
     rehearsal.run(60)
     (ticket,) = [one for one in rehearsal.tickets if "job 1 " in str(one)]
     assert "`scontrol requeue 1` starts it again" in str(ticket)
+
+
+@pytest.mark.parametrize(("asked_mb", "spare"), [(300_000, "n7"), (0, "n7"), (200_000, "n6")])
+def test_a_spare_that_cannot_run_the_job_is_not_taken_for_it(tmp_path: Path, asked_mb: int, spare: str) -> None:
+    """A job that asks for no memory had that of its node."""
+    rehearsal = Rehearsal(tmp_path)
+    rehearsal.fake.build_with("n6", memory_mb=256_000)
+    rehearsal.fake.ask_for_memory(rehearsal.gang, asked_mb)
+    rehearsal.fail("n3")
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", spare]
+
+
+def test_a_gang_that_no_spare_can_run_stays(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    for name in ("n5", "n6", "n7", "n8"):
+        rehearsal.fake.build_with(name, memory_mb=256_000)
+    rehearsal.fake.ask_for_memory(rehearsal.gang, 300_000)
+    rehearsal.fail("n3")
+    rehearsal.run(30)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert not rehearsal.recoveries()

@@ -62,6 +62,7 @@ def test_nodes_are_read_with_state_reason_and_address() -> None:
     assert (nodes["n1"].base_state, set(nodes["n1"].flags)) == ("ALLOCATED", {"RESERVED"})
     assert (nodes["n1"].address, nodes["n1"].port, nodes["n1"].partitions) == ("127.0.0.1", 30775, ("train",))
     assert (nodes["n1"].gres, nodes["n1"].weight) == ("gpu:8", 1)
+    assert (nodes["n1"].cpus, nodes["n1"].memory_mb, nodes["n1"].tmp_disk_mb) == (16, 1024, 0)
     assert nodes["n8"].down
     assert (nodes["n8"].reason, nodes["n8"].reason_user) == ("dead", "root")
 

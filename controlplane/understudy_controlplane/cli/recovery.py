@@ -76,5 +76,7 @@ def cancel(client: Client, as_json: bool, number: int, **options: Unpack[Options
 @request_options
 @connected
 def approve(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """Approve a recovery that waits for it in mode approve. It is planned again, from the newest facts."""
+    """Approve a recovery that waits for it in mode approve. It is planned again from the newest facts, and what has
+    changed since is proposed again.
+    """
     send(client, as_json, Requests([f"/v1/recoveries/{number}/approve"], **options))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, failed_switch, guards, hangs, plans, spares
 from understudy_controlplane.decide.foreign_reservations import foreign_reservations, is_in_the_way
@@ -339,11 +341,8 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     free = current.fitting(job, findings[0].node)
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
     if len(free) + len(preempted.nodes) < needed:
-        what = "spare or idle node" if current.config.spares.no_spare.takes_idle else "spare"
-        words = f"no fitting {what} for job {job.key.job_id}: {len(free)} free, {needed} needed"
-        words += "; it stays until there is one"
-        words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
-        return Move(None, Because.NO_SPARE, words)
+        words = f"no fitting {_wanted(current)} for job {job.key.job_id}: {len(free)} free, {needed} needed"
+        return _without_spares(current, job, findings, words, preempted)
     left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
     found = new_seats(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
     if isinstance(found, NoRoom):
@@ -378,6 +377,29 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}{_ended(snapshot, victims)}"
     shown: list[Json] = [one.key.job_id for one in victims]
     return Move(plan, Because.RULE, words, placement.evidence | ({"preempted": shown} if shown else {}))
+
+
+def _wanted(current: Round) -> str:
+    return "spare or idle node" if current.config.spares.no_spare.takes_idle else "spare"
+
+
+def _without_spares(current: Round, job: Job, findings: Sequence[Finding], words: str, preempted: Preemptible) -> Move:
+    """It stays, unless all of it is dead."""
+    snapshot, nodes = current.snapshot, job.slurm.nodes
+    if job.running and _is_dead(snapshot, job, findings):
+        plan = plans.swap_plan(snapshot, job, findings, nodes, (), gone=_gone(snapshot, nodes, findings))
+        words += "; all its nodes are dead, so it is requeued, and Slurm starts it where it finds nodes"
+        return Move(msgspec.structs.replace(plan, steps=plans.DEAD_GANG_STEPS), Because.RULE, words)
+    words += "; it stays until there is one"
+    words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
+    return Move(None, Because.NO_SPARE, words)
+
+
+def _is_dead(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> bool:
+    """None of its nodes answers: nothing is lost by its requeue."""
+    dead = {one.node for one in findings if one.dead}
+    dead |= {name for name in job.slurm.nodes if name in snapshot.nodes and snapshot.nodes[name].is_mute(snapshot.now)}
+    return {*job.slurm.nodes} <= dead
 
 
 def _would_wait(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
@@ -447,8 +469,8 @@ def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: S
         return f"is not to run again ({slurm.end_in_words})"
     if not slurm.batch or not slurm.requeue:
         return "was not submitted as a batch job with --requeue"
-    if slurm.not_alone:
-        return slurm.not_alone
+    if slurm.not_alone or slurm.contiguous:
+        return slurm.not_alone or "asked for nodes that follow each other (--contiguous), which Slurm alone can find"
     left = {*(finding.node for finding in findings), *hangs.lost_if_requeued(snapshot, seats)}
     insisted = left & set(slurm.required_nodes)
     if insisted:

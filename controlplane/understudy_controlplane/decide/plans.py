@@ -55,11 +55,17 @@ requeue, because pending jobs would take them. A dead node is declared down befo
 by itself, and Slurm 22.05 spoils the record of a job that is requeued while a node of it does not answer."""
 
 
+SEAT_STEPS = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB, StepName.RELEASE_SEATS)
+
 _PENDING = SWAP_STEPS.index(StepName.START_JOB)
 EXCLUDING_STEPS = (*SWAP_STEPS[:_PENDING], StepName.EXCLUDE_NODES, *SWAP_STEPS[_PENDING:])
 """Where a node that the gang leaves stays in service: Slurm could start the job there again. Slurm changes the excluded
 nodes of a pending job only."""
 
+
+DEAD_GANG_STEPS = tuple(step for step in SWAP_STEPS if step not in SEAT_STEPS)
+"""Of a gang that is dead as a whole, and for which there are no spares: Slurm starts it where it finds nodes. Left
+alone, it would be lost with Slurm's own timeout (`slurm.protocol.loses_dead_gangs`)."""
 
 REASON_CHARACTERS_MAX = 200
 

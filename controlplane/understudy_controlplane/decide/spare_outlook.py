@@ -140,5 +140,7 @@ def _why_unsuitable(node: NodeView, job: Job, lost: NodeView) -> Iterator[str]:
         yield f"it has {node.slurm.gres or 'no GPUs'} in Slurm, and {lost.name} {lost.slurm.gres or 'none'}"
     if job.slurm.features and not lost.slurm.features <= node.slurm.features:
         yield f"it lacks features of {lost.name}"
+    if lacks := node.slurm.too_small_for(job.slurm, lost.slurm):
+        yield f"it has {lacks}"
     if node.name in job.slurm.excluded_nodes:
         yield "the job excludes it"

@@ -78,8 +78,9 @@ def _promised(recovery: Recovery) -> tuple[str, ...]:
 
 
 def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
-    """The job could start there: the partition, devices and features of the node it leaves, and not excluded by its
-    user.
+    """The job could start there: the partition, devices and features of the node it leaves, its CPUs, the memory and
+    disk that the job needs, and not excluded by its user. Slurm requeues a job for which it then finds no nodes all the
+    same (BadConstraints).
     """
     if spare.slurm is None or failed.slurm is None:
         return False
@@ -88,6 +89,7 @@ def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
         and spare.slurm.gres == failed.slurm.gres
         and (not job.slurm.features or failed.slurm.features <= spare.slurm.features)
         and spare.name not in job.slurm.excluded_nodes
+        and not spare.slurm.too_small_for(job.slurm, failed.slurm)
     )
 
 

@@ -76,6 +76,10 @@ OWN_REASONS = (
 )
 """Beginnings of the reasons with which Slurm itself takes a node out of service."""
 
+MEMORY_ALIKE = 0.95
+"""Share of another node's memory that a node of the same kind has at least: where sites take RealMemory from
+`slurmd -C`, it differs by firmware."""
+
 REBOOTED = "Node unexpectedly rebooted"
 """Slurm keeps such a node DOWN, unless ReturnToService is 2."""
 
@@ -102,6 +106,9 @@ class SlurmNode:
     gres: str = ""
     features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
     weight: int = 1  # of nodes that suit a job, Slurm gives it those of the lowest weight
+    cpus: int = 0  # as `memory_mb` and `tmp_disk_mb`, as Slurm has it; 0: not known
+    memory_mb: int = 0
+    tmp_disk_mb: int = 0
 
     @property
     def draining(self) -> bool:
@@ -183,6 +190,18 @@ class SlurmNode:
         """It answers, and Slurm keeps it DOWN: it was silent, or booted while Slurm did not expect it."""
         down = self.down and self.responding and not self.draining and not self.on_leave
         return down and self.reason_user in OWN_USERS and self.reason.startswith((REBOOTED, NOT_RESPONDING))
+
+    def too_small_for(self, job: SlurmJob, place_of: SlurmNode) -> str:
+        """What the job needs on a node and this one lacks, in words; empty: nothing. What it does not ask for, it had
+        on the node whose place this one takes.
+        """
+        memory_mb = job.memory_mb or int(place_of.memory_mb * MEMORY_ALIKE)
+        needs = (
+            ("CPUs", self.cpus, place_of.cpus),
+            ("MB of memory", self.memory_mb, memory_mb),
+            ("MB of temporary disk", self.tmp_disk_mb, job.tmp_disk_mb),
+        )
+        return next((f"{has} {what} of {wanted} needed" for what, has, wanted in needs if has < wanted), "")
 
     def left_to_others(self, own_prefix: str) -> bool:
         """It is out of service for another reason than Understudy's or its own silence."""
@@ -293,6 +312,9 @@ class SlurmJob:
     qos: str = ""
     preempt_at: int | None = None  # since when Slurm may preempt it; None: never
     suspended_or_resumed_at: int | None = None  # last in this attempt; None: it was never suspended
+    memory_mb: int = 0  # that it asks for on each of its nodes; 0: for none, or for all that a node has
+    tmp_disk_mb: int = 0  # the same of temporary disk
+    contiguous: bool = False  # its nodes have to follow each other in Slurm's order
     segment: int = 0  # nodes that have to be in one block (--segment); 0: none asked for, or Slurm does not show it
     mail_to: str = ""  # `--mail-user`, where `--mail-type` has REQUEUE or FAIL; empty: its user asks for no such mail
 

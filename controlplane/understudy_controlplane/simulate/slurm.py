@@ -58,6 +58,7 @@ class _Node:
     dead_since: float | None = None
     quiet_until: float = 0.0  # after a resume, until it is heard of again
     weight: int = 1
+    memory_mb: int = 512_000
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
 
     def responding(self, now: float) -> bool:
@@ -101,6 +102,7 @@ class _Job:
     priority: int = 1
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
+    memory_mb: int = 0  # that it asks for on each node
     partition: str = ""  # empty: the only one that nodes are in from the beginning
     runs_seconds: float | None = None  # None: until it is ended
     ends_as: str = "COMPLETED"
@@ -192,6 +194,14 @@ class VirtualSlurm:
     def halve(self, job_id: int) -> None:
         """The job needs half of each of its nodes: another such job may run beside it."""
         self._job(job_id).half = True
+
+    def ask_for_memory(self, job_id: int, memory_mb: int) -> None:
+        """As if the job had been submitted with --mem."""
+        self._job(job_id).memory_mb = memory_mb
+
+    def build_with(self, name: str, memory_mb: int) -> None:
+        """The node has this memory."""
+        self._node(name).memory_mb = memory_mb
 
     def put_into(self, job_id: int, partition: str) -> None:
         """As if the job had been submitted to this one of `tiers`."""
@@ -628,6 +638,7 @@ class VirtualSlurm:
                 {} if other.state in OVER or other in without else dict.fromkeys(other.nodes, 1 if other.half else 2)
             )
         taken = {name for name, count in halves.items() if count + (1 if job.half else 2) > 2} | set(job.excluded)
+        taken |= {node.name for node in self._nodes.values() if node.memory_mb < job.memory_mb}
         taken |= self._under_maintenance(self.now + (job.time_limit_minutes or math.inf) * 60)
         lightest_first = sorted(self._nodes.values(), key=lambda node: node.weight)
         free = [node.name for node in lightest_first if node.usable(self.now) and node.name not in taken]
@@ -798,6 +809,8 @@ class VirtualSlurm:
             reason_at=node.reason_at,
             gres=self.gres,
             weight=node.weight,
+            cpus=128,
+            memory_mb=node.memory_mb,
         )
 
     def _shown_job(self, job: _Job) -> SlurmJob:
@@ -811,6 +824,7 @@ class VirtualSlurm:
             partition=job.partition or self._partition,
             account=self._account,
             mail_to=self.mail_to,
+            memory_mb=job.memory_mb,
             state=job.state,
             restart_count=job.restart_count,
             nodes=tuple(job.nodes),

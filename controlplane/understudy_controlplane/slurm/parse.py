@@ -39,12 +39,15 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime|SegmentSize)="
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime|SegmentSize"
+    r"|NumCPUs|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|Contiguous)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS, features of a
 cluster)."""
 _ALWAYS_THERE = (" JobState=", " Restarts=", " SubmitTime=", " NumNodes=")
 """Slurm prints them for each job, behind what users write between its own fields."""
+_SIZE = re.compile(r"(\d{1,15})([KMGTP]?)")
+_MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _SEGMENT = re.compile(r"\d{1,9}")
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
 _ARRAY = re.compile(r"JobId=\d+ ArrayJobId=(?P<array>\d+) ArrayTaskId=(?:(?P<task>\d+) )?")
@@ -323,6 +326,9 @@ def _node(record: str) -> SlurmNode:
         gres=_value(own_part, "Gres") or "",
         features=frozenset(_list(_value(own_part, "ActiveFeatures") or "")),
         weight=_integer(_value(own_part, "Weight") or "1", record),
+        cpus=_integer(_value(own_part, "CPUTot") or "0", record),
+        memory_mb=_integer(_value(own_part, "RealMemory") or "0", record),
+        tmp_disk_mb=_integer(_value(own_part, "TmpDisk") or "0", record),
     )
 
 
@@ -384,9 +390,26 @@ def _job(record: str) -> SlurmJob | None:
         qos=_value(own_part, "QOS") or "",
         preempt_at=epoch_seconds(_value(own_part, "PreemptEligibleTime") or ""),
         suspended_or_resumed_at=epoch_seconds(_value(own_part, "SuspendTime") or ""),
+        memory_mb=_memory_mb(own_part),
+        tmp_disk_mb=_megabytes(own_part, "MinTmpDiskNode"),
+        contiguous=_value(own_part, "Contiguous") == "1",
         segment=int(segment),
         mail_to=_mail_to(record[user_text.start() :]),
     )
+
+
+def _memory_mb(own_part: str) -> int:
+    """On each node: asked for by node, or by CPU."""
+    cpus, nodes = (_value(own_part, key) or "1" for key in ("NumCPUs", "NumNodes"))
+    counts = [int(match[0]) if (match := re.match(r"\d{1,9}", one)) else 1 for one in (cpus, nodes)]
+    per_cpu = _megabytes(own_part, "MinMemoryCPU")
+    return _megabytes(own_part, "MinMemoryNode") or per_cpu * -(-counts[0] // max(1, counts[1]))
+
+
+def _megabytes(own_part: str, key: str) -> int:
+    """Of "100M" or "2G"; 0 where nothing is asked for, or the text is another."""
+    match = _SIZE.fullmatch(_value(own_part, key) or "")
+    return int(int(match[1]) * _MB[match[2]]) if match else 0
 
 
 def _mail_to(user_text: str) -> str:

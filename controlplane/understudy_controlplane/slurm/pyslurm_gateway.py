@@ -56,6 +56,9 @@ class _Node(msgspec.Struct, frozen=True):
     gres: str
     features: frozenset[str]
     weight: int
+    cpus: int
+    memory_mb: int
+    tmp_disk_mb: int
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -89,6 +92,9 @@ class _Job(msgspec.Struct, frozen=True):
     qos: str = ""
     preempt_at: int | None = None
     suspended_or_resumed_at: int | None = None
+    memory_mb: int = 0
+    tmp_disk_mb: int = 0
+    contiguous: bool = False
     mail_user: str = ""
     mail_types: tuple[str, ...] = ()
 
@@ -317,6 +323,9 @@ def _node(one: _Node) -> SlurmNode:
         one.gres,
         one.features,
         one.weight,
+        one.cpus,
+        one.memory_mb,
+        one.tmp_disk_mb,
     )
 
 

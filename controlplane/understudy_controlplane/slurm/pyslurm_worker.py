@@ -37,6 +37,12 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _memory_mb(job: Any) -> int:
+    """On each node: asked for by node, or by CPU."""
+    cpus = -(-_count(job.cpus) // max(1, _count(job.num_nodes)))
+    return _count(job.memory_per_node) or _count(job.memory_per_cpu) * cpus
+
+
 def _text(value: Any) -> str:
     return ",".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value or "")
 
@@ -205,6 +211,9 @@ class Calls:
             "gres": _gres(node.configured_gres or {}),
             "features": list(node.active_features or ()),
             "weight": node.weight or 0,  # it shows 0 as None
+            "cpus": _count(node.total_cpus),
+            "memory_mb": _count(node.real_memory),
+            "tmp_disk_mb": _count(node.temporary_disk),
         }
 
     @staticmethod
@@ -240,6 +249,9 @@ class Calls:
             "qos": job.qos or "",
             "preempt_at": _epoch(job.preempt_eligible_time),
             "suspended_or_resumed_at": _epoch(job.suspend_time),
+            "memory_mb": _memory_mb(job),
+            "tmp_disk_mb": _count(job.temporary_disk_per_node),
+            "contiguous": bool(job.requires_contiguous_nodes),
             "mail_user": ",".join(job.mail_user or ()),
             "mail_types": list(job.mail_types or ()),
         }

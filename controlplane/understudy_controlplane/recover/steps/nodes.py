@@ -71,6 +71,10 @@ def observe_down(context: StepContext) -> Observation:
     unseated = context.unseated(todo)
     if unseated:
         return Wait(f"job {unseated[0]}, which is managed and on {', '.join(todo)} as well, has no seats yet")
+    silent = context.mute(name for name in context.job.nodes if name not in todo) if todo and context.job else []
+    if silent:  # found dead, it is declared down together with the others, by another plan
+        words = f"{', '.join(silent)} does not answer either: if it is dead, Slurm would lose the requeued job with it"
+        return Wait(words, may_take_long=True)
     if todo:
         return Todo(f"{', '.join(todo)} not down in Slurm")
     return Done(", ".join(context.plan_as(PoolSwapPlan).dead_nodes))
