@@ -87,7 +87,7 @@ def test_seats_are_held_while_the_gang_waits_for_what_passes(tmp_path: Path) -> 
     assert not rehearsal.tickets
 
 
-def test_a_gang_that_slurm_does_not_start_for_half_an_hour_gives_its_seats_back_and_a_person_is_told(
+def test_a_gang_that_slurm_does_not_start_for_half_an_hour_gives_its_seats_back_and_a_person_is_notified(
     tmp_path: Path,
 ) -> None:
     rehearsal = Rehearsal(tmp_path)
@@ -111,7 +111,7 @@ def test_a_gang_that_may_not_start_any_more_holds_its_seats_for_two_minutes_only
     assert "AssocMaxNodePerJobLimit" in str(rehearsal.tickets)
 
 
-def test_a_person_is_told_of_a_gang_that_slurm_loses_in_its_move(tmp_path: Path) -> None:
+def test_a_person_is_notified_of_a_gang_that_slurm_loses_in_its_move(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
 
     def after(name: str) -> None:

@@ -59,7 +59,7 @@ BROKEN_OFF_SECONDS = 600.0
 """For this time after its report a launch that was broken off leads to a finding."""
 
 LOST_GANGS_SECONDS = 24 * HOUR_SECONDS
-"""For this time a person can be told of a gang whose move has failed: after it, the failure explains nothing."""
+"""For this time after its end, a move that failed may be why its gang is not back."""
 
 DISOBEYED_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 
