@@ -15,7 +15,8 @@ import pytest
 from tests.bench.slurm_text import jobs_text
 from understudy_controlplane.fleet.slurm import JobRequest
 from understudy_controlplane.slurm.cli import CommandLineGateway
-from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
+from understudy_controlplane.slurm.parse import parse_batch_host
+from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable, loses_dead_gangs
 
 pytestmark = pytest.mark.integration
 
@@ -194,3 +195,33 @@ def test_a_job_that_squeue_does_not_name_is_somebodys_text(scontrol: Make) -> No
     line = next(line for line in lines if line.startswith("JobId=5 "))
     phantom = line.replace("JobId=5 ", "JobId=99 ")
     assert [job.job_id for job in scontrol(out=f"{line}\n{phantom}", ids="5").jobs()] == [5]
+
+
+@pytest.mark.parametrize(
+    ("version", "loses"),
+    [
+        ("22.05.8", True),
+        ("23.02.8", True),
+        ("23.11.10", True),
+        ("23.11.11", False),
+        ("24.05.5", True),
+        ("24.05.6", False),
+        ("24.11.0-0rc1", True),
+        ("24.11.5", False),
+        ("25.05.0", False),
+        ("26.05.5", False),
+    ],
+)
+def test_a_gang_is_shrunk_only_where_slurm_would_lose_it(
+    scontrol: Make, calls: Calls, version: str, loses: bool
+) -> None:
+    assert loses_dead_gangs({"SLURM_VERSION": version}) is loses
+    printed = f"ClusterName = c\nSLURM_VERSION = {version}\nJobId=7 NodeList=n[1-3] BatchHost=n2 NumNodes=3"
+    scontrol(printed).keep_batch_host(7)
+    updates = [arguments for arguments, _ in calls() if arguments[0] == "update"]
+    assert updates == [["update", "JobId=7", "NodeList=n2"]] * loses
+
+
+def test_a_job_that_does_not_run_has_no_batch_host() -> None:
+    with pytest.raises(SlurmError, match="the job does not run"):
+        parse_batch_host("JobId=7 JobState=PENDING NodeList= NumNodes=3")
