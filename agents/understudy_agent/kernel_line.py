@@ -116,7 +116,7 @@ _GPU = re.compile(
     r"NVRM: GPU " + _BUS + r": GPU (?:(?P<lost>has fallen off the bus)|serial number is (?P<serial>\S{1,64}))"
 )
 _NAMES_A_DEVICE = re.compile(r"(?:NVRM: Xid|nvidia-nvswitch\d{1,6}: SXid) \((?:PCI:)?" + _BUS)
-_NAMED = re.compile(r"NVRM: The NVIDIA GPU " + _BUS + r"\s*(?:\n|$)")
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU " + _BUS + r"(?: \(PCI ID: [0-9a-fA-F:]+\))?\s*(?:\n|$)")
 _PCI_ID = re.compile(r"NVRM: (?:\(PCI ID: [0-9a-fA-F:]+\) )?installed in this system has")
 _LOST = re.compile(r"NVRM: fallen off the bus and is not responding")
 _RECORD_OF_LINES = re.compile(r"\s*\n(?=NVRM: )")

@@ -142,6 +142,14 @@ OTHERS: list[tuple[str, Form, dict[str, object]]] = [
         Form.LOST,
         {"bus_id": "0000:18:00.0"},
     ),
+    (
+        "NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:20b0)\\x0aNVRM: installed in this system has\\x0a"
+        "NVRM: fallen off the bus and is not responding to commands.",
+        Form.LOST,
+        {"bus_id": "0000:18:00.0"},
+    ),
+    ("NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:20b0)", Form.GPU_NAMED, {"bus_id": "0000:18:00.0"}),
+    ("NVRM: installed in this system has", Form.GPU_NAMED, {}),
     ("NVRM: GPU0 GSP RPC buffer contains function 76 (GSP_RM_CONTROL) and data 0x0 0x0.", Form.GSP_HISTORY, {}),
     ("NVRM: GPU0 RPC history (CPU -> GSP):", Form.GSP_HISTORY, {}),
     ("NVRM: GPU0 RPC event history (CPU <- GSP):", Form.GSP_HISTORY, {}),

@@ -194,6 +194,22 @@ def test_what_the_kernel_logged_before_a_node_had_an_agent_is_history(tmp_path: 
     rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED)
 
 
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+def test_a_fault_of_a_new_node_counts_however_wrong_its_clock_is(tmp_path: Path, ahead: float) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    plane, now = rehearsal.control_plane, rehearsal.clock.now()
+    observer = plane.loop.observer
+    with plane.stores.engine.begin() as connection:
+        connection.execute(update(tables.node).where(tables.node.c.name == "n2").values(agent_since=now - 30))
+    heard = b.report("n2", boot_id="boot of n2", sent_at=now + ahead, agent_started_at=now + ahead - 30)
+    plane.telemetry.receive(heard, now)
+    for sequence, ago in ((1, 3600.0), (2, 5.0)):
+        event = b.xid_event("n2", 79, now + ahead - ago, sequence, "boot of n2").event
+        plane.stores.facts.record("n2", [event], now, lambda _: None)
+    node = observer.look(observer.read_slurm(0.0)).snapshot.nodes["n2"]
+    assert [one.event.sequence for one in node.events] == [2]
+
+
 def test_a_line_of_a_gpu_counts_on_no_node_that_has_none(tmp_path: Path) -> None:
     """Two containers on one host read the same kernel log."""
     rehearsal = Rehearsal(tmp_path)

@@ -367,8 +367,7 @@ class Observer:
                 [
                     one
                     for one in _without_ended_drills(self._events.kernel_events(name, now), drills.get(name))
-                    if not _is_history(one, agent_since(record, heard.get(name)))
-                    and not (name in gpuless and _is_of_gpus(one))
+                    if not _is_history(one, record, heard.get(name)) and not (name in gpuless and _is_of_gpus(one))
                 ],
                 now,
                 is_spare=name in spares,
@@ -444,13 +443,15 @@ def agent_since(record: NodeRecord, heard: Heard | None) -> float | None:
     return heard.at - max(0.0, heard.report.sent_at - heard.report.agent_started_at)
 
 
-def _is_history(stored: StoredKernelEvent, agent_since: float | None) -> bool:
+def _is_history(stored: StoredKernelEvent, record: NodeRecord, heard: Heard | None) -> bool:
     """It was logged before the node had an agent. The first agent sends such lines at once; a line that comes later has
     a time of a clock that was wrong.
     """
-    if agent_since is None or stored.received_at - agent_since > HISTORY_SECONDS:
+    since = agent_since(record, heard)
+    if since is None or not 0 <= stored.received_at - since <= HISTORY_SECONDS:
         return False
-    return stored.event.at < agent_since - CLOCK_TOLERANCE_SECONDS
+    node_ahead_seconds = heard.report.sent_at - heard.at if heard is not None else 0.0
+    return stored.event.at - node_ahead_seconds < since - CLOCK_TOLERANCE_SECONDS
 
 
 def _without_ended_drills(events: Sequence[StoredKernelEvent], drill: Drill | None) -> Sequence[StoredKernelEvent]:

@@ -12,6 +12,7 @@ STAMPS = (
     tables.node.c.since,
     tables.node.c.cleared_at,
     tables.node.c.drained_at,
+    tables.node.c.agent_since,
     tables.suspicion.c.since,
     tables.kernel_event.c.received_at,
     tables.hardware_event.c.received_at,
