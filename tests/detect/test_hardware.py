@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.node import NodeState, NodeView, StoredHardwa
 from understudy_controlplane.fleet.slurm import SlurmNode, gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 
 GiB = 2**30
 
@@ -328,6 +329,30 @@ class TestPorts:
         (finding,) = found(b.snapshot(node))
         assert (finding.signal, finding.rule) == (Signal.HARDWARE_FAULT, "infiniband.port_flaps")
         assert finding.evidence.shown()["port"] == "mlx5_0/1"
+
+    def test_outages_that_the_ports_of_a_switch_share_are_the_switch(self) -> None:
+        """A leaf switch with eight nodes reboots three times in a day; the cable of n9 loosens at other times."""
+
+        def rebooted(name: str, *more: float, seconds: float = 100.0) -> NodeView:
+            at = [ago + float(name[1:]) for ago in (30_000, 20_000, 300)]
+            events = [outage(ago, seconds, number=i) for i, ago in enumerate((*at, *more))]
+            return b.node(name, ports=(port(),), hardware_events=tuple(events))
+
+        leaf = [rebooted(f"n{i}") for i in range(1, 9)]
+        assert findings(b.snapshot(*leaf)) == []
+        assert findings(b.snapshot(*(rebooted(f"n{i}", seconds=5.0) for i in range(1, 9)))) == []
+        cable = b.node("n9", ports=(port(),), hardware_events=tuple(outage(ago, number=ago) for ago in (900, 800, 700)))
+        assert findings(b.snapshot(*leaf, cable)) == [("n9", Signal.HARDWARE_FAULT, "infiniband.port_flaps")]
+        both = rebooted("n8", 10_000, 11_000, 12_000)
+        assert findings(b.snapshot(*leaf[:7], both)) == [("n8", Signal.HARDWARE_FAULT, "infiniband.port_flaps")]
+
+    def test_outages_of_most_of_a_small_switch_are_the_switch(self) -> None:
+        small = merged([Domain(DomainKind.SWITCH, "leaf0", ("n1", "n2", "n3"))])
+        events = tuple(outage(ago, number=ago) for ago in (30_000, 20_000, 300))
+        nodes = [b.node(name, ports=(port(),), hardware_events=events) for name in ("n1", "n2", "n3")]
+        of_switch = b.snapshot(*nodes, topology=small, domains=small.failing_together)
+        assert findings(of_switch) == []
+        assert {rule for _, _, rule in findings(b.snapshot(*nodes))} == {"infiniband.port_flaps"}
 
     @pytest.mark.parametrize(
         "events",

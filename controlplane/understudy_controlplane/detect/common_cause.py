@@ -84,11 +84,13 @@ def shared_signs_joined(snapshot: Snapshot, found: Sequence[Finding], policy: Ha
 def domain_faults(snapshot: Snapshot, rule: str, failures: Iterable[tuple[str, float]], what: str) -> Iterator[Finding]:
     """Common causes of nodes that fail alike: one for those that began together. `failures`: node, and since when."""
     group: dict[str, float] = {}
+    last = 0.0  # when the newest node of the group began
     for name, at in sorted(failures, key=lambda failure: failure[1]):
-        if group and at > max(group.values()) + TOGETHER_SECONDS:
+        if group and at > last + TOGETHER_SECONDS:
             yield domain_fault(snapshot, rule, group, what)
             group = {}
-        group.setdefault(name, at)
+        if name not in group:
+            group[name] = last = at
     if group:
         yield domain_fault(snapshot, rule, group, what)
 

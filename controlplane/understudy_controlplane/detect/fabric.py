@@ -3,14 +3,13 @@
 A port counts when it was in use since the node booted; a port that was never connected is no loss, unless the site
 sets how many there must be. A *drop* is a port that stays down, a *flap* one that goes down and comes back
 repeatedly: it is up in most samples, so it is judged by its outages, and only an administrator clears it. Outages that
-are too short for that make the node suspect. When a switch fails, the ports of many nodes go down at once, and none of
-these nodes is to blame.
+are too short for that make the node suspect. When a switch fails or reboots, the ports of many nodes go down at once,
+and none of these nodes is to blame: neither for a port that stays down, nor for an outage that is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from understudy_agent.wire import Gpu, HardwareEvent, HardwareKind, Port
@@ -46,6 +45,10 @@ FABRIC_CONFIGURATION_WELL = (0, 1)
 """... and from here on four bits say what is wrong with its configuration: nothing, or not supported."""
 
 
+Outages = dict[str, list[HardwareEvent]]
+"""By the port's label."""
+
+
 class Alike(NamedTuple):
     nodes: int  # whose ports went down at about the same time, the node's own included
     of_switch: bool  # so many that their switch, or what manages it, is the cause
@@ -59,22 +62,35 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         if port.was_active and port.down_seconds is not None
     ]
     failures = [(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down]
-    alike = nodes_alike(failures)
-    of_domains = _most_of_a_domain(snapshot, failures) if len(down) >= NODES_MIN else frozenset()
     soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
     together: list[tuple[str, float]] = []
-    for (node, port, seconds), (_, at), nodes in zip(down, failures, alike, strict=True):
-        of_switch = nodes >= policy.together_nodes or node.name in of_domains
+    for (node, port, seconds), (_, at), alike in zip(down, failures, _alike(snapshot, failures, policy), strict=True):
         if seconds >= soonest:
-            yield from _down(snapshot, node, port, policy, Alike(nodes, of_switch))
-        if of_switch and bears_witness(node):
+            yield from _down(snapshot, node, port, policy, alike)
+        if alike.of_switch and bears_witness(node):
             together.append((node.name, at))
     if any(snapshot.now - at >= soonest for _, at in together):
         what = "their ports went down together: a switch, or what manages it"
         yield from domain_faults(snapshot, PORT_DOWN, together, what)
-    for node in snapshot.nodes.values():
-        if node.hardware_events:
-            yield from _flaps(snapshot, node, policy)
+    for name, outages in own_outages(snapshot, policy).items():
+        yield from _flaps(snapshot.nodes[name], outages, policy)
+
+
+def _alike(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]], policy: Hardware) -> list[Alike]:
+    """For each failure, of a port of a node and since when. A node may have several, hours apart."""
+    counts = nodes_alike(failures)
+    in_order = sorted(range(len(failures)), key=lambda i: failures[i][1])
+    of_switch = [count >= policy.together_nodes for count in counts]
+    first = 0
+    for end in range(1, len(in_order) + 1):
+        ends = end == len(in_order) or failures[in_order[end]][1] > failures[in_order[end - 1]][1] + TOGETHER_SECONDS
+        if ends:
+            group, first = in_order[first:end], end
+            if len(group) >= NODES_MIN:
+                found = _most_of_a_domain(snapshot, [failures[i] for i in group])
+                for i in group:
+                    of_switch[i] |= failures[i][0].name in found
+    return [Alike(count, switch) for count, switch in zip(counts, of_switch, strict=True)]
 
 
 def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]]) -> frozenset[str]:
@@ -138,37 +154,52 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alik
     )
 
 
-def _flaps(snapshot: Snapshot, node: NodeView, policy: Hardware) -> Iterator[Finding]:
+def _flaps(node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:
     """Outages count whatever boot they were in: a reboot does not repair a cable."""
-    for part, outages in _outages(snapshot.now, node, policy):
-        own = [event for event in outages if event.seconds >= policy.port_flap_seconds]
+    for part, found in outages.items():
+        own = [event for event in found if event.seconds >= policy.port_flap_seconds]
         if len(own) >= policy.port_flaps:
             words = f"went down and came back {times(len(own))} within {policy.port_flaps_hours:g} hours"
             yield _of_outages(node, part, own, Signal.HARDWARE_FAULT, "infiniband.port_flaps", words)
 
 
-def unsteady_ports(now: float, node: NodeView, policy: Hardware) -> Iterator[Finding]:
+def unsteady_ports(node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:
     """As many outages as make a flap, but shorter ones. A gang survives those; at most its steps take longer."""
-    for part, outages in _outages(now, node, policy):
-        flaps = sum(event.seconds >= policy.port_flap_seconds for event in outages)
-        if flaps < policy.port_flaps <= len(outages):
-            words = f"went down briefly {times(len(outages) - flaps)} within {policy.port_flaps_hours:g} hours"
-            yield _of_outages(node, part, outages, Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady", words)
+    for part, found in outages.items():
+        flaps = sum(event.seconds >= policy.port_flap_seconds for event in found)
+        if flaps < policy.port_flaps <= len(found):
+            words = f"went down briefly {times(len(found) - flaps)} within {policy.port_flaps_hours:g} hours"
+            yield _of_outages(node, part, found, Signal.HEALTH_SUSPECTED, "infiniband.port_unsteady", words)
 
 
-def _outages(now: float, node: NodeView, policy: Hardware) -> Iterator[tuple[str, list[HardwareEvent]]]:
-    """Port → its outages that count by their age, oldest first."""
-    since = now - policy.port_flaps_hours * 3600.0
-    outages = sorted(
-        (
-            stored.event
-            for stored in node.hardware_events
-            if stored.event.kind is HardwareKind.PORT_OUTAGE and stored.received_at >= since
-        ),
-        key=lambda event: (event.part, event.at),
-    )
-    for part, group in groupby(outages, key=lambda event: event.part):
-        yield part, list(group)
+def own_outages(snapshot: Snapshot, policy: Hardware) -> dict[str, Outages]:
+    """Outages of each node that count by their age, oldest first, and that began apart from those of other nodes: a
+    leaf switch that reboots three times in a day takes all its ports along each time.
+    """
+    since = snapshot.now - policy.port_flaps_hours * 3600.0
+    found = [
+        (node, stored.event)
+        for node in snapshot.nodes.values()
+        for stored in node.hardware_events
+        if stored.event.kind is HardwareKind.PORT_OUTAGE and stored.received_at >= since
+    ]
+    if not found:
+        return {}
+    began = [(node, event.at - node.clock_ahead_seconds) for node, event in found]
+    still_down = [
+        (node, (node.heard_at or snapshot.now) - port.down_seconds)
+        for node in snapshot.nodes.values()
+        for port in node.ports
+        if port.was_active and port.down_seconds is not None
+    ]
+    own: dict[str, Outages] = {}
+    for (node, event), alike in zip(found, _alike(snapshot, began + still_down, policy), strict=False):
+        if not alike.of_switch:
+            own.setdefault(node.name, {}).setdefault(event.part, []).append(event)
+    for outages in own.values():
+        for events in outages.values():
+            events.sort(key=lambda event: event.at)
+    return own
 
 
 def _of_outages(

@@ -13,6 +13,7 @@ from understudy_controlplane.detect.fabric import (
     fabric_wrong,
     gpu_fabric,
     hot_modules,
+    own_outages,
     too_few_ports,
     unsteady_ports,
 )
@@ -34,6 +35,7 @@ def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
 
 
 def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
+    outages = own_outages(snapshot, policy)
     for node in snapshot.nodes.values():
         for gpu in node.gpus:
             if _well(gpu, policy):
@@ -51,8 +53,9 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         yield from too_few_ports(node, policy)
         yield from hot_modules(node)
         yield from fabric_manager(node)
+        if node.name in outages:
+            yield from unsteady_ports(node, outages[node.name], policy)
         if node.hardware_events:
-            yield from unsteady_ports(snapshot.now, node, policy)
             yield from _nvml_events(node)
 
 
