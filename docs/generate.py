@@ -67,9 +67,9 @@ GUARDS = {
     "reservation with the flag MAINT has it in Slurm, or will before a validation would be over: it is neither "
     "repaired nor validated until that is over",
     Because.MASS_SILENCE: "so many agents fell silent together that the cause is taken to be the network or the "
-    "control plane; only operators' requests are carried out",
+    "control plane; only operators' requests and what a node's own hardware proves are carried out",
     Because.MASS_HANG: "so many gangs stopped at the same time that the cause is taken to be the network, the storage "
-    "or the control plane; only operators' requests are carried out",
+    "or the control plane; only operators' requests and what a node's own hardware proves are carried out",
     Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one partition, switch, "
     "block or domain is reached: the gang stays where it is",
     Because.PARTITION_DOWN: "Slurm starts no job in the gang's partition (DOWN or INACTIVE): requeued, a gang that "

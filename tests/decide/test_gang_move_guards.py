@@ -19,7 +19,7 @@ from understudy_controlplane.decide.launcher_orders import launcher_orders, orde
 from understudy_controlplane.decide.plans import launcher_restart_plan
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job, JobKey
@@ -36,6 +36,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Domain, DomainKind, merged
 
 OUTAGE_SECONDS = 900.0
 
@@ -108,8 +109,9 @@ class TestManyGangsThatStopTogether:
         snapshot = fleet(jobs_of(4), [OUTAGE_SECONDS, 1.0, 1.0, OUTAGE_SECONDS + 600])
         assert len(moved(decided(snapshot))) == 2
 
-    def test_while_a_share_of_all_gangs_stands_nothing_at_all_is_done(self) -> None:
-        broken = b.node("n9", events=(b.xid_event("n9", 79),))
+    def test_while_a_share_of_all_gangs_stands_only_what_is_proven_is_acted_on(self) -> None:
+        slow = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.clocks", "n9", b.NOW, "slow")
+        broken = Finding(Signal.HARDWARE_FAULT, "xid.79", "n9", b.NOW, "fallen off the bus")
         few, many = [1.0] * 9 + [OUTAGE_SECONDS] * 3, [1.0] * 5 + [OUTAGE_SECONDS] * 3
         for still, action, because in (
             (few, Action.QUARANTINE, Because.RULE),
@@ -117,9 +119,51 @@ class TestManyGangsThatStopTogether:
         ):
             jobs = [job for job in jobs_of(len(still) + 4) if "n9" not in job.slurm.nodes][: len(still)]
             snapshot = fleet(jobs, still)
-            snapshot = replace(snapshot, nodes={**snapshot.nodes, "n9": broken})
-            (decision,) = [one for one in decided(snapshot) if one.subject == "n9" and one.row == 10]
-            assert (decision.action, decision.because) == (action, because)
+            snapshot = replace(snapshot, nodes={**snapshot.nodes, "n9": b.node("n9")})
+            for finding, expected in ((slow, (action, because)), (broken, (Action.QUARANTINE, Because.RULE))):
+                findings = [*detect(snapshot, b.config()), finding]
+                (decision,) = [one for one in decide(snapshot, findings, b.config()) if one.subject == "n9"]
+                assert (decision.action, decision.because) == expected
+
+    @pytest.mark.parametrize(
+        ("users", "nodes", "freezes"),
+        [
+            ("aaaa", "1 2 3 4", False),
+            ("aaaab", "1 2 3 4 5", False),
+            ("aabb", "1 2 3 4", True),
+            ("abc", "1 2 3", True),
+            ("abc", "1 1 1", False),
+            ("abcd", "1 2 3 11", False),
+        ],
+        ids=["one user", "one and another's", "two users", "three", "one node", "one switch"],
+    )
+    def test_only_gangs_of_several_users_and_places_hold_back_what_others_need(
+        self, users: str, nodes: str, freezes: bool
+    ) -> None:
+        """Further users train on, each with a gang of its own."""
+        placed = [f"n{number}" for number in nodes.split()]
+        of_users = enumerate(zip(users, placed, strict=True))
+        jobs = [b.job(job_id=7 + i, nodes=(name,), user=user) for i, (user, name) in of_users]
+        jobs.append(b.job(job_id=99, nodes=("n12",), user="z"))
+        leaf = Domain(DomainKind.SWITCH, "leaf0", ("n1", "n2", "n3", "n11"))
+        topology = merged([leaf]) if "11" in nodes else NO_TOPOLOGY
+        snapshot = fleet(jobs, [OUTAGE_SECONDS] * len(users) + [1.0], topology=topology)
+        found = [one.detail for one in detect(snapshot, b.config()) if isinstance(one.detail, HangDetail)]
+        assert {one.mass for one in found} == {freezes}
+        assert {one.user for one in found} == {users[0] if len(set(users)) == 1 else ""}
+
+    def test_a_gang_that_stops_while_those_of_one_other_user_wait_is_judged_by_itself(self) -> None:
+        jobs = [b.job(job_id=7 + i, nodes=(f"n{i}",), user="sweeper") for i in range(1, 5)]
+        jobs.append(b.job(job_id=99, nodes=("n9", "n8"), user="z"))
+        snapshot = fleet(jobs, [OUTAGE_SECONDS] * 5)
+        signals = {one.job.job_id: one.signal for one in detect(snapshot, b.config()) if one.job is not None}
+        assert {signals[8 + i] for i in range(4)} == {Signal.GANG_HUNG_TOGETHER}
+        assert signals[99] is Signal.GANG_HUNG_UNNAMED
+
+    def test_jobs_that_are_not_managed_do_not_count(self) -> None:
+        jobs = [*jobs_of(2), *(b.job(managed=False, job_id=70 + i, nodes=(f"n{i}",)) for i in range(60, 64))]
+        rows = [one.row for one in decided(fleet(jobs, [OUTAGE_SECONDS] * 6))]
+        assert 106 not in rows
 
 
 class TestBudgets:

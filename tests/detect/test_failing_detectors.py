@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import BY_NODE, DETECTORS, RECORDING, detect
 from understudy_controlplane.detect.failures import FAILING_NODES_MAX
-from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gpu import WearSample
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, OpenIncident
@@ -215,24 +215,35 @@ def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:
     assert pages(replace(seen, mode=Mode.OBSERVE)) == []
 
 
+SLOW = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.clocks", "n8", b.NOW, "slow: a conclusion from statistics")
+
+
+def because_of(node: str, decisions: Sequence[Decision]) -> Because:
+    (found,) = [one.because for one in decisions if one.subject == node]
+    return found
+
+
 @pytest.mark.parametrize("silent", [0, 3])
 def test_where_the_one_fails_that_sees_mass_silence_many_silent_nodes_hold_everything_back(silent: int) -> None:
     names = [f"n{number}" for number in range(3, 3 + silent)]
     seen = b.snapshot(BROKEN_XID, *(b.node(name, heard_at=b.NOW - 60) for name in names))
-    (decision,) = [one for one in decide(seen, found(seen, "silence"), CONFIG) if one.subject == "n2"]
-    assert decision.because is (Because.MASS_SILENCE if silent else Because.RULE)
+    decisions = decide(seen, [*found(seen, "silence"), SLOW], CONFIG)
+    assert because_of("n8", decisions) is (Because.MASS_SILENCE if silent else Because.RULE)
+    assert because_of("n2", decisions) is Because.RULE, "its GPU has fallen off the bus whatever others do"
 
 
 @pytest.mark.parametrize("standing", [1, 3])
 def test_where_the_one_fails_that_sees_mass_hangs_many_gangs_that_stand_hold_everything_back(standing: int) -> None:
-    jobs = [b.job(job_id=7 + number, nodes=("n1", "n4")) for number in range(3)]
+    placed = (("n1", "n4"), ("n3", "n5"), ("n6", "n7"))
+    jobs = [b.job(job_id=7 + number, nodes=nodes) for number, nodes in enumerate(placed)]
     tables = {
         one.key: replace(
-            b.step_table([[0.1] * 20] * 2, ["n1", "n4"], advanced_at=b.NOW - (700 if number < standing else 1)),
+            b.step_table([[0.1] * 20] * 2, one.slurm.nodes, advanced_at=b.NOW - (700 if number < standing else 1)),
             job=one.key,
         )
         for number, one in enumerate(jobs)
     }
     seen = b.snapshot(BROKEN_XID, jobs=jobs, tables=tables)
-    (decision,) = [one for one in decide(seen, found(seen, "hang"), CONFIG) if one.subject == "n2"]
-    assert decision.because is (Because.MASS_HANG if standing == 3 else Because.RULE)
+    decisions = decide(seen, [*found(seen, "hang"), SLOW], CONFIG)
+    assert because_of("n8", decisions) is (Because.MASS_HANG if standing == 3 else Because.RULE)
+    assert because_of("n2", decisions) is Because.RULE, "its GPU has fallen off the bus whatever others do"

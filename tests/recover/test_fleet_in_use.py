@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.recover.rehearsal import NODES, Rehearsal
-from understudy_agent.wire import HardwareEvent, HardwareKind
+from understudy_agent.wire import HardwareEvent, HardwareKind, RankWindow
 from understudy_controlplane.fleet.node import NodeState
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
@@ -43,3 +43,39 @@ def test_a_leaf_switch_that_reboots_three_times_a_day_takes_none_of_its_nodes_ou
         rehearsal.run(300)
     assert rehearsal.state_of("n2") is NodeState.QUARANTINED, "a cable is still one"
     assert "n2" not in rehearsal.gang_nodes()
+
+
+def test_four_jobs_of_one_user_that_wait_for_a_licence_keep_no_broken_node_in_service(rehearsal: Rehearsal) -> None:
+    """They stop in the same minute. The gang of another user trains on, until its GPU falls off the bus."""
+    fake = rehearsal.fake
+    for job in (rehearsal.gang, rehearsal.hungry):
+        fake.cancel(job)
+    rehearsal.run(5)
+    sweep = [fake.submit("student", 1, comment="understudy") for _ in range(4)]
+    rehearsal.run(2)
+    rehearsal.gang = fake.submit(rehearsal.gang_user, 1, comment="understudy")
+    rehearsal.run(2)
+    (victim,) = rehearsal.gang_nodes()
+    training = {*sweep, rehearsal.gang}
+    began = fake.now
+
+    def steps() -> None:
+        for job in fake.jobs():
+            if job.job_id in training and job.state == "RUNNING" and job.restart_count == 0:
+                step, five = int((fake.now - began) / 5), [5.0]
+                window = RankWindow(
+                    job.job_id, 0, 0, 1, user_id=job.user_id, first_step=step, self_seconds=five, wall_seconds=five
+                )
+                rehearsal.report_steps(job.nodes[0], window)
+
+    rehearsal.each_tick = steps
+    rehearsal.run(100)
+    training -= set(sweep)
+    rehearsal.run(2000)
+    told = [one for one in rehearsal.decisions() if "|106|" in one]
+    assert len(told) == 4, "a restart brings no licence back"
+    assert not rehearsal.line.effects
+    rehearsal.fail(victim)
+    rehearsal.run_until(lambda: rehearsal.gang_nodes() not in ([], [victim]), 60)
+    assert rehearsal.state_of(victim) is NodeState.QUARANTINED
+    assert [job.restart_count for job in fake.jobs() if job.job_id in sweep] == [0] * 4

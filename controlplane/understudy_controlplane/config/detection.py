@@ -307,15 +307,16 @@ class Hang(Section):
     together_gangs: int = Field(
         3,
         ge=2,
-        description="Gangs that stop at the same time, from which the cause is taken to be the network, the storage or "
-        "the control plane. None of them is restarted.",
+        description="Managed gangs that stop at the same time, from which they are taken to have one cause. None of "
+        "them is restarted. Gangs that all are of one other user say nothing about a gang.",
     )
     together_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Share of the running gangs, together with that number, from which the control plane does only "
-        "what an operator requests.",
+        description="Share of the running managed gangs, together with that number, from which the control plane does "
+        "only what an operator requests and what a node's own hardware proves. The gangs of one user are no such cause "
+        "while others run gangs.",
     )
 
     @model_validator(mode="after")

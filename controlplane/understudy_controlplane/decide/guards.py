@@ -339,8 +339,10 @@ def _object_so_soon(snapshot: Snapshot, config: Config, tried: Sequence[RepairAt
     return None
 
 
-def object_to_any(snapshot: Snapshot, *, requested: bool = False) -> Objection | None:
-    """Guards that hold for every effect on Slurm. A pause does not hold back what is `requested` by a person."""
+def object_to_any(snapshot: Snapshot, *, requested: bool = False, proven: bool = False) -> Objection | None:
+    """Guards that hold for every effect on Slurm. A pause does not hold back what is `requested` by a person, nor what
+    many nodes or gangs show what the hardware of one has `proven`.
+    """
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
     if snapshot.paused and not requested:
@@ -352,7 +354,7 @@ def object_to_any(snapshot: Snapshot, *, requested: bool = False) -> Objection |
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
         return Objection(Because.GATHERING, "this control plane has just started, and not every node has reported yet")
-    return _object_to_mass(snapshot)
+    return None if proven else _object_to_mass(snapshot)
 
 
 def _object_to_mass(snapshot: Snapshot) -> Objection | None:
@@ -367,7 +369,8 @@ def object_to_quarantine(
     """`already`: nodes whose quarantine was decided in this same round."""
     by_rule = _object_to_rule_of(snapshot.nodes[finding.node], finding, config)
     requested = finding.request is not None
-    general = object_to_any(snapshot, requested=requested) or object_while_open(snapshot) or by_rule
+    general = object_to_any(snapshot, requested=requested, proven=finding.proven)
+    general = general or object_while_open(snapshot) or by_rule
     if general:
         return general
     lately = failures(snapshot, lately_quarantined(snapshot, config) | set(already) | {finding.node})
@@ -414,12 +417,12 @@ def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) 
     """
     if finding.request is not None:
         return object_to_operator(snapshot) or object_while_open(snapshot)
-    general = object_to_any(snapshot)
+    incident = snapshot.incident_of(finding.node) if finding.signal is Signal.GANG_STRANDED else None
+    general = object_to_any(snapshot, proven=incident is not None and incident.signal == Signal.HARDWARE_FAULT)
     if general or (finding.job is not None and is_on_its_way(snapshot, finding.job)):
         return general
-    incident = snapshot.incident_of(finding.node)
     objection = object_while_open(snapshot) or _object_to_rule_named(finding.rule, config)
-    if objection is not None or incident is None or finding.signal is not Signal.GANG_STRANDED:
+    if objection is not None or incident is None:
         return objection
     accusing = [rule for rule in incident.accused_by if rule != finding.rule] or [incident.rule]
     objections = [_object_to_rule_named(rule, config) for rule in accusing]

@@ -157,8 +157,8 @@ TABLE: tuple[Row, ...] = (
     Row(105, (SUSPECT,), (Signal.BLACK_HOLE,), None, Action.NOTHING,
         "one more reason to suspect it", when=Condition.FIRST_SUSPICION, suspects=SuspicionCause.BLACK_HOLE),
     Row(106, (), (Signal.GANG_HUNG_TOGETHER,), None, Action.NOTHING,
-        "many gangs stopped at the same time: the network, the storage or the control plane is the cause, "
-        "and no gang is restarted"),
+        "gangs stopped at the same time: the network, the storage or the control plane is the cause, or, of one "
+        "user's, what these share, such as a licence server; no gang is restarted for that"),
     Row(107, (), (Signal.LAUNCHER_FAILED,), None, Action.NOTHING,
         "its launcher gets no more orders in this allocation: if the gang has to move, it moves to nodes of the pool"),
     Row(108, (), (Signal.GANG_SLOW,), None, Action.NOTHING,

@@ -9,12 +9,14 @@ A gang whose ranks report no collectives has no such witness. It is restarted af
 itself: its start-ups, pauses between steps, and the sections that it names each have their own. No node is named.
 
 Gangs that stopped at the same time have one cause, and a restart of each would not remove it: the network, the storage
-or the control plane.
+or the control plane; of one user's gangs also what these alone share, such as a licence server. So the gangs of one
+user are one witness against the site where others run gangs as well.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,10 +29,12 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import SubjectKind
+from understudy_controlplane.fleet.topology import REDUNDANT
 
 RANKS_SHOWN_MAX = 32
 
@@ -43,11 +47,7 @@ WORKING_POWER_SHARE = 0.35
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
     explained = {job for job, table in running.items() if _explained_by_a_switch(snapshot, table)}
-    standing = sorted(
-        since
-        for job, table in running.items()
-        if job not in explained and (since := _standing_since(table, snapshot)) is not None
-    )
+    standing = _Standing(snapshot, policy, [table for job, table in running.items() if job not in explained])
     stopped: list[tuple[str, float]] = []
     for reported in running.values():
         nodes = _nodes_of(reported)
@@ -58,13 +58,12 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         table = _starting(reported) if starts else reported
         if snapshot.now - since <= patience_seconds(table, policy):
             continue
-        together = bisect_right(standing, since + TOGETHER_SECONDS) - bisect_left(standing, since - TOGETHER_SECONDS)
+        together = standing.with_gang(table.job, since)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
-        if together < policy.together_gangs or table.job in explained:
+        if together is None or table.job in explained:
             yield from found
         else:
-            mass = together >= policy.together_share * (len(running) - len(explained))
-            one = _with_others(found[0], nodes, HangDetail(together=together, mass=mass))
+            one = _with_others(found[0], nodes, together)
             yield one
             stopped += [(name, since) for name in nodes if one.signal is not Signal.GANG_STILL]
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
@@ -73,8 +72,62 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
 def may_be_mass_hang(snapshot: Snapshot, policy: Hang) -> bool:
     """Whether so many gangs stand still, also where they did not stop together."""
     running = [table for table in snapshot.tables.values() if _runs(table, snapshot)]
-    standing = sum(_standing_since(table, snapshot) is not None for table in running)
-    return standing >= max(policy.together_gangs, policy.together_share * len(running))
+    return _Standing(snapshot, policy, running).is_mass()
+
+
+class _Standing:
+    """Managed gangs that make no progress, by when they stopped, and what they are evidence of.
+
+    Jobs that are not managed may be a notebook at rest: they count neither way.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Hang, tables: Sequence[StepTable]) -> None:
+        self._snapshot, self._policy = snapshot, policy
+        managed = [table for table in tables if snapshot.jobs[table.job].managed]
+        self._users = {snapshot.jobs[table.job].slurm.user for table in managed}
+        self._running = len(managed)
+        known = ((_standing_since(table, snapshot), snapshot.jobs[table.job]) for table in managed)
+        found = sorted(((since, job) for since, job in known if since is not None), key=lambda one: one[0])
+        self._since = [since for since, _ in found]
+        self._jobs = [job for _, job in found]
+        self._groups: dict[tuple[int, int], tuple[Counter[str], bool]] = {}
+
+    def with_gang(self, key: JobKey, since: float) -> HangDetail | None:
+        """What those are that stopped when this one did; None: nothing that they share is the cause."""
+        job = self._snapshot.jobs[key]
+        first = bisect_left(self._since, since - TOGETHER_SECONDS)
+        end = bisect_right(self._since, since + TOGETHER_SECONDS)
+        users, mass = self._group(first, end)
+        if not job.managed or max(self._witnesses(users), users[job.slurm.user]) < self._policy.together_gangs:
+            return None
+        return HangDetail(together=end - first, mass=mass, user=next(iter(users)) if len(users) == 1 else "")
+
+    def is_mass(self) -> bool:
+        return self._group(0, len(self._jobs))[1]
+
+    def _group(self, first: int, end: int) -> tuple[Counter[str], bool]:
+        """Of most gangs that stopped together it is the same, so it is counted once."""
+        if (first, end) not in self._groups:
+            jobs = self._jobs[first:end]
+            users = Counter(job.slurm.user for job in jobs)
+            share = len(jobs) >= self._policy.together_share * self._running
+            many = self._witnesses(users) >= self._policy.together_gangs
+            self._groups[first, end] = users, share and many and self._are_apart(jobs)
+        return self._groups[first, end]
+
+    def _witnesses(self, users: Counter[str]) -> int:
+        """Those of the user with the most gangs count as one, unless no other user runs any."""
+        return users.total() if len(self._users) <= 1 else users.total() - max(users.values(), default=0) + 1
+
+    def _are_apart(self, jobs: Sequence[Job]) -> bool:
+        """They share neither their nodes, as jobs of single GPUs may, nor a switch or rack that others are not in."""
+        nodes = {name for job in jobs for name in job.slurm.nodes}
+        around = self._snapshot.topology.of_node.get(min(nodes, default=""), ())
+        inside = any(
+            one.kind not in REDUNDANT and len(one.nodes) < len(self._snapshot.nodes) and nodes.issubset(one.nodes)
+            for one in around
+        )
+        return len(nodes) >= self._policy.together_gangs and not inside
 
 
 def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
@@ -179,7 +232,7 @@ def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> 
         node="",
         nodes=tuple(nodes),
         summary=f"no step of job {finding.job.job_id if finding.job else '?'} has ended since {detail.together} gangs "
-        "stopped at the same time",
+        f"stopped at the same time{f', all of user {detail.user}' if detail.user else ''}",
         detail=detail,
     )
 

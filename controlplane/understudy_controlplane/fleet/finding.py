@@ -148,7 +148,8 @@ class SilenceDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
 
 class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hang"):
     together: int  # gangs that stopped at the same time, this one included
-    mass: bool  # they are so many of all gangs that nothing at all is done
+    mass: bool  # they are so many of all gangs that only what is proven of a node is acted on
+    user: str = ""  # whose they all are; empty: of several
 
 
 class DetectorDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="detector"):
@@ -234,6 +235,13 @@ class Finding:
         if self.signal in OF_A_GANG and self.job is not None:
             return Subject.of_gang(self.job)
         return Subject.of_node(self.node)
+
+    @property
+    def proven(self) -> bool:
+        """The node's own hardware shows it: it is so whatever happens to others. With a job it is a conclusion from a
+        gang that stands still.
+        """
+        return self.signal in (Signal.HARDWARE_FAULT, Signal.DRAIN_AT_JOB_END) and self.job is None
 
     @property
     def concerned(self) -> tuple[str, ...]:

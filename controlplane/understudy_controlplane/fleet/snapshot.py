@@ -147,8 +147,9 @@ class Snapshot:
     failed_detectors: tuple[str, ...] = ()  # of this round, for the whole fleet
     unjudged: Mapping[str, str] = field(default_factory=dict)
     """Nodes for which a detector, or what is due, failed alone in this round → its name."""
-    mass_silence: str = ""  # why nothing is done, because too many agents are silent at once; empty: they are not
-    mass_hang: str = ""  # why nothing is done, because too many gangs stopped at once; empty: they did not
+    mass_silence: str = ""
+    """Why nothing is done but for proven faults, because too many agents are silent at once; empty: they are not."""
+    mass_hang: str = ""  # the same, because too many gangs stopped at once
 
     @property
     def slurm_now(self) -> float:
