@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +22,14 @@ from tests import builders as b
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.decide.rule_budget import A_DAY_MIN, over_rule_budget
+from understudy_controlplane.fleet.decision import Action, Because, Quarantine
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, Recovery, RecoveryStatus, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 
 pytestmark = pytest.mark.integration
 
@@ -208,3 +212,102 @@ def test_a_wrong_rule_that_is_slow_drains_no_more_than_both_budgets_and_no_more_
             drained.append(Fault(now, 10 * DAY, moment.fault.node))
     assert len(drained) == 12 + 40
     assert max(sum(0 <= later.at - one.at < HOUR for later in drained) for one in drained) == 12
+
+
+def by_rule(fault: dict[str, str]) -> str:
+    """What a check of such a fault would be called."""
+    return f"{fault['Class']}: {fault['Desc']}".lower()
+
+
+@cache
+def trace_by_rule() -> tuple[tuple[float, str, str], ...]:
+    """When, on which node, and by which rule. Faults of no known kind have no rule of their own."""
+    found = [
+        (event["event_time"] * DAY, event["node_id"], by_rule(event["fault_type"]))
+        for event in json.loads(gzip.decompress(TRACE.read_bytes()))
+        if event["event_type"] == "fault_start" and event["fault_type"]["Class"] not in BY_PEOPLE | {"Unknown Error"}
+    ]
+    return tuple(sorted(found))
+
+
+def copies(nodes: int) -> list[Quarantine]:
+    source = np.random.default_rng(nodes)
+    found = []
+    for copy in range(-(-nodes // TRACE_NODES)):
+        shift = float(source.uniform(0, TRACE_DAYS * DAY)) if copy else 0.0
+        found += [
+            Quarantine((at + shift) % (TRACE_DAYS * DAY), f"{node}-{copy}", rule) for at, node, rule in trace_by_rule()
+        ]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+@pytest.mark.parametrize("with_history", [False, True])
+def test_no_rule_that_is_right_uses_its_budget_up(nodes: int, with_history: bool) -> None:
+    healthy = b.node("healthy")
+    views = {f"healthy{i}": healthy for i in range(nodes)}
+    of_rules: dict[str, list[Quarantine]] = {}
+    for fault in copies(nodes):
+        earlier = of_rules.setdefault(fault.rule, [])
+        week = [one for one in earlier[-500:] if one.at > fault.at - 7 * DAY]
+        earlier.append(fault)
+        if len(week) < A_DAY_MIN:
+            continue  # passes whatever the limit is
+        usual = None
+        if with_history and fault.at > 35 * DAY:
+            before = (one.at // DAY for one in earlier if fault.at - 35 * DAY <= one.at < fault.at - 7 * DAY)
+            usual = {fault.rule: max(Counter(before).values(), default=0)}
+        seen = b.snapshot(quarantines=tuple(week), usual_quarantines=usual)
+        seen = Snapshot(**{**vars(seen), "now": fault.at, "nodes": views})
+        assert over_rule_budget(seen, fault.rule, ()) == "", fault
+
+
+@pytest.mark.parametrize(
+    ("nodes", "usual", "drained"),
+    [
+        (400, None, 12),
+        (400, 2, 12),
+        (2048, None, 20),
+        (2048, 2, 12),
+        (12_500, None, 125),
+        (12_500, 5, 31),
+        (12_500, 20, 60),
+    ],
+)
+@pytest.mark.parametrize("hour", [11, 0.4])
+def test_a_rule_that_is_wrong_and_slow_takes_out_a_share_and_a_person_is_paged(
+    nodes: int, usual: int | None, drained: int, hour: float
+) -> None:
+    """Some nodes an hour, below every other budget, for a week. The first that is held back is paged at once."""
+    views = {f"n{i}": b.node(f"n{i}") for i in range(nodes)}
+    limits = {"quarantined_nodes_min": nodes, "quarantined_share_max": 1.0, "domain_share_max": 1.0}
+    config = b.config(guards=limits)
+    taken: list[Quarantine] = []
+    usually = None if usual is None else {"xid.79": usual}
+    for number in range(int(hour * 7 * 24)):
+        now, name = b.NOW + number * HOUR / hour, f"n{number % nodes}"
+        seen = b.snapshot(quarantines=tuple(taken), usual_quarantines=usually)
+        seen = Snapshot(**{**vars(seen), "now": now, "started_at": now - DAY, "nodes": views})
+        finding = Finding(Signal.HARDWARE_FAULT, "xid.79", name, now, "broken")
+        objection = guards.object_to_quarantine(seen, config, finding, already=())
+        if objection is None:
+            taken.append(Quarantine(now, name, "xid.79"))
+        else:
+            assert objection.because is Because.RULE_BUDGET
+            paged = [one for one in decide(seen, [finding], config) if one.action is Action.PAGE]
+            assert len(paged) == 1
+            assert "rule xid.79 has taken out" in paged[0].reason
+            break
+    assert max(sum(0 <= one.at - first.at < DAY for one in taken) for first in taken) <= drained
+    assert len(taken) <= 2.5 * drained
+    reset = replace(seen, breaker_reset_at=now)
+    assert objection is None or guards.object_to_quarantine(reset, config, finding, already=()) is None
+
+
+def test_a_rule_s_budget_is_no_one_else_s_and_a_rack_that_dies_is_one() -> None:
+    taken = tuple(Quarantine(b.NOW - 5000 + i, f"n{i}", "silence.node_dead") for i in range(1, 13))
+    seen = b.snapshot(*(b.node(f"n{i}") for i in range(1, 21)), quarantines=taken)
+    assert "silence.node_dead has taken out 12 nodes within a day" in over_rule_budget(seen, "silence.node_dead", ())
+    assert over_rule_budget(seen, "xid.79", ()) == ""
+    rack = merged([Domain(DomainKind.RACK, "r1", tuple(f"n{i}" for i in range(1, 9)))])
+    assert over_rule_budget(replace(seen, topology=rack), "silence.node_dead", ()) == ""

@@ -79,3 +79,26 @@ def test_four_jobs_of_one_user_that_wait_for_a_licence_keep_no_broken_node_in_se
     rehearsal.run_until(lambda: rehearsal.gang_nodes() not in ([], [victim]), 60)
     assert rehearsal.state_of(victim) is NodeState.QUARANTINED
     assert [job.restart_count for job in fake.jobs() if job.job_id in sweep] == [0] * 4
+
+
+def test_a_rule_that_is_wrong_ten_times_an_hour_is_stopped_within_a_day_and_a_person_is_paged_at_once(
+    rehearsal: Rehearsal,
+) -> None:
+    """An administrator finds each node well and resumes it."""
+    rehearsal.fake.cancel(rehearsal.hungry)
+    for _ in range(12):
+        rehearsal.fail("n5")
+        rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)
+        rehearsal.run(30)
+        rehearsal.fake.resume_node("n5")
+        rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.IN_SERVICE)
+        rehearsal.run(330)
+    tickets = len(rehearsal.tickets)
+    rehearsal.fail("n5")
+    rehearsal.run_until(lambda: len(rehearsal.tickets) > tickets, 60)
+    assert "rule xid.79 has taken out 12 nodes within a day" in str(rehearsal.tickets[-1])
+    assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
+    rehearsal.fail("n2", 95)
+    rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED)
+    rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "n5 is broken", "alice", rehearsal.fake.now)
+    rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)

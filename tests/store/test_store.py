@@ -31,7 +31,7 @@ from understudy_agent.wire import (
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.change import Change
-from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.decision import Action, Because, Decision, Quarantine
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import (
@@ -528,7 +528,7 @@ class TestJournal:
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
         assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n2")}
         assert recoveries.changed(0, (), b.NOW) == [recovery]
-        assert RepairStore(engine).quarantined_since(0) == {"n2": (b.NOW,)}
+        assert RepairStore(engine).quarantined_since(0) == (Quarantine(b.NOW, "n2", "xid.79"),)
 
     def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:
         fleet = FleetStore(engine)

@@ -21,6 +21,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
 BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
+"""Of which gangs leave nodes all the same. Not the budget of a rule, which may be wrong about the gang as well."""
 
 
 def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.foreign_reservations import JOB_STARTS_SECONDS, foreign_reservations
+from understudy_controlplane.decide.rule_budget import over_rule_budget
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
@@ -384,6 +385,9 @@ def object_to_quarantine(
     if recent >= per_hour:
         words = f"{counted(recent, 'node was', 'nodes were')} quarantined within the hour; the limit is {per_hour}"
         return Objection(Because.HOURLY_BUDGET, words)
+    words = "" if requested else over_rule_budget(snapshot, finding.rule, already)
+    if words:
+        return Objection(Because.RULE_BUDGET, words)
     return _object_for_domains(snapshot, config, finding.node, already)
 
 

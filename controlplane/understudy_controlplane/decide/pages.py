@@ -27,6 +27,7 @@ HOLDING = frozenset(
     {
         Because.FLEET_BUDGET,
         Because.HOURLY_BUDGET,
+        Because.RULE_BUDGET,
         Because.DOMAIN_BUDGET,
         Because.MOVE_BUDGET,
         Because.JOB_BUDGET,
@@ -292,6 +293,7 @@ def _is_due(snapshot: Snapshot, decision: Decision, config: Config) -> bool:
     hangs = finding.signal in HANGS or finding.signal is Signal.GANG_HUNG_TOGETHER
     since = incident.opened_at if incident is not None else finding.at if hangs else _held_since(snapshot, finding)
     at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
+    at_once |= decision.because is Because.RULE_BUDGET  # each further hour it is wrong about more nodes
     if snapshot.now - since < (0.0 if at_once else config.guards.page_after_seconds):
         return False
     return not _is_paged(snapshot, decision.subject, since)

@@ -40,6 +40,12 @@ TAKES_OUT = (Action.QUARANTINE, Action.DRAIN)
 """Actions that take a node out of service, and are counted by the guards."""
 
 
+class Quarantine(NamedTuple):
+    at: float
+    node: str
+    rule: str
+
+
 class Because(StrEnum):
     """Why an action is, or is not, taken now. Part of what makes two decisions the same."""
 
@@ -50,6 +56,7 @@ class Because(StrEnum):
     GATHERING = "gathering"
     FLEET_BUDGET = "fleet_budget"
     HOURLY_BUDGET = "hourly_budget"
+    RULE_BUDGET = "rule_budget"
     JOB_BUDGET = "job_budget"
     RESTART_BUDGET = "restart_budget"
     RELEASE_BUDGET = "release_budget"

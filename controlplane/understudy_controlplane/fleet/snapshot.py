@@ -12,6 +12,7 @@ from functools import cached_property
 
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
+from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
@@ -116,6 +117,9 @@ class Snapshot:
     weights_left: Mapping[str, Recovery] = field(default_factory=dict)
     """Nodes whose newest change back to their own weight has failed, and that recovery, within the last week."""
     quarantined_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # node → when, within the last week
+    quarantines: tuple[Quarantine, ...] = ()  # the same, oldest first, with the rule of each
+    usual_quarantines: Mapping[str, int] | None = None
+    """Rule → the most nodes that it has taken out within a day of the four weeks before; None: that is not known."""
     incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
     requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
     paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)

@@ -1,23 +1,30 @@
-"""Keeps the results of slow queries over weeks of history: where NaN appeared first, wrong results, lemon signals."""
+"""Keeps the results of slow queries over weeks of history: where NaN appeared first, wrong results, lemon signals,
+how many nodes a rule usually takes out.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from understudy_controlplane.detect.lemon import excluded_by
+from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.job import FirstNan, Job, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
-from understudy_controlplane.observe.sources import CheckpointReads, LemonReads
+from understudy_controlplane.observe.sources import CheckpointReads, LemonReads, RepairReads
 
 AGE_MAX_SECONDS = 300.0
 DAY_SECONDS = 24 * 3600.0
 
 
 class NodeHistory:
-    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads) -> None:
+    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads, repairs: RepairReads) -> None:
         self._checkpoints = checkpoints
         self._lemons = lemons
+        self._repairs = repairs
+        self._usual_quarantines: dict[str, int] | None = None
+        self._quarantines_read_at = 0.0
         self._anomalies: tuple[tuple[FirstNan, ...], tuple[WrongResult, ...]] = (), ()
         self._newest_anomaly, self._anomalies_read_at = 0, 0.0
         self._lemon_signals: dict[str, LemonSignals] = {}
@@ -38,3 +45,23 @@ class NodeHistory:
             self._lemon_signals = self._lemons.signals(now - days * DAY_SECONDS, excluded_by(jobs))
             self._lemons_read_at = now
         return self._lemon_signals
+
+    def usual_quarantines(self, now: float) -> dict[str, int] | None:
+        """Rule → the most nodes that it took out within a day of the four weeks that ended a week ago: what a rule does
+        wrong this week is not usual. None: the first quarantine is not that old.
+        """
+        if not 0 <= now - self._quarantines_read_at < AGE_MAX_SECONDS:
+            since, until = now - 35 * DAY_SECONDS, now - 7 * DAY_SECONDS
+            first = self._repairs.first_quarantine_at()
+            known = first is not None and first <= since
+            self._usual_quarantines = _worst_days(self._repairs.quarantined_since(since), until) if known else None
+            self._quarantines_read_at = now
+        return self._usual_quarantines
+
+
+def _worst_days(quarantines: Iterable[Quarantine], until: float) -> dict[str, int]:
+    days = Counter((one.rule, one.at // DAY_SECONDS) for one in quarantines if one.at < until)
+    worst: dict[str, int] = {}
+    for (rule, _), count in days.items():
+        worst[rule] = max(count, worst.get(rule, 0))
+    return worst

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_agent.wire import Gpu
@@ -10,6 +10,7 @@ from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
+from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill, is_drill
 from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
 from understudy_controlplane.fleet.job import Job, JobKey
@@ -84,7 +85,7 @@ class Observer:
         self._partitions = PartitionReader(sources.slurm)
         self._preemption = PreemptionReader(sources.slurm)
         self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
-        self._history = NodeHistory(stores.checkpoints, stores.lemons)
+        self._history = NodeHistory(stores.checkpoints, stores.lemons, stores.repairs)
         self._inventory = Inventory(stores.repairs)
         self._wear = GpuWear()
         self._progressed: dict[tuple[JobKey, int], bool] = {}
@@ -183,6 +184,7 @@ class Observer:
         saved, gangs = self._saved_at(running, nodes, now), self._gangs(running)
         ended_well = self._ended_well(running, gangs)
         first_nans, wrong_results = self._history.anomalies(now)
+        quarantines = stores.repairs.quarantined_since(week_ago)
         return Snapshot(
             now=now,
             monotonic=monotonic,
@@ -212,7 +214,9 @@ class Observer:
             wrong_results=wrong_results,
             lemon_signals=self._history.lemon_signals(jobs.values(), config.lemon.days, now),
             attempts=past.attempts_since(attempts_since),
-            quarantined_at=stores.repairs.quarantined_since(week_ago),
+            quarantined_at=_by_node(quarantines),
+            quarantines=quarantines,
+            usual_quarantines=self._history.usual_quarantines(now),
             incidents=stores.incidents.open_incidents(),
             requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
             paused_jobs={
@@ -459,3 +463,10 @@ def _without_ended_drills(events: Sequence[StoredKernelEvent], drill: Drill | No
     if not any(is_drill(one.event.text) for one in events):
         return events
     return [one for one in events if not is_drill(one.event.text) or (drill and one.received_at >= drill.at)]
+
+
+def _by_node(quarantines: Iterable[Quarantine]) -> dict[str, tuple[float, ...]]:
+    found: dict[str, tuple[float, ...]] = {}
+    for one in quarantines:
+        found[one.node] = (*found.get(one.node, ()), one.at)
+    return found

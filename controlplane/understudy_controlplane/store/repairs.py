@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Row, and_, bindparam, exists, func, i
 
 from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.decision import TAKES_OUT, Action
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Quarantine
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import MovedGpu
@@ -37,9 +37,12 @@ from understudy_controlplane.store.database import ID_MAX, insert_new, reading
 
 _DECISION, _INTENT = tables.decision, tables.operator_intent
 _QUARANTINES = (
-    select(_DECISION.c.subject, _DECISION.c.at)
+    select(_DECISION.c.subject, _DECISION.c.at, _DECISION.c.rule)
     .where(_DECISION.c.at >= bindparam("since"), _DECISION.c.action.in_(TAKES_OUT))
     .order_by(_DECISION.c.id)
+)
+_FIRST_QUARANTINE = (
+    select(_DECISION.c.at).where(_DECISION.c.action == Action.QUARANTINE.value).order_by(_DECISION.c.at).limit(1)
 )
 _UNANSWERED = select(_INTENT).where(_INTENT.c.answered_at.is_(None)).order_by(_INTENT.c.id)
 _REQUESTS = _UNANSWERED.where(
@@ -99,13 +102,17 @@ class RepairStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def quarantined_since(self, since: float) -> dict[str, tuple[float, ...]]:
-        """Node → when it was quarantined."""
-        found: dict[str, tuple[float, ...]] = {}
+    def quarantined_since(self, since: float) -> tuple[Quarantine, ...]:
+        """Oldest first."""
         with reading(self._engine) as connection:
-            for row in connection.execute(_QUARANTINES, {"since": since}):
-                found[row.subject] = (*found.get(row.subject, ()), row.at)
-        return found
+            rows = connection.execute(_QUARANTINES, {"since": since})
+            return tuple(Quarantine(row.at, row.subject, row.rule) for row in rows)
+
+    def first_quarantine_at(self) -> float | None:
+        """Of all that are still stored. None: there is none."""
+        with reading(self._engine) as connection:
+            first: float | None = connection.execute(_FIRST_QUARANTINE).scalar()
+        return first
 
     # -- operators ---------------------------------------------------------------------------------------------
 
