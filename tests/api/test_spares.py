@@ -55,14 +55,21 @@ def test_the_pool_grows_and_the_number_holds_over_a_restart(rehearsal: Rehearsal
     assert shown(rehearsal, "/v1/status")["spares"] == {"held": 4, "wanted": 4}
 
 
-def test_a_smaller_number_replaces_no_spare_until_the_configured_one_holds_again(rehearsal: Rehearsal) -> None:
+def test_a_smaller_number_gives_a_spare_back_and_replaces_none_until_the_configured_one_holds_again(
+    rehearsal: Rehearsal,
+) -> None:
     ask(rehearsal, size=2)
+    rehearsal.run_until(lambda: rehearsal.pool() == ["n7", "n8"])
     rehearsal.fail("n2")
     rehearsal.run_until(rehearsal.ended)
     rehearsal.run(5)
-    assert rehearsal.pool() == ["n7", "n8"]
+    assert len(rehearsal.pool()) == 2, "n6 and n5 were idle"
     assert ask(rehearsal).status_code == 202
-    rehearsal.run_until(lambda: rehearsal.pool() == ["n5", "n7", "n8"])
+    rehearsal.run_until(lambda: len(rehearsal.pool()) == 3)
+    ask(rehearsal, size=0)
+    rehearsal.run_until(lambda: not rehearsal.pool())
+    assert ask(rehearsal).status_code == 202
+    rehearsal.run_until(lambda: len(rehearsal.pool()) == 3)
     assert (shown(rehearsal)["wanted"], shown(rehearsal)["set_by"]) == (3, "")
 
 

@@ -111,12 +111,12 @@ def test_the_pool_is_not_changed_in_a_round_in_which_one_fails() -> None:
 
 def test_few_are_found_among_many_and_no_more_are_tried_than_bounded() -> None:
     names = [f"n{number}" for number in range(1, 201)]
-    views = [broken(name) for name in names]
-    few = b.snapshot(*views, jobs=[bad_job(7, "n9"), bad_job(8, "n150")])
-    left_out = [name for name, one in outcomes(decided(few, MANY)).items() if one == LEFT_OUT]
+    faults = [Finding(Signal.HARDWARE_FAULT, f"check.{name}", name, b.NOW, "each by its own rule") for name in names]
+    few = b.snapshot(*map(b.node, names), jobs=[bad_job(7, "n9"), bad_job(8, "n150")])
+    left_out = [name for name, one in outcomes(decide(few, faults, MANY)).items() if one == LEFT_OUT]
     assert left_out == ["n9", "n150"]
     all_fail = replace(few, jobs={one.key: one for one in (bad_job(n, name) for n, name in enumerate(names, 1))})
-    assert set(outcomes(decided(all_fail, MANY)).values()) == {LEFT_OUT}
+    assert set(outcomes(decide(all_fail, faults, MANY)).values()) == {LEFT_OUT}
     assert len(names) > TRIES_MAX
 
 

@@ -110,6 +110,17 @@ def of(number: int, changes: dict[str, str], version: tuple[int, int] = V22) -> 
         (24, V22, {"SchedulerParameters": "bf_continue,batch_sched_delay=0"}, GOOD),
         (24, V22, {"SchedulerParameters": "batch_sched_delay=10"}, COST),
         (24, V22, {"SchedulerParameters": "batch_sched_delay=soon"}, UNKNOWN),
+        (25, V22, {}, GOOD),
+        (25, V22, {"SuspendProgram": "/bin/off", "SuspendTime": "INFINITE"}, GOOD),
+        (25, V22, {"SuspendProgram": "/bin/off", "SuspendTime": "600 sec"}, COST),
+        (25, V25, {"SuspendProgram": "/bin/off", "SuspendTime": "600 sec", "SuspendExcStates": "(null)"}, COST),
+        (
+            25,
+            V25,
+            {"SuspendProgram": "/bin/off", "SuspendTime": "600 sec", "SuspendExcStates": "PLANNED,RESERVED"},
+            GOOD,
+        ),
+        (25, V22, {"SuspendProgram": "/bin/off", "SuspendTime": "600 sec", "SuspendExcNodes": "n[1-8]:3"}, GOOD),
     ],
 )
 def test_a_setting_is_judged(

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from tests.recover.rehearsal import NODES, Rehearsal
 from understudy_agent.wire import HardwareEvent, HardwareKind, RankWindow
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.simulate.slurm import NOT_RESPONDING_SECONDS, SLURMD_TIMEOUT_SECONDS
+from understudy_controlplane.store import tables
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -72,8 +75,8 @@ def test_four_jobs_of_one_user_that_wait_for_a_licence_keep_no_broken_node_in_se
     rehearsal.run(100)
     training -= set(sweep)
     rehearsal.run(2000)
-    told = [one for one in rehearsal.decisions() if "|106|" in one]
-    assert len(told) == 4, "a restart brings no licence back"
+    recorded = [one for one in rehearsal.decisions() if "|106|" in one]
+    assert len(recorded) == 4, "a restart brings no licence back"
     assert not rehearsal.line.effects
     rehearsal.fail(victim)
     rehearsal.run_until(lambda: rehearsal.gang_nodes() not in ([], [victim]), 60)
@@ -102,3 +105,77 @@ def test_a_rule_that_is_wrong_ten_times_an_hour_is_stopped_within_a_day_and_a_pe
     rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED)
     rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "n5 is broken", "alice", rehearsal.fake.now)
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)
+
+
+class TestThePoolHasOneSize:
+    """Three spares, and one idle node beside them."""
+
+    @pytest.fixture
+    def rehearsal(self, rehearsal: Rehearsal) -> Rehearsal:
+        rehearsal.fake.cancel(rehearsal.hungry)
+        rehearsal.run(2)
+        return rehearsal
+
+    def test_spares_that_power_saving_switches_off_are_spares(self, rehearsal: Rehearsal) -> None:
+        for name in ("n5", "n6", "n7", "n8"):
+            assert rehearsal.fake.power_down(name)
+            rehearsal.silent.add(name)
+        rehearsal.run(600)
+        rehearsal.fake.power_up("n5")
+        rehearsal.silent.discard("n5")
+        rehearsal.run(120)
+        assert rehearsal.pool() == ["n6", "n7", "n8"]
+        assert not rehearsal.line.effects
+        rehearsal.fail("n2")
+        rehearsal.run_until(rehearsal.ended)
+        assert "n5" in rehearsal.gang_nodes(), "the idle node that is awake"
+
+    def test_a_gang_without_another_node_gets_a_spare_when_it_has_booted(self, rehearsal: Rehearsal) -> None:
+        for name in ("n5", "n6", "n7", "n8"):
+            rehearsal.fake.power_down(name)
+            rehearsal.silent.add(name)
+        rehearsal.run(60)
+        rehearsal.fail("n2")
+        rehearsal.run(120)
+        assert "n2" in rehearsal.gang_nodes()
+        assert any("power saving has switched n6, n7, n8 off" in one for one in reasons(rehearsal))
+        rehearsal.fake.power_up("n8")
+        rehearsal.silent.discard("n8")
+        rehearsal.run_until(rehearsal.ended)
+        assert "n8" in rehearsal.gang_nodes()
+
+    def test_a_missed_ping_brings_no_further_node_into_it(self, rehearsal: Rehearsal) -> None:
+        rehearsal.fake.kill_node("n8")  # slurmd alone: the agent reports
+        rehearsal.run(NOT_RESPONDING_SECONDS + 20)
+        assert "NOT_RESPONDING" in next(one for one in rehearsal.fake.nodes() if one.name == "n8").flags
+        rehearsal.fake.start_node("n8")
+        rehearsal.run(60)
+        assert rehearsal.pool() == ["n6", "n7", "n8"]
+        assert not rehearsal.line.effects
+
+    def test_a_spare_that_was_lost_is_replaced_and_the_pool_gives_one_back_when_it_returns(
+        self, rehearsal: Rehearsal
+    ) -> None:
+        rehearsal.fake.kill_node("n8")
+        rehearsal.run(SLURMD_TIMEOUT_SECONDS + 60)
+        assert rehearsal.pool() == ["n5", "n6", "n7", "n8"], "replaced; lost, it is still reserved"
+        rehearsal.fake.start_node("n8")
+        rehearsal.fake.resume_node("n8")
+        rehearsal.run(60)
+        assert rehearsal.pool() == ["n6", "n7", "n8"]
+        rehearsal.fake.submit("student", 1)
+        rehearsal.run(5)
+        assert [job.nodes for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "student"] == [
+            ("n5",)
+        ]
+
+    def test_a_restart_of_the_control_plane_gives_no_spare_back(self, rehearsal: Rehearsal) -> None:
+        rehearsal.restart_control_plane()
+        rehearsal.run(60)
+        assert rehearsal.pool() == ["n6", "n7", "n8"]
+        assert not rehearsal.line.effects
+
+
+def reasons(rehearsal: Rehearsal) -> list[str]:
+    with rehearsal.engine.connect() as connection:
+        return [row.reason for row in connection.execute(select(tables.decision.c.reason))]

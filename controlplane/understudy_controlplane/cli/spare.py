@@ -54,7 +54,7 @@ def explain(client: Client, as_json: bool, job: int, node: str | None) -> None:
 @request_options
 @connected
 def size(client: Client, as_json: bool, size: int, **options: Unpack[Options]) -> None:
-    """Set how many spares the pool is to hold, also over a restart. No node leaves the pool for a smaller number."""
+    """Set how many spares the pool is to hold, also over a restart. Spares beyond a smaller number leave it at once."""
     send(client, as_json, Requests(["/v1/spares/size"], size=size, **options))
 
 

@@ -23,6 +23,7 @@ from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, SwapPlan, job_of
+from understudy_controlplane.fleet.slurm import SWITCHED_OFF
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import shown
 
@@ -92,6 +93,20 @@ def _before(current: Round, job: Job) -> str:
     named = ", ".join(f"job {one.key.job_id} (priority {one.slurm.priority})" for one in others[:8])
     had = share_had(current.snapshot, current.config, job)
     return f"; {named} came before it (priority {job.slurm.priority}{'; ' if had else ''}{had})"
+
+
+def _switched_off(snapshot: Snapshot) -> str:
+    """Spares that only have to boot."""
+    off = sorted(
+        (one.name for one in snapshot.nodes.values() if one.is_spare and one.slurm and one.slurm.flags & SWITCHED_OFF),
+        key=spares.natural,
+    )
+    if not off:
+        return ""
+    return (
+        f"; power saving has switched {shown(off)} off: `scontrol update nodename={','.join(off[:8])} state=power_up` "
+        "starts them"
+    )
 
 
 def _reserved(current: Round, job: Job, failed: str) -> str:
@@ -392,7 +407,7 @@ def _without_spares(current: Round, job: Job, findings: Sequence[Finding], words
         return Move(msgspec.structs.replace(plan, steps=plans.DEAD_GANG_STEPS), Because.RULE, words)
     words += "; it stays until there is one"
     words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
-    return Move(None, Because.NO_SPARE, words)
+    return Move(None, Because.NO_SPARE, words + _switched_off(snapshot))
 
 
 def _is_dead(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> bool:

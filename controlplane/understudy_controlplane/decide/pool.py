@@ -1,4 +1,6 @@
-"""The pool of spares: nodes join it when it holds fewer than wanted, or an operator adds them; others leave it."""
+"""The pool of spares has one size: nodes join it when it holds fewer, or an operator adds them; others leave it when it
+holds more.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from understudy_controlplane.fleet.slurm import POOL_USER
 
 def pool_changes(current: Round) -> Iterator[Finding]:
     snapshot, config = current.snapshot, current.config
-    is_used = spares.wanted(snapshot, config.spares) or snapshot.spare_choices
+    is_used = config.spares.count or snapshot.spares_wanted is not None or snapshot.spare_choices
     if not is_used or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return
     bad = current.condemned | {name for one in snapshot.recoveries for name in one.plan.claimed}

@@ -1,9 +1,9 @@
-"""Which nodes join the pool, so that the failure of a rack leaves spares elsewhere."""
+"""Which nodes join the pool, and stay in it, so that the failure of a rack leaves spares elsewhere."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -14,14 +14,20 @@ SPREAD_OVER = (DomainKind.RACK, DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, Doma
 
 
 def spread(
-    snapshot: Snapshot, candidates: Sequence[str], count: int, standing: Callable[[str], object]
+    snapshot: Snapshot,
+    candidates: Sequence[str],
+    count: int,
+    standing: Callable[[str], object],
+    beside: Iterable[str] | None = None,
 ) -> tuple[str, ...]:
     """So many of the candidates, which come sorted by standing; of one standing each is taken from the domain with the
-    most nodes in use by managed gangs for each spare there.
+    most nodes in use by managed gangs for each spare there. `beside`: the spares besides them; None: all that are held.
     """
     domain = _domain_of(snapshot.topology)
     used = Counter(domain(name) for job in snapshot.jobs.values() if job.managed for name in job.slurm.nodes)
-    held = Counter(domain(name) for name, node in snapshot.nodes.items() if node.is_spare)
+    if beside is None:
+        beside = [name for name, node in snapshot.nodes.items() if node.is_spare]
+    held = Counter(domain(name) for name in beside)
     chosen: list[str] = []
     for _, equal in groupby(candidates, key=standing):
         waiting: dict[str, deque[str]] = {}

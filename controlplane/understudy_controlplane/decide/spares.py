@@ -118,13 +118,13 @@ def wanted(snapshot: Snapshot, policy: Spares) -> int:
 def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
     """Nodes that should join the spare pool now; `bad` nodes are condemned just now.
 
-    A spare that is merely silent or suspect counts as held: it comes back by itself, and the pool would only grow.
+    A spare that is away and not lost counts as held: it comes back by itself.
 
     Only idle nodes join: all that operators add, and of the others as many as are missing. Of these those on probation
     first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
     policy, choices = config.spares, snapshot.spare_choices
-    short = wanted(snapshot, policy) - _held(snapshot)
+    short = wanted(snapshot, policy) - len(_held(snapshot))
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
     idle = [name for name in _unused(snapshot, config) if name not in bad and not _is_blocked(snapshot, name)]
@@ -145,15 +145,40 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
 
 
 def leaving_pool(snapshot: Snapshot, config: Config) -> tuple[str, ...]:
-    """Spares that operators remove, or that other users have reserved: the pool would keep their jobs off. Not those
-    that a gang is about to get. For a maintenance (MAINT) none leaves: no job starts there meanwhile.
+    """Spares that operators remove, or that other users have reserved: the pool would keep their jobs off. Then those
+    that are too many. Not those that a gang is about to get. For a maintenance (MAINT) none leaves: no job starts there
+    meanwhile.
     """
     promised = {name for one in snapshot.recoveries for name in _promised(one)}
     removed = {name for name, chosen in snapshot.spare_choices.items() if not chosen}
     foreign = foreign_reservations(snapshot, None, config)
     removed |= {name for one in foreign if not one.is_maintenance for name in one.nodes}
-    leaving = (name for name in removed - promised if name in snapshot.nodes and snapshot.nodes[name].is_spare)
-    return tuple(sorted(leaving, key=natural))
+    leaving = [name for name in removed - promised if name in snapshot.nodes and snapshot.nodes[name].is_spare]
+    return tuple(sorted(leaving or _too_many(snapshot, promised, config), key=natural))
+
+
+def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> list[str]:
+    """Spares beyond the pool's size: others joined while they counted as lost, or the size is smaller now. Operators'
+    own come on top of it. Those stay that are fit, and among these those that would join first.
+    """
+    is_filled_by_others = snapshot.spares_wanted is None and not config.spares.count
+    if is_filled_by_others or still_gathering(snapshot):
+        return []
+    choices = snapshot.spare_choices
+    held = [name for name in _held(snapshot) if name not in promised]
+    chosen = [name for name in held if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
+    size = wanted(snapshot, config.spares)
+    if len(chosen) <= size:
+        return []
+    standing = standing_of(snapshot, config)
+
+    def leaves_first(name: str) -> tuple[bool, bool, bool]:
+        lemon, on_probation = standing(name)
+        return not is_fit(snapshot.nodes[name], snapshot, config), lemon, not on_probation
+
+    in_order = sorted(sorted(chosen, key=natural, reverse=True), key=leaves_first)
+    staying = spread(snapshot, in_order, size, leaves_first, beside=[name for name in held if name not in chosen])
+    return [name for name in chosen if name not in staying]
 
 
 def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
@@ -207,7 +232,7 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
     chosen = snapshot.spare_choices.get(node.name)
     if chosen is None:
-        chosen = wanted(snapshot, policy) > _held(snapshot) and _is_in(node, policy.partition)
+        chosen = wanted(snapshot, policy) > len(_held(snapshot)) and _is_in(node, policy.partition)
     return chosen and owned and not busy and node.name not in reserved_by_others(snapshot, config)
 
 
@@ -216,14 +241,19 @@ def _is_in(node: NodeView, partition: str) -> bool:
     return not partition or (node.slurm is not None and partition in node.slurm.partitions)
 
 
-def _held(snapshot: Snapshot) -> int:
-    return sum(
-        node.is_spare
+def _held(snapshot: Snapshot) -> list[str]:
+    """Spares that are there or come back by themselves: also one that Slurm has switched off, that reboots or that has
+    missed a ping. Lost is one that is out of service, that Slurm has given up (DOWN), and that people have taken.
+    """
+    return [
+        node.name
+        for node in snapshot.nodes.values()
+        if node.is_spare
         and (node.state not in OUT_OF_SERVICE or node.record.validation_origin is ValidationOrigin.SPARE_CHECK)
         and node.state is not NodeState.FOREIGN_DRAIN
-        and (node.slurm is not None and node.slurm.usable)
-        for node in snapshot.nodes.values()
-    )
+        and node.slurm is not None
+        and not (node.slurm.down or node.slurm.draining or node.slurm.in_maintenance)
+    ]
 
 
 HEARD_WITHIN_SECONDS = 10.0

@@ -118,7 +118,7 @@ TABLE: tuple[Row, ...] = (
     Row(80, (), (Signal.POOL_SHORT,), None, Action.FILL_POOL,
         "fewer spares are held than wanted"),
     Row(81, (), (Signal.SPARE_REMOVED,), None, Action.LEAVE_POOL,
-        "an operator wants it for something else, or another user has reserved it"),
+        "an operator wants it for something else, another user has reserved it, or the pool holds more than it is to"),
     Row(90, (), (Signal.JOB_HELD,), None, Action.RELEASE_JOB,
         "Understudy's Prolog delayed it, so the control plane releases it"),
     Row(91, (), (Signal.EXCLUSION_LEFT,), None, Action.RELEASE_JOB,

@@ -79,7 +79,7 @@ class Signal(StrEnum):
     MOVE_ASKED = "move_asked"  # an operator moves a gang off the node
     MOVE_GIVEN_UP = "move_given_up"  # such a move that cannot be done
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted
-    SPARE_REMOVED = "spare_removed"  # an operator, or who has reserved them, wants nodes out of the spare pool
+    SPARE_REMOVED = "spare_removed"  # nodes that others want out of the spare pool, or that are too many in it
     JOB_HELD = "job_held"  # by Slurm, because Understudy's Prolog kept it off a node
     EXCLUSION_LEFT = "exclusion_left"  # a job excludes a node for a fault that is repaired
     SEATS_LEFT = "seats_left"  # a reservation that held a gang's seats is left over

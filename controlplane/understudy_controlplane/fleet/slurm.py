@@ -11,19 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-OFF_OR_REBOOTING = frozenset(
-    {
-        "POWERED_DOWN",
-        "POWERING_DOWN",
-        "POWERING_UP",
-        "POWER_DOWN",
-        "POWER_UP",
-        "REBOOT_ISSUED",
-        "REBOOT_REQUESTED",
-        "REBOOT",
-        "FUTURE",
-    }
-)
+SWITCHED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"})
+"""By power saving, or about to be, or it boots."""
+
+OFF_OR_REBOOTING = SWITCHED_OFF | {"REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "FUTURE"}
 MAINTENANCE = frozenset({"MAINT", "MAINTENANCE"})
 
 REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")

@@ -277,6 +277,19 @@ def _private_data(settings: Settings, _version: Version) -> Verdict:
     return Severity.GOOD, "nothing that matters is hidden"
 
 
+def _spares_stay_on(settings: Settings, version: Version) -> Verdict:
+    """Slurm's power_save.c switches an idle node off, reserved or not, unless one of these excepts it."""
+    if not settings.text("SuspendProgram") or not settings.text("SuspendTime")[:1].isdigit():
+        return Severity.GOOD, "Slurm switches no idle node off"
+    has_states = version >= (23, 2)
+    if has_states and "RESERVED" in settings.text("SuspendExcStates").upper().split(","):
+        return Severity.GOOD, "reserved nodes stay on, and the spare pool is a reservation"
+    if settings.text("SuspendExcNodes").strip("()") not in ("", "null"):
+        return Severity.GOOD, "the spares stay on if SuspendExcNodes has enough nodes for them"
+    how = "SuspendExcStates=RESERVED" if has_states else "SuspendExcNodes"
+    return Severity.COST, f"idle spares are switched off, and a gang waits until one has booted: set {how}"
+
+
 def _complete_wait(settings: Settings, _version: Version) -> Verdict:
     seconds = settings.seconds("CompleteWait")
     if seconds == 0:
@@ -384,5 +397,8 @@ RULES = (
          "batch_sched_delay=0, unless many batch jobs are submitted every second",
          "how long the start of a batch job may be put off so that the scheduler runs less often; 3 s by default",
          _batch_sched_delay, ("SchedulerParameters",)),
+    Rule(25, "SuspendExcStates", "RESERVED, if idle nodes are switched off; SuspendExcNodes before Slurm 23.02",
+         "which nodes power saving leaves on",
+         _spares_stay_on, ("SuspendExcStates", "SuspendExcNodes", "SuspendTime")),
 )
 # fmt: on

@@ -60,13 +60,14 @@ class _Node:
     weight: int = 1
     memory_mb: int = 512_000
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
+    power: str = ""  # "POWERED_DOWN" while it is switched off, "POWERING_UP" until it is back
 
     def responding(self, now: float) -> bool:
         dead = self.dead_since is not None and now - self.dead_since >= NOT_RESPONDING_SECONDS
         return now >= self.quiet_until and not dead
 
     def usable(self, now: float) -> bool:
-        return not self.drained and not self.failing and not self.down and self.responding(now)
+        return not self.drained and not self.failing and not self.down and not self.power and self.responding(now)
 
 
 @dataclass
@@ -270,6 +271,23 @@ class VirtualSlurm:
         if node.down or (node.drained and name not in self._busy()):
             return
         self._down_by_slurm(node, "Node unexpectedly rebooted")
+
+    def power_down(self, name: str) -> bool:
+        """Power saving switches an idle node off, reserved or not. Returns whether it did. Unlike here, a job of the
+        real Slurm may be given such a node, and waits until it has booted.
+        """
+        node = self._node(name)
+        if node.down or node.drained or node.power or node.reboot or name in self._busy():
+            return False
+        node.power = "POWERED_DOWN"
+        return True
+
+    def power_up(self, name: str, *, boots: bool = False) -> None:
+        """It has booted, as Slurm expected; with `boots` it has only been switched on."""
+        self._node(name).power = "POWERING_UP" if boots else ""
+
+    def powered_down(self) -> set[str]:
+        return {node.name for node in self._nodes.values() if node.power}
 
     def add_node(self, name: str) -> None:
         self._nodes[name] = _Node(name)
@@ -794,6 +812,7 @@ class VirtualSlurm:
             ("COMPLETING", "COMPLETING" in jobs),
             ("NOT_RESPONDING", not node.responding(self.now)),
             (f"REBOOT_{node.reboot}", bool(node.reboot)),
+            (node.power, bool(node.power)),
             ("RESERVED", node.name in reserved),
             ("MAINTENANCE", node.name in self._under_maintenance(self.now)),
         ]

@@ -70,7 +70,8 @@ def _back(context: StepContext, plan: PoolSwapPlan) -> tuple[str, ...]:
     fit = {name for name, node in slurm.nodes.items() if node.usable and name not in reserved}
     free = [name for name in plan.pool_spares if name in fit and slurm.nodes[name].base_state == "IDLE"]
     wanted = context.spares_wanted()
-    missing = max(0, wanted - len(fit.intersection(held))) if wanted else len(free)
+    lost = {name for name in held if name not in slurm.nodes or slurm.nodes[name].down or slurm.nodes[name].draining}
+    missing = max(0, wanted - len({*held} - lost)) if wanted else len(free)
     joining = [name for name in free if name not in held][:missing]
     return tuple(name for name in free if name in held or name in joining)
 
