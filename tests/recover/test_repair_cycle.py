@@ -1077,19 +1077,21 @@ def test_a_test_that_was_asked_for_days_ago_is_made_once_the_node_is_free(tmp_pa
     assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}
 
 
-def test_a_recovery_goes_on_when_many_agents_fall_silent_and_nothing_new_is_begun(tmp_path: Path) -> None:
+def test_a_recovery_goes_on_when_many_agents_fall_silent_and_only_what_is_proven_is_begun(tmp_path: Path) -> None:
     rehearsal = start(tmp_path)
     rehearsal.fail("n2")
     rehearsal.run_until(rehearsal.recoveries)
     rehearsal.silent |= {"n4", "n5", "n8"}
     rehearsal.run(10)
-    rehearsal.fail("n3")
+    rehearsal.kill_node("n7")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 120)
     rehearsal.run(20)
     assert rehearsal.gang_nodes() == ["n1", "n3", "n4", "n6"]
-    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
-    rehearsal.silent -= {"n4", "n5", "n8"}
+    assert rehearsal.state_of("n7") is NodeState.UNKNOWN
+    rehearsal.fail("n3")
     wait_for(rehearsal, "n3", NodeState.QUARANTINED)
+    rehearsal.silent -= {"n4", "n5", "n8"}
+    wait_for(rehearsal, "n7", NodeState.QUARANTINED)
 
 
 def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_it(tmp_path: Path) -> None:
