@@ -198,7 +198,7 @@ SWITCHES = {
     Verb.PAUSE: "nothing begins; recoveries stop before their next effect, except between two attempts of a gang",
     Verb.PAUSE_NOW: "nothing begins; recoveries stop before their next effect, also between two attempts of a gang",
     Verb.RESUME: "recoveries go on",
-    Verb.RESET_BREAKER: "the circuit breaker is closed: earlier quarantines count no more for it",
+    Verb.RESET_BREAKER: "the circuit breaker is closed: neither it nor the budgets of rules count earlier quarantines",
 }
 """What comes of the requests that take effect at once, in every mode."""
 

@@ -69,6 +69,7 @@ SELF_SECONDS = 1.0
 SLOW_SELF_SECONDS = 1.8
 NVLINKS = 18
 FABRIC = "fabric"
+LICENCE = "licence"
 """What a gang waits for where no node is behind the others."""
 SUSPENDED = "suspension"
 """The same of one that an administrator has suspended: its ranks stand in the collective in which they were."""

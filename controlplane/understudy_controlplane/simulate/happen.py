@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from understudy_agent.wire import HardwareEvent, HardwareKind
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.simulate.cluster import FABRIC, Gang, Machine
+from understudy_controlplane.simulate.cluster import FABRIC, LICENCE, Gang, Machine
 from understudy_controlplane.simulate.invariants import POOL
-from understudy_controlplane.simulate.scenario import DRAINING_XIDS, FATAL_XIDS, Event, Kind
+from understudy_controlplane.simulate.scenario import DRAINING_XIDS, FATAL_XIDS, SWEEPER, Event, Kind
 from understudy_controlplane.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
@@ -125,6 +126,23 @@ def _port_down(world: World, event: Event, machine: Machine) -> None:
         machine.port_up_at = _until(world, event) if event.seconds else math.inf
 
 
+def _power_saves(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive and world.slurm.power_down(machine.name):
+        machine.die()
+        machine.boots_at = _until(world, event)
+
+
+def _ping_missed(world: World, event: Event, machine: Machine) -> None:
+    world.slurm.miss_ping(machine.name, event.seconds)
+
+
+def _switch_reboots(world: World, event: Event, machine: Machine) -> None:
+    began, what = world.now - event.seconds, HardwareKind.PORT_OUTAGE
+    for one in _neighbours(world, event, machine):
+        if one.alive:
+            one.facts.append(HardwareEvent(one.boot_id, began, what, "mlx5_0/1", None, event.seconds))
+
+
 def _agent_silent(world: World, event: Event, machine: Machine) -> None:
     machine.silent_until = _until(world, event)
 
@@ -199,6 +217,9 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.XID_OF_PROGRAM: _xid_of_program,
     Kind.SLOW: _slow,
     Kind.PORT_DOWN: _port_down,
+    Kind.POWER_SAVES: _power_saves,
+    Kind.PING_MISSED: _ping_missed,
+    Kind.SWITCH_REBOOTS: _switch_reboots,
     Kind.AGENT_SILENT: _agent_silent,
     Kind.MANAGEMENT_CUT: _management_cut,
     Kind.MESSAGES_DISTURBED: _messages_disturbed,
@@ -363,6 +384,13 @@ def _fabric_goes_on(world: World, stopped: list[Gang]) -> None:
             gang.go_on(world.now)
 
 
+def _licence_away(world: World, _event: Event) -> None:
+    for gang in world.cluster.gangs:
+        if gang.user == SWEEPER and gang.computes:
+            gang.hung_on = LICENCE
+            gang.stop(world.now)
+
+
 def _slurm_away(world: World, event: Event) -> None:
     world.line.away_until = _until(world, event)
 
@@ -447,6 +475,7 @@ def _submits_low(world: World, event: Event) -> None:
 
 TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
     Kind.FABRIC_STOPS: _fabric_stops,
+    Kind.LICENCE_AWAY: _licence_away,
     Kind.ALL_AGENTS_SILENT: _all_agents_silent,
     Kind.SLURM_AWAY: _slurm_away,
     Kind.SLURM_SLOW: _slurm_slow,

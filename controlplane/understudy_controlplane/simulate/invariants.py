@@ -14,6 +14,7 @@ from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.hang import may_be_mass_hang
 from understudy_controlplane.detect.silence import may_be_mass_silence
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb
@@ -40,7 +41,9 @@ from understudy_controlplane.fleet.saving import SavingGang
 from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
+from understudy_controlplane.simulate.scenario import SWEEPER
 from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
+from understudy_controlplane.store.queries import DecisionFilter, Queries
 
 if TYPE_CHECKING:
     from understudy_controlplane.app import Core
@@ -705,9 +708,20 @@ class Invariants:
         if sum(record.at_fault for record in records.values()) >= budget:
             return
         for name, machine in self._world.cluster.machines.items():
-            answered_for = self._is_vouched_for(machine) or name in self.notified_of
-            if machine.broken and not answered_for and records[name].state is NodeState.IN_SERVICE:
-                raise Violation("everything-comes-to-rest", f"{name} is broken, and in service")
+            if not machine.broken or records[name].state is not NodeState.IN_SERVICE or self._is_vouched_for(machine):
+                continue
+            for_others = self._is_held_back_for_others(name)
+            if for_others or name not in self.notified_of:
+                words = f"{name} is broken, and in service{f', because {for_others}' if for_others else ''}"
+                raise Violation("everything-comes-to-rest", words)
+
+    def _is_held_back_for_others(self, name: str) -> str:
+        """Because many others stand still or are silent, though its own GPU has proven that it is broken. That a person
+        was notified excuses nothing.
+        """
+        newest = Queries(self._world.engine).decisions(1, only=DecisionFilter(subject=name))
+        because: str = newest[0]["because"] if newest else ""
+        return because if because in (Because.MASS_HANG, Because.MASS_SILENCE) else ""
 
     def _pool_rests(self, core: Core) -> None:
         """Spares are held where healthy nodes are idle, and nodes in service have the weight that they had."""
@@ -730,10 +744,12 @@ class Invariants:
         idle = [name for name in idle if name not in _reported(core) and chosen.get(name) is not False]
         pool = reservations.get(POOL, ())
         spares = [node for node in nodes if node.name in pool and records[node.name].state not in OUT_OF_SERVICE]
-        held = sum(node.usable for node in spares)
-        if held < world.scenario.settings.spares and idle:
+        held, size = sum(not node.down and not node.draining for node in spares), world.scenario.settings.spares
+        if held < size and idle:
             words = f"{', '.join(idle)} are idle, and the pool holds {held} spares"
             raise Violation("everything-comes-to-rest", words)
+        if held > size > 0:
+            raise Violation("everything-comes-to-rest", f"the pool holds {held} spares, and is to hold {size}")
         for node in in_service:
             if node.weight != 1:
                 raise Violation("everything-comes-to-rest", f"{node.name} is in service with a weight of {node.weight}")
@@ -777,6 +793,8 @@ class Invariants:
             notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
             if gang.over or job is None or job.ended or notified or gang.job_id in self._left_to_person:
                 continue
+            if gang.user == SWEEPER:
+                continue  # there is no licence for it
             if job.held and not job.held_after_failed_launch:
                 continue  # by its user, who releases it
             if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):

@@ -19,6 +19,9 @@ LAUNCHER_GANG = len(GANGS) - 1
 MORE_GANGS = (16, 8, 32, 4)
 """Of larger clusters, again and again until four fifths of the nodes are taken."""
 
+SWEEPER = "sweeper"
+"""The user whose gangs have one node each, and wait for the same licence server."""
+
 FAULTS_BEGIN, FAULTS_END, END = 30.0, 420.0, 900.0
 """Seconds of the simulation. After the last fault everything must come to rest before the end."""
 
@@ -73,6 +76,10 @@ class Kind(StrEnum):
     RANK_HANGS = "a rank does not enter the collective"
     SEAT_SLOW = "GPU of the gang's last node is slow"
     GANG_QUICK = "steps of the gang are short"  # and later as long as before: the gang is slow then, as a whole
+    POWER_SAVES = "power saving switches the node off, if it is idle"  # it is back after `seconds`
+    PING_MISSED = "slurmd of the node misses a ping"
+    SWITCH_REBOOTS = "leaf switch of neighbouring nodes has rebooted"  # `number`: of how many nodes
+    LICENCE_AWAY = "gangs of one user wait for a licence, to the end"
     FABRIC_STOPS = "fabric stops all gangs"  # they go on after `seconds`
     RANK_CRASHES = "a rank crashes, and its launcher starts the gang again"
     RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
@@ -153,6 +160,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     default_guards: bool = False  # those that the control plane has by default
     checks_spares: bool = False  # idle ones are validated again, in turn
     leaves_worn: bool = False  # nodes whose GPU memory wears out leave service
+    sweeps: int = 0  # gangs of one node, all of one user
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -321,6 +329,9 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     switch = Random(f"switch {seed}")
     if switch.random() < SWITCH_SHARE:
         drawn = _with_failed_switch(drawn, switch)
+    ordinary = Random(f"ordinary {seed}")
+    if ordinary.random() < ORDINARY_SHARE:
+        drawn = _with_ordinary_days(drawn, ordinary)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
@@ -331,6 +342,7 @@ VALIDATIONS_SHARE = 0.12
 CRASHES_SHARE = 0.12
 SWITCH_SHARE = 0.12
 OWNERS_SHARE = 0.12
+ORDINARY_SHARE = 0.15
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -422,6 +434,29 @@ def _with_failed_switch(scenario: Scenario, random: Random) -> Scenario:
         seconds = round(random.uniform(20, 250), 1)
         events += [Event(at, Kind.PORT_DOWN, name, seconds) for name in failed]
     return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
+
+
+def _with_ordinary_days(scenario: Scenario, random: Random) -> Scenario:
+    """What looks like a fault of many nodes, and is none: spares that are switched off, a missed ping, a leaf switch
+    that reboots three times, and jobs of one user that wait for a licence while the GPU of another user's gang breaks.
+    """
+    names, settings = node_names(scenario.nodes), scenario.settings
+    first, until = RACK * random.randrange(scenario.nodes // RACK), faults_end(scenario.nodes)
+    events: list[Event] = []
+    match random.choice((Kind.POWER_SAVES, Kind.PING_MISSED, Kind.SWITCH_REBOOTS, Kind.LICENCE_AWAY)):
+        case Kind.SWITCH_REBOOTS:
+            moments = (FAULTS_BEGIN + 40, FAULTS_BEGIN + 170, FAULTS_BEGIN + 300)
+            events = [Event(at, Kind.SWITCH_REBOOTS, names[first], 35.0, RACK) for at in moments]
+        case Kind.LICENCE_AWAY:
+            settings = msgspec.structs.replace(settings, sweeps=3)
+            at = round(random.uniform(FAULTS_BEGIN, until / 2), 2)
+            fault = Event(at + 200, Kind.XID, random.choice(names[: sum(gang_sizes(scenario.nodes))]), 0.0, 79)
+            events = [Event(at, Kind.LICENCE_AWAY), fault]
+        case kind:
+            seconds = (60, 200) if kind is Kind.POWER_SAVES else (5, 20)
+            for at in _moments(scenario, random, 3):
+                events += [Event(at, kind, name, round(random.uniform(*seconds), 1)) for name in names[-RACK:]]
+    return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
 
 
 CHANGES_OF_JOBS = (Kind.SUSPENDS, Kind.SUSPENDS, Kind.OPTS_OUT)

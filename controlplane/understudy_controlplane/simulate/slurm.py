@@ -286,6 +286,10 @@ class VirtualSlurm:
         """It has booted, as Slurm expected; with `boots` it has only been switched on."""
         self._node(name).power = "POWERING_UP" if boots else ""
 
+    def miss_ping(self, name: str, seconds: float) -> None:
+        """Its slurmd does not answer in time, and is heard again later."""
+        self._node(name).quiet_until = self.now + seconds
+
     def powered_down(self) -> set[str]:
         return {node.name for node in self._nodes.values() if node.power}
 

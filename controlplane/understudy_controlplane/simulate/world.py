@@ -40,6 +40,7 @@ from understudy_controlplane.simulate.remembered import Tables, remembered
 from understudy_controlplane.simulate.scenario import (
     LAUNCHER_GANG,
     NODES,
+    SWEEPER,
     Event,
     Kind,
     Scenario,
@@ -217,6 +218,9 @@ class World:
         self.pass_until(BEGIN + 6)  # the pool is filled before any job comes
         for number, size in enumerate(gang_sizes(self.scenario.nodes)):
             self.submit_gang(number, size)
+        sizes = gang_sizes(self.scenario.nodes)
+        for number in range(len(sizes), len(sizes) + self.scenario.settings.sweeps):
+            self.submit_gang(number, 1, SWEEPER)
         for _ in range(self.scenario.settings.low_jobs):
             self.submit_low(1)
         for event in self.scenario.events:
@@ -244,9 +248,9 @@ class World:
         checked = any(record.validation_origin is ValidationOrigin.SPARE_CHECK for record in records)
         return checked or bool(self.core.stores.recoveries.running())
 
-    def submit_gang(self, number: int, size: int) -> Gang:
+    def submit_gang(self, number: int, size: int, user: str = "") -> Gang:
         launcher = number == LAUNCHER_GANG
-        user = f"user{number}"
+        user = user or f"user{number}"
         job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", kill_seconds=self.random.uniform(0.1, 3))
         self.slurm.set_time_limit(job_id, TIME_LIMIT_MINUTES)
         asks = self.scenario.settings.asks and number != DOES_NOT_ASK
@@ -466,7 +470,9 @@ class World:
         if not machine.alive:
             self.narrate(f"{machine.name} boots")
             machine.boot()
-            if machine.name in self.slurm.rebooting():
+            if machine.name in self.slurm.powered_down():
+                self.slurm.power_up(machine.name)
+            elif machine.name in self.slurm.rebooting():
                 self.slurm.start_node(machine.name)
             else:
                 self.slurm.boot_node(machine.name)
