@@ -100,6 +100,7 @@ class Recovery(msgspec.Struct, frozen=True):
 
 class Incident(msgspec.Struct, frozen=True):
     id: int
+    subject_kind: str
     subject: str
     rule: str
     signal: str

@@ -34,6 +34,7 @@ from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import summary
@@ -170,6 +171,9 @@ class Loop:
         begun = self._clock.now()
         self._look_at_tickets(begun)
         snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
+        if (snapshot.mode is Mode.ACT) is not (snapshot.acting_since is not None):
+            self._note_mode(snapshot)
+            snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions, beside = self._judge(0.0)
@@ -220,6 +224,12 @@ class Loop:
         if self._set_back_by:  # last: a database that does not answer is asked again in the next round
             self._stores.set_times_back(self._clock.now(), self._set_back_by)
             self._set_back_by = 0.0
+
+    def _note_mode(self, snapshot: Snapshot) -> None:
+        """Incidents that are older than mode act wait for an operator's approval."""
+        verb = Verb.ACT_BEGAN if snapshot.mode is Mode.ACT else Verb.ACT_ENDED
+        self._stores.fleet.add_intent(verb.value, f"mode {snapshot.mode.value}", BY_CONTROL_PLANE, snapshot.now)
+        log.info("mode_changed", mode=snapshot.mode.value)
 
     def _look_at_tickets(self, now: float) -> None:
         if not 0 <= now - self._tickets_read_at < TICKETS_AGE_MAX_SECONDS:

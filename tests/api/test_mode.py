@@ -37,6 +37,10 @@ def status(rehearsal: Rehearsal) -> Any:
     return status_of(rehearsal.control_plane)
 
 
+def operator(rehearsal: Rehearsal) -> TestClient:
+    return TestClient(rehearsal.control_plane.app, headers=bearer(Role.OPERATOR))
+
+
 def asked(plane: ControlPlane, mode: str, role: Role = Role.ADMIN, **more: Any) -> Any:
     client = TestClient(plane.app, headers=bearer(role))
     return client.post("/v1/mode", json={"mode": mode, "reason": "a new driver", **more})
@@ -59,7 +63,7 @@ def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Contr
         plane.close()
 
 
-def test_in_mode_observe_a_fault_changes_nothing_until_the_configured_mode_is_set_again(rehearsal: Rehearsal) -> None:
+def test_a_fault_of_mode_observe_waits_for_an_operator_in_mode_act(rehearsal: Rehearsal) -> None:
     answer = ask(rehearsal, "observe")
     assert (answer.status_code, answer.json()["verb"], answer.json()["outcome"]) == (202, "mode-observe", "will_act")
     shown = status(rehearsal)
@@ -72,8 +76,53 @@ def test_in_mode_observe_a_fault_changes_nothing_until_the_configured_mode_is_se
     rehearsal.run(30)
     assert not rehearsal.line.effects, "over a restart"
     assert ask(rehearsal, "act").json()["verb"] == "mode-configured"
-    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    rehearsal.run(60)
     assert (status(rehearsal)["mode"], status(rehearsal)["mode_limit"]) == ("act", "")
+    assert not rehearsal.line.effects, "a person may have found it wrong meanwhile"
+    assert "await approval" in str(status(rehearsal)["problems"])
+    client = operator(rehearsal)
+    (proposal,) = client.get("/v1/recoveries", params={"status": "awaits_approval"}).json()["items"]
+    assert client.post(f"/v1/recoveries/{proposal['id']}/approve", json={"reason": "so it is"}).status_code == 202
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+
+
+def test_a_fault_after_the_change_to_mode_act_waits_for_no_person(rehearsal: Rehearsal) -> None:
+    ask(rehearsal, "observe")
+    rehearsal.run(5)
+    ask(rehearsal, "act")
+    rehearsal.run(5)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+
+
+@pytest.mark.parametrize("dismissed_in", ["observe", "act"])
+def test_what_an_operator_dismisses_is_not_acted_upon_and_does_not_come_back(
+    rehearsal: Rehearsal, dismissed_in: str
+) -> None:
+    """A false alarm of mode observe. A new fault of the same node counts."""
+    ask(rehearsal, "observe")
+    rehearsal.fail("n3")
+    rehearsal.run(10)
+    client = operator(rehearsal)
+    (incident,) = client.get("/v1/incidents", params={"open": True}).json()["items"]
+    if dismissed_in == "act":
+        ask(rehearsal, "act")
+        rehearsal.run(10)
+    answer = client.post("/v1/nodes/n3/release", json={"reason": "a driver update"})
+    assert (answer.status_code, answer.json()["outcome"]) == (202, "will_act")
+    assert f"incident {incident['id']} " in answer.json()["why"]
+    rehearsal.run(10)
+    ask(rehearsal, "act")
+    rehearsal.run(60)
+    closed = client.get(f"/v1/incidents/{incident['id']}").json()
+    assert "a driver update" in closed["outcome"]
+    assert client.get("/v1/incidents", params={"open": True}).json()["items"] == []
+    assert client.get("/v1/recoveries", params={"status": "awaits_approval"}).json()["items"] == []
+    assert not rehearsal.line.effects
+    again = client.post("/v1/nodes/n3/release", json={"reason": "once more"})
+    assert (again.status_code, again.json()["code"]) == (409, "node_state")
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
 
 
 def test_a_recovery_under_way_stops_before_its_next_effect_and_goes_on_later(rehearsal: Rehearsal) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -11,6 +11,7 @@ from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.evidence import print_evidence
 from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
 from understudy_controlplane.cli.output import date
+from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
     from understudy_client import Client, Incident
@@ -43,6 +44,24 @@ def listing() -> Listing[Incident]:
         "summary": lambda one: one.summary,
     }
     return Listing("/v1/incidents", Incident, columns)
+
+
+@incident.command("dismiss")
+@number_argument
+@request_options
+@connected
+def dismiss(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
+    """End an incident about a node as a false alarm. You answer for the node: what was known against it counts no more,
+    and one that is out of service returns. What is received from now on, or is still read on the node, counts.
+    """
+    from understudy_client import Incident
+
+    found = client.get(f"/v1/incidents/{number}", Incident)
+    if found.closed_at is not None:
+        raise click.UsageError(f"incident {number} is over: {found.outcome}")
+    if found.subject_kind != "node":
+        raise click.UsageError(f"incident {number} is about a {found.subject_kind}: it ends with its cause")
+    send(client, as_json, Requests([f"/v1/nodes/{found.subject}/release"], **options))
 
 
 @incident.command("show")

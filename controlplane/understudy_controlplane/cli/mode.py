@@ -8,7 +8,7 @@ import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import DURATION
-from understudy_controlplane.cli.output import print_json
+from understudy_controlplane.cli.output import date, print_json
 from understudy_controlplane.cli.requests import Options, Requests, request_options, send
 
 if TYPE_CHECKING:
@@ -42,4 +42,20 @@ def show(client: Client, as_json: bool) -> None:
 @connected
 def set_mode(client: Client, as_json: bool, mode: str, **options: Unpack[Options]) -> None:
     """Set a mode below the configured one, or the configured one again. It holds over a restart."""
+    if mode == "act" and not as_json:
+        _show_open_incidents(client)
     send(client, as_json, Requests(["/v1/mode"], mode=mode, **options))
+
+
+def _show_open_incidents(client: Client) -> None:
+    """What is known against nodes and gangs before the control plane acts."""
+    from understudy_client import Incident
+
+    found = client.items("/v1/incidents", Incident, open=True)
+    if found:
+        click.echo(
+            "Incidents from before mode act. What follows from each waits for you: `understudy recovery list "
+            "--status awaits_approval`, then `recovery approve NUMBER REASON`, or `incident dismiss NUMBER REASON`:"
+        )
+    for one in found:
+        click.echo(f"  incident {one.id}, since {date(one.opened_at)}: {one.subject}: {one.summary}")

@@ -81,7 +81,11 @@ _add_verb(
     "Report faulty nodes: they are drained, their gangs move to spares now, and they are repaired and validated, as "
     "far as the budgets for faults allow. `hold` lets jobs end and leaves the node to you.",
 )
-_add_verb("release", "Return nodes to service that are held, retired, quarantined or repaired.")
+_add_verb(
+    "release",
+    "Return nodes to service that are held, retired, quarantined or repaired. Of nodes in service it dismisses what is "
+    "known against them.",
+)
 _add_verb("validate", "Validate nodes in service as soon as no job uses them.")
 _add_verb("burn-in", "Repeat the validation of nodes for hours, as soon as no job uses them.")
 _add_verb("retire", "Take nodes out of service for good.")

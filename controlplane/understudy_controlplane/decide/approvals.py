@@ -1,4 +1,7 @@
-"""Mode approve: what is planned waits for an operator's approval. Pure.
+"""What is planned and waits for an operator's approval. Pure.
+
+In mode approve that is all that no person asked for. In mode act it is what follows from incidents that are older than
+the mode: while the control plane only observed, people may have found them wrong, or repaired the node themselves.
 
 Detection, table, guards and plans are those of mode act. A plan that no person asked for becomes a proposal instead,
 and nothing changes until it is approved: the fault is found, and decided about, again in each round. So an approved
@@ -14,6 +17,7 @@ from dataclasses import dataclass, replace
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.guards import is_on_its_way
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -29,6 +33,7 @@ from understudy_controlplane.fleet.recovery import (
     ValidationPlan,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 
 APPROVAL_HOLDS_SECONDS = 300.0
 """What was approved, and is not planned again within this time, is no longer so."""
@@ -76,7 +81,7 @@ def _effects(plan: Plan) -> tuple[object, ...]:
 
 def await_approval(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> list[Decision]:
     """The same decisions, with a proposal in the place of each plan that is not approved."""
-    if snapshot.mode is not Mode.APPROVE:
+    if snapshot.mode is Mode.OBSERVE:
         return list(decisions)
     known = _newest(snapshot)
     return [_await(snapshot, one, known, config) for one in decisions]
@@ -89,7 +94,8 @@ def _newest(snapshot: Snapshot) -> dict[ProposalKey, Recovery]:
 def awaits_approval(snapshot: Snapshot, node: str) -> bool:
     """Whether what is planned for the node is not done yet."""
     approved = (one.plan.nodes for one in snapshot.proposals if one.status is RecoveryStatus.APPROVED)
-    return snapshot.mode is Mode.APPROVE and not any(node in nodes for nodes in approved)
+    asks = snapshot.mode is Mode.APPROVE or _is_older_than_mode(snapshot, Subject.of_node(node))
+    return asks and not any(node in nodes for nodes in approved)
 
 
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
@@ -98,11 +104,18 @@ def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
     for one in snapshot.proposals:
         if one.status is RecoveryStatus.AWAITS_APPROVAL and snapshot.now >= (one.approve_by or 0.0):
             yield ProposalEnding(one.id, RecoveryStatus.EXPIRED, "no operator approved it in time")
+        elif one.status is RecoveryStatus.AWAITS_APPROVAL and _is_dismissed(snapshot, one):
+            yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "an operator dismissed what was known of its nodes")
         if one.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, one):
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "it was approved, and is not needed any more")
         elif one.status is RecoveryStatus.APPROVED and newest[key_of(one.plan)] is not one:
             words = f"what is planned has changed since: proposed again as recovery {newest[key_of(one.plan)].id}"
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, words)
+
+
+def _is_dismissed(snapshot: Snapshot, proposed: Recovery) -> bool:
+    nodes = [snapshot.nodes[name] for name in proposed.plan.nodes if name in snapshot.nodes]
+    return bool(nodes) and all(node.record.cleared_at > proposed.decided_at for node in nodes)
 
 
 def _is_too_old(snapshot: Snapshot, approved: Recovery) -> bool:
@@ -139,9 +152,26 @@ def _needs_approval(snapshot: Snapshot, decision: Decision, plan: Plan) -> bool:
     """
     if isinstance(plan, PagePlan | ManualRepairPlan):
         return False
+    if snapshot.mode is not Mode.APPROVE and not _is_of_old_incident(snapshot, decision):
+        return False
     if plan.supersedes is not None and (not isinstance(plan, SwapPlan) or is_on_its_way(snapshot, plan.job)):
         return False
     return not plan.requested or _asked_by_control_plane(snapshot, decision)
+
+
+def _is_of_old_incident(snapshot: Snapshot, decision: Decision) -> bool:
+    """A node that was taken out of service then goes on with its repair."""
+    node = snapshot.nodes.get(decision.subject)
+    if node is not None and node.state in OUT_OF_SERVICE:
+        return False
+    subjects = {Subject.of_node(decision.subject)}
+    subjects |= {decision.finding.subject} if decision.finding is not None else set()
+    return any(_is_older_than_mode(snapshot, one) for one in subjects)
+
+
+def _is_older_than_mode(snapshot: Snapshot, subject: Subject) -> bool:
+    incident, since = snapshot.incidents.get(subject), snapshot.acting_since
+    return snapshot.mode is Mode.ACT and incident is not None and since is not None and incident.opened_at < since
 
 
 def _asked_by_control_plane(snapshot: Snapshot, decision: Decision) -> bool:

@@ -199,6 +199,7 @@ def _plain(row: Row, finding: Finding) -> Decision:
         finding=finding,
         evidence=finding.evidence,
         opens_incident=finding.signal in (Signal.DOMAIN_FAULT, Signal.LAUNCHER_FAILED),
+        clears=finding.signal is Signal.RELEASE_ASKED,
         request=finding.request,
         suspects=row.suspects,
         ends_suspicion=finding.suspicion,

@@ -11,7 +11,7 @@ from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import look_up, row_of
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Request, Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -34,6 +34,8 @@ def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | 
     row = look_up(node.record, finding.signal)
     if row is None:
         return None
+    if repair_cycle.dismisses(node.state, request.verb):
+        return _of_dismissal(snapshot, node)
     if snapshot.mode is Mode.OBSERVE:
         return Prospect(Outcome.OBSERVE_ONLY, OBSERVES)
     if row.action is Action.QUARANTINE:
@@ -44,6 +46,18 @@ def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | 
         return Prospect(Outcome.HELD_BY_GUARD, objection.words)
     becomes = f"{node.name} becomes {row.to.value}" if row.to is not None else f"{row.action.value}: {row.why}"
     return Prospect(Outcome.WILL_ACT, becomes)
+
+
+def _of_dismissal(snapshot: Snapshot, node: NodeView) -> Prospect | None:
+    """None: nothing is known against the node."""
+    incident = snapshot.incident_of(node.name)
+    if incident is None and node.state is not NodeState.SUSPECT:
+        return None
+    what = "the suspicion" if incident is None else f"incident {incident.id} ({incident.summary})"
+    return Prospect(
+        Outcome.WILL_ACT,
+        f"{what} is dismissed, and {node.name} stays in service; what is received from now on, or still read, counts",
+    )
 
 
 def _of_quarantine(snapshot: Snapshot, finding: Finding, config: Config) -> Prospect:

@@ -190,6 +190,11 @@ def _left_to_administrator(snapshot: Snapshot, node: NodeView, request: Request)
     return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
 
 
+def dismisses(state: NodeState, verb: Verb) -> bool:
+    """Whether the request only ends what is known against a node that stays in service. It changes nothing in Slurm."""
+    return verb is Verb.RELEASE and state in (NodeState.IN_SERVICE, NodeState.PROBATION, NodeState.SUSPECT)
+
+
 def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) -> Finding:
     tested = request.verb is Verb.RELEASE and config.validation.enabled
     tested = tested and (
@@ -203,7 +208,7 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     if words := _overtaken(snapshot, request):
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
-    if snapshot.mode is Mode.OBSERVE and request.by != BY_CONTROL_PLANE:
+    if snapshot.mode is Mode.OBSERVE and request.by != BY_CONTROL_PLANE and not dismisses(node.state, request.verb):
         words = f"{request.verb.value}, asked for by {request.by}, is not done: the control plane only observes"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)

@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.node import (
 from understudy_controlplane.fleet.recovery import RestoreWeightPlan, ReturnPlan
 from understudy_controlplane.fleet.suspicion import Suspicion
 
+DISMISSES = frozenset({NodeState.IN_SERVICE, NodeState.PROBATION})
 KEEPS_DRAIN = IN_REPAIR | {NodeState.MANUAL_REPAIR}
 """A node that comes here from out of service is drained already, and the drain still stands; but a repair may have
 resumed it while it was reserved, so of a node that leaves its repair that is not known.
@@ -61,6 +62,9 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
     before, to = record.state, decision.to_state or record.state
     after = _suspicions(_weight(record, decision), decision, to, now)
     leaves = False
+    dismissed = decision.clears and to in DISMISSES
+    if dismissed:
+        after = replace(after, cleared_at=_answered_for(record, decision, now))
     if decision.to_state is not None:
         leaves = before is NodeState.FOREIGN_DRAIN or (before in OUT_OF_SERVICE and to not in OUT_OF_SERVICE)
         after = _enter(after, decision, to, now)
@@ -70,7 +74,7 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
     if broken:
         raise InvariantError(f"{record.name} would be {to.value} by row {decision.row}: {'; '.join(broken)}")
     closes_ticket = before is NodeState.MANUAL_REPAIR and to is not NodeState.MANUAL_REPAIR
-    return Change(decision, record, after, ends_incident=leaves, closes_ticket=closes_ticket)
+    return Change(decision, record, after, ends_incident=leaves or dismissed, closes_ticket=closes_ticket)
 
 
 def _answered_for(record: NodeRecord, decision: Decision, now: float) -> float:

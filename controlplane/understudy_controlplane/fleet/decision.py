@@ -75,7 +75,7 @@ class Because(StrEnum):
     PARTITION_DOWN = "partition_down"  # Slurm would not start the gang again
     DETECTOR_FAILED = "detector_failed"  # nothing returns to service on what is not known
     DECISION_FAILED = "decision_failed"  # this decision, or one that belongs to it
-    AWAITS_APPROVAL = "awaits_approval"  # in mode approve
+    AWAITS_APPROVAL = "awaits_approval"  # in mode approve, or of an incident that is older than mode act
     CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 
 

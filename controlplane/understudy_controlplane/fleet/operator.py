@@ -24,6 +24,8 @@ class Verb(StrEnum):
     MODE_OBSERVE = "mode-observe"  # the control plane does no more than in this mode
     MODE_APPROVE = "mode-approve"
     MODE_CONFIGURED = "mode-configured"  # the mode is the configured one again
+    ACT_BEGAN = "act-began"  # the control plane's own note: from then on it was in mode act
+    ACT_ENDED = "act-ended"
     CANCEL = "cancel"  # a recovery under way
     APPROVE = "approve"  # a recovery that waits for it
     AGREE = "agree"  # with a decision that the control plane only observed

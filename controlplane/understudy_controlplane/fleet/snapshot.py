@@ -52,6 +52,7 @@ class Snapshot:
     now: float
     started_at: float  # of this control-plane process: no report can be older
     mode: Mode
+    acting_since: float | None = field(default=None, kw_only=True)  # in mode act; None: in another one
     paused: str  # by whom and why; empty: not paused
     slurm_read_at: float | None  # when the Slurm part was read; None: never yet
     slurmctld_started_at: float | None  # None: not known

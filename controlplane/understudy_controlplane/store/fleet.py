@@ -127,6 +127,7 @@ def _last(verbs: Iterable[str]) -> Select[Any]:
 _LAST_SWITCH = _last(_SWITCHES)
 _LAST_MODE = _last([*_MODES, Verb.MODE_CONFIGURED.value])
 
+_LAST_ACT = _last([Verb.ACT_BEGAN.value, Verb.ACT_ENDED.value])
 _LAST_SIZE = _last([Verb.SPARES_SIZE.value])
 _SPARE_CHOICES = (
     select(tables.operator_intent)
@@ -419,6 +420,12 @@ class FleetStore:
         if row is None or mode is None or (row.until is not None and row.until <= now):
             return ModeLimit()
         return ModeLimit(mode, f"{row.reason} ({row.by})", row.until)
+
+    def acting_since(self) -> float | None:
+        """Since when the control plane has been in mode act; None: it is not, as far as it has noted."""
+        with reading(self._engine) as connection:
+            row = connection.execute(_LAST_ACT).first()
+        return row.at if row is not None and row.verb == Verb.ACT_BEGAN else None
 
     def spares_size(self) -> SparesSize:
         with reading(self._engine) as connection:

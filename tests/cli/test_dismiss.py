@@ -1,0 +1,46 @@
+"""Incidents from before mode act, on the command line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import builders as b
+from tests.cli.conftest import Served, served
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Served]:
+    """In mode observe, with an Xid 79 of n3."""
+    with served(tmp_path, "observe") as made:
+        plane = made.control_plane
+        now = time.time()
+        for name in ("n1", "n2", "n3", "n4"):
+            plane.telemetry.receive(b.report(name), now)
+        plane.stores.facts.record("n3", [b.xid_event("n3", 79, now).event], now, lambda _: None)
+        for _ in range(2):  # the second one shows the incident
+            plane.loop.tick()
+        yield made
+
+
+def test_an_incident_is_dismissed_by_its_number_and_the_node_stays_in_service(faulty: Served) -> None:
+    (incident,) = json.loads(faulty.run("incident", "list", "--open", "--subject", "n3", "--json"))
+    assert incident["subject"] == "n3"
+    number = str(incident["id"])
+    assert "stays in service" in faulty.run("incident", "dismiss", number, "a driver update", "--dry-run")
+    faulty.run("incident", "dismiss", number, "a driver update")
+    faulty.control_plane.loop.tick()
+    assert json.loads(faulty.run("incident", "list", "--open", "--subject", "n3", "--json")) == []
+    assert "is over: " in faulty.run("incident", "dismiss", number, "once more", status=2)
+
+
+def test_who_sets_mode_act_sees_what_waits_from_before(faulty: Served) -> None:
+    printed = faulty.run("mode", "set", "act", "we agree", status=3)  # the file still has mode observe
+    assert "Incidents from before mode act" in printed
+    assert "n3: Xid 79" in printed
