@@ -47,8 +47,8 @@ GUARDS = {
     Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, the default',
     Because.PAUSED: "an operator has paused the control plane or this job: nothing begins, and recoveries stop before "
     "their next effect",
-    Because.AWAITS_APPROVAL: 'an operator has to approve the recovery first: `mode = "approve"`, or its incident is older '
-    "than mode act",
+    Because.AWAITS_APPROVAL: 'an operator has to approve the recovery first: `mode = "approve"`, or its incident is '
+    "older than mode act",
     Because.CANCELLED: "an operator cancelled the recovery that this would repeat",
     Because.SLURM_UNREADABLE: "Slurm cannot be read, so its state is not known",
     Because.GATHERING: "the control plane has just started and not every node has reported yet (10 s at most)",

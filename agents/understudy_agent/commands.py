@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "commission": Command("start | report: racks and clusters that are accepted", _cli("commission", "commission")),
         "signal": Command("list | end: what other systems of the site report", _cli("signal", "signal")),
-        "incident": Command("list | show", _cli("incident", "incident")),
+        "incident": Command("list | dismiss | show", _cli("incident", "incident")),
         "decision": Command("list | show | agree | disagree", _cli("decision", "decision")),
         "recovery": Command("list | show | cancel | approve", _cli("recovery", "recovery")),
         "ticket": Command("list | show | ack | close: manual repairs", _cli("ticket", "ticket")),

@@ -11,6 +11,7 @@ import pytest
 
 from tests import builders as b
 from tests.cli.conftest import Served, served
+from understudy_controlplane.fleet.identity import Role
 
 pytestmark = pytest.mark.integration
 
@@ -34,6 +35,7 @@ def test_an_incident_is_dismissed_by_its_number_and_the_node_stays_in_service(fa
     assert incident["subject"] == "n3"
     number = str(incident["id"])
     assert "stays in service" in faulty.run("incident", "dismiss", number, "a driver update", "--dry-run")
+    assert "viewer" in faulty.run("incident", "dismiss", number, "x", role=Role.VIEWER, status=1)
     faulty.run("incident", "dismiss", number, "a driver update")
     faulty.control_plane.loop.tick()
     assert json.loads(faulty.run("incident", "list", "--open", "--subject", "n3", "--json")) == []
@@ -41,6 +43,6 @@ def test_an_incident_is_dismissed_by_its_number_and_the_node_stays_in_service(fa
 
 
 def test_who_sets_mode_act_sees_what_waits_from_before(faulty: Served) -> None:
-    printed = faulty.run("mode", "set", "act", "we agree", status=3)  # the file still has mode observe
+    printed = faulty.run("mode", "set", "act", "its decisions were right", status=3)  # the file still has mode observe
     assert "Incidents from before mode act" in printed
     assert "n3: Xid 79" in printed

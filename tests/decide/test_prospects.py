@@ -10,6 +10,8 @@ from tests import builders as b
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.repair_cycle import dismisses
+from understudy_controlplane.decide.transitions import follow
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.incident import OpenIncident
@@ -36,6 +38,9 @@ def test_the_answer_is_what_the_loop_decides(verb: Verb, state: NodeState, mode:
     node = b.node("n1", record=b.record("n1", state, since=b.NOW - 1))
     before = b.snapshot(node, mode=mode)
     prospect = of_node(before, verb)
+    if dismisses(state, verb):
+        assert prospect is None or state is NodeState.SUSPECT, "nothing else is known against it"
+        return
     assert (prospect is not None) == prospects.fits(before.nodes["n1"].record, verb)
     following = b.snapshot(
         b.node("n1", record=b.record("n1", state, since=b.NOW - 1)), mode=mode, requests={"n1": asked(verb)}
@@ -46,6 +51,23 @@ def test_the_answer_is_what_the_loop_decides(verb: Verb, state: NodeState, mode:
     given_up = [one for one in decided if one.row == prospects.GIVEN_UP_ROW]
     left = verb is Verb.QUARANTINE and state is NodeState.FOREIGN_DRAIN  # to the administrator
     assert bool(given_up) == (left or mode is Mode.OBSERVE)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("state", [NodeState.IN_SERVICE, NodeState.PROBATION, NodeState.SUSPECT])
+def test_a_release_dismisses_what_is_known_against_a_node_in_service(state: NodeState, mode: Mode) -> None:
+    subject = Subject.of_node("n1")
+    fault = OpenIncident(3, subject, "xid.79", Signal.HARDWARE_FAULT, "Xid 79", opened_at=b.NOW - 60)
+    node = b.node("n1", record=b.record("n1", state, since=b.NOW - 90))
+    before = b.snapshot(node, mode=mode, incidents={subject: fault})
+    prospect = of_node(before, Verb.RELEASE)
+    assert prospect is not None
+    assert (prospect.outcome, prospect.why.startswith("incident 3 (Xid 79) is dismissed")) == (Outcome.WILL_ACT, True)
+    (decided,) = decide(replace(before, requests={"n1": asked(Verb.RELEASE)}), (), CONFIG)
+    change = follow(node.record, decided, b.NOW)
+    assert change.after is not None
+    assert (change.ends_incident, change.after.cleared_at) == (True, b.NOW)
+    assert change.after.state is (NodeState.PROBATION if state is NodeState.PROBATION else NodeState.IN_SERVICE)
 
 
 def test_what_a_guard_holds_back_is_answered_with_its_words() -> None:

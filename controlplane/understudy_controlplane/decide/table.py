@@ -244,10 +244,6 @@ TABLE: tuple[Row, ...] = (
     Row(252, (QUARANTINED, REPAIRING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.RELEASE_ASKED,), IN_SERVICE, Action.RETURN,
         "an operator asked for it and answers for it"),
-    Row(360, (IN_SERVICE, PROBATION), (Signal.RELEASE_ASKED,), None, Action.NOTHING,
-        "an operator dismisses what is known against it and answers for it: only what is received later counts"),
-    Row(361, (SUSPECT,), (Signal.RELEASE_ASKED,), IN_SERVICE, Action.NOTHING,
-        "an operator dismisses the suspicion and answers for it: only what is received later counts"),
     Row(253, (MANUAL_REPAIR, OPERATOR_HOLD, RETIRED), (Signal.VALIDATION_DUE,), VALIDATING, Action.VALIDATE,
         "an operator released it: it is validated before it returns", origin=ValidationOrigin.RELEASED),
     Row(254, (IN_SERVICE,), (Signal.TEST_ASKED,), VALIDATING, Action.VALIDATE,
@@ -281,6 +277,10 @@ TABLE: tuple[Row, ...] = (
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,
         "its work was ended for its move, and nothing that the control plane does starts it again: a person has to"),
+    Row(360, (IN_SERVICE, PROBATION), (Signal.RELEASE_ASKED,), None, Action.NOTHING,
+        "an operator dismisses what is known against it and answers for it: only what is received later counts"),
+    Row(361, (SUSPECT,), (Signal.RELEASE_ASKED,), IN_SERVICE, Action.NOTHING,
+        "an operator dismisses the suspicion and answers for it: only what is received later counts"),
 )
 # fmt: on
 
