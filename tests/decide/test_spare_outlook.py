@@ -68,6 +68,29 @@ def test_it_names_why_a_spare_of_the_pool_does_not_fit(snapshot: Snapshot, why: 
     assert found.taken == ("n7",)
 
 
+LARGE: dict[str, Any] = {"cpus": 128, "memory_mb": 512_000}
+
+
+@pytest.mark.parametrize(
+    ("has", "asks", "why"),
+    [
+        (LARGE, {}, ""),
+        (LARGE | {"memory_mb": 500_000}, {}, ""),
+        (LARGE | {"memory_mb": 256_000}, {}, "it has 256000 MB of memory of 486400 needed"),
+        (LARGE | {"memory_mb": 256_000}, {"memory_mb": 200_000}, ""),
+        (LARGE, {"memory_mb": 600_000}, "it has 512000 MB of memory of 600000 needed"),
+        (LARGE, {"tmp_disk_mb": 10}, "it has 0 MB of temporary disk of 10 needed"),
+        (LARGE | {"cpus": 64}, {}, "it has 64 CPUs of 128 needed"),
+    ],
+)
+def test_a_spare_has_the_room_that_the_job_needs(has: dict[str, Any], asks: dict[str, Any], why: str) -> None:
+    nodes = [spare(slurm=replace(b.slurm_node("n6"), **has))]
+    nodes += [b.node(name, slurm=replace(b.slurm_node(name), **LARGE), is_spare=name == "n7") for name in ("n2", "n7")]
+    found = asked(seen(*nodes, jobs=[b.job(nodes=["n1", "n2"], **asks)]))
+    assert found.candidates[0].words == why
+    assert found.candidates[0].fits is not bool(why)
+
+
 def test_it_names_gangs_that_wait_and_would_come_before_it() -> None:
     waiting = b.job(job_id=8, nodes=["n3"], priority=500)
     later = b.job(job_id=9, nodes=["n4"], priority=1)
