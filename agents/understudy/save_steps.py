@@ -55,6 +55,9 @@ class SaveSteps:
         schedule = self._memory if in_memory else self._files
         with self._lock:
             before, schedule.asked = schedule.asked, step
+            if step < before:
+                self._count_again(schedule, step - 1)
+                before = step - 1
             if step < schedule.next and every == schedule.own_every:
                 return False
             return self._look(schedule, step, every, before)
@@ -92,6 +95,15 @@ class SaveSteps:
     def _asked(self) -> int:
         """The furthest step that this rank has reached."""
         return max(self._files.asked, self._memory.asked)
+
+    def _count_again(self, schedule: Schedule, step: int) -> None:
+        """The numbers fall, on all ranks at the same step: an epoch, a second training, a resume. The intervals count
+        from 0, and an order for a step of the count before is not followed any more.
+        """
+        self._in_force = self._in_force._replace(step=0)
+        if self._pending is not None:
+            self._pending, self._state = None, WITHDRAWN
+        self._plan_after(schedule, step)
 
     def _look(self, schedule: Schedule, step: int, every: int, before: int) -> bool:
         is_first = before < 0

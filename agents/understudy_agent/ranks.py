@@ -308,6 +308,7 @@ class RankConnection:
         self._server = server
         self._writer = writer
         self._hello: Hello | None = None
+        self._ahead, self._next_number = 0, 0
         self._launcher: LauncherLine | None = None
         self._questions: set[asyncio.Task[None]] = set()
         self._ignored: set[str] = set()
@@ -429,8 +430,7 @@ class RankConnection:
                 raise RefusedError("data_seconds and work must be empty or as long as self_seconds")
             self._server.windows.add(hello, message, self.user_id)
             if self._server.launchers is not None:
-                last = message.first_step + len(message.self_seconds) - 1
-                self._server.launchers.note_step(hello, self.user_id, last)
+                self._server.launchers.note_step(hello, self.user_id, self._place_of_last(message))
         elif isinstance(message, Whereabouts | ProgramSeen | InputsSeen):
             self._note(hello, message)
         elif isinstance(message, RestorePointQuestion):
@@ -474,6 +474,13 @@ class RankConnection:
             unknown = message.fact.type if message.fact is not None else message.type
             error = f"release {RELEASE} of the agent does not know {unknown!r}"
             self.answer(ErrorAnswer(error=error, id=message.id))
+
+    def _place_of_last(self, steps: Steps) -> int:
+        """Its last step, counted on where the numbers of the program fall: for its launcher these steps are progress."""
+        if steps.first_step < self._next_number:
+            self._ahead += self._next_number - steps.first_step
+        self._next_number = steps.first_step + len(steps.self_seconds)
+        return self._ahead + self._next_number - 1
 
     def _take_hello(self, hello: Hello) -> None:
         if hello.rank >= hello.world_size:

@@ -197,6 +197,10 @@ def test_steps_of_ranks_on_this_node_are_the_gangs_progress(
         rank.sendall(json.dumps(hello).encode() + b"\n" + json.dumps(steps).encode() + b"\n")
         turn_until(line, lambda: line.step() == 41)
         assert progress.step(2.0) == 41
+        epoch = {**steps, "first_step": 0}
+        for reached in (43, 45):  # its numbers fall: a launcher that ends gangs without progress has to know of these
+            rank.sendall(json.dumps(epoch).encode() + b"\n")
+            turn_until(line, lambda reached=reached: line.step() == reached)  # type: ignore[misc]
         line.report(NEXT)
         assert line.step() is None, "a new launch has done nothing yet"
         assert progress.step(500.0) is None

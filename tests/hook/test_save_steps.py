@@ -27,6 +27,27 @@ def test_without_an_order_each_multiple_of_the_codes_own_interval_is_due() -> No
     assert saved(SaveSteps(), 1, 100) == []
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_where_numbers_fall_intervals_count_from_there(ordered: bool) -> None:
+    """An epoch, or a second training: its checkpoints do not wait until it has come as far as the one before."""
+    steps = SaveSteps()
+    if ordered:
+        steps.take(order(1, 12, "valid", every=10))
+    assert [step for step in range(1, 31) if steps.due(step, every=10)] == ([10, 12, 22] if ordered else [10, 20, 30])
+    assert [step for step in range(1, 31) if steps.due(step, every=10)] == [10, 20, 30]
+
+
+def test_an_order_for_a_step_that_does_not_come_is_settled_where_numbers_fall() -> None:
+    steps = SaveSteps()
+    steps.due(40)
+    steps.take(order(1, 50, "proposed"))
+    steps.take(order(1, 50, "valid"))
+    assert not any(steps.due(step) for step in (0, 49, 50, 51))
+    report = steps.report()
+    assert report is not None
+    assert report["state"] == "withdrawn"
+
+
 def test_a_proposal_alone_is_not_followed() -> None:
     steps = SaveSteps()
     steps.wait_seconds = 0

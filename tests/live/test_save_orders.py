@@ -247,6 +247,25 @@ def test_after_a_start_of_the_control_plane_the_orders_are_what_the_ranks_report
     assert ranks.train(45) == [{30, 40}] * 3
 
 
+def test_ranks_whose_numbers_fall_are_asked_for_a_step_that_is_to_come() -> None:
+    ranks, live = trained()
+    live.propose(wanted(30), 106.0)
+    for _ in range(2):
+        ranks.report(live, 106.0)
+    for steps in ranks.steps:
+        steps.due(0)  # the next epoch, before step 30
+    for now, reached in ((112.0, 2), (113.0, 4), (114.0, 6)):
+        for steps in ranks.steps:
+            steps.due(reached)
+        ranks.report(live, now)
+    gang = live.gangs()[7]
+    assert (gang.asked, gang.step_seconds, gang.settled) == (6, 0.5, True)
+    assert live.propose(wanted(12), 115.0)
+    for now in (115.0, 116.0, 117.0):
+        ranks.report(live, now)
+    assert ranks.train(20) == [{12}] * 3
+
+
 def test_a_new_attempt_begins_without_orders_and_an_ended_job_is_forgotten() -> None:
     ranks, live = trained()
     live.propose(wanted(30), 106.0)

@@ -146,14 +146,60 @@ def test_a_rank_is_shown_in_the_last_collective_it_reported_with_steps_or_withou
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 300)), max_size=12))
-def test_whatever_arrives_a_shown_step_is_the_reported_one(arrivals: list[tuple[int, int]]) -> None:
+def test_whatever_arrives_the_steps_shown_are_the_last_that_ended_in_their_order(
+    arrivals: list[tuple[int, int]],
+) -> None:
     """Each step's self time is its own number, so a value in the wrong place shows."""
     buffer = StepBuffer(Attempt(0), 2)
+    ended: list[float] = []
     for first, count in arrivals:
-        buffer.add(window(0, first, [float(step) for step in range(first, first + count)]), "n1", b.NOW)
+        numbers = [float(step) for step in range(first, first + count)]
+        buffer.add(window(0, first, numbers), "n1", b.NOW)
+        falls = numbers and ended and numbers[-1] <= ended[-1]
+        ended += [number for number in numbers if falls or not ended or number > ended[-1]]
+    shown = [float(value) for value in buffer.table(b.job().key).self_seconds[0] if not np.isnan(value)]
+    assert shown == ended[len(ended) - len(shown) :]
+    assert bool(shown) == bool(ended)
+
+
+def test_numbers_that_fall_are_steps_like_others() -> None:
+    """An epoch, a second training in the same script, or one that resumes from an older step."""
+    buffer = StepBuffer(Attempt(0), 2)
+    for count in range(3):
+        for first in range(0, 20, 5):
+            for rank in range(2):
+                at = b.NOW + 40 * count + 2 * first + rank
+                buffer.add(window(rank, first, [count + step / 100 for step in range(first, first + 5)]), "n1", at)
     table = buffer.table(b.job().key)
-    for i, value in enumerate(table.self_seconds[0]):
-        assert np.isnan(value) or value == table.first_step + i
+    assert table.advanced_at == b.NOW + 2 * 40 + 2 * 15 + 1
+    assert (table.furthest, table.number, table.fell_at) == (59, 19, b.NOW + 80)
+    every_step = [count + step / 100 for count in range(3) for step in range(20)]
+    np.testing.assert_allclose(table.self_seconds, [every_step, every_step], rtol=1e-6)  # beside each other
+    assert [one.last_step for one in buffer.ranks(range(2))] == [19, 19]
+
+
+def test_ranks_whose_numbers_fall_one_report_later_are_not_taken_for_slower_ones() -> None:
+    buffer = StepBuffer(Attempt(0), 2)
+    for rank in range(2):
+        buffer.add(window(rank, 0, [0.0] * 98), "n1", b.NOW)
+    buffer.add(window(0, 0, [1.0, 1.1]), "n1", b.NOW + 1)  # its agent has dropped steps 98 and 99
+    buffer.add(window(1, 98, [0.0, 0.0]), "n1", b.NOW + 2)
+    buffer.add(window(1, 0, [1.0, 1.1]), "n1", b.NOW + 3)
+    for rank in range(2):
+        buffer.add(window(rank, 2, [1.2]), "n1", b.NOW + 4)
+    table = buffer.table(b.job().key)
+    assert abs(int(table.last_step[0]) - int(table.last_step[1])) <= 2
+    assert table.fell_at == b.NOW + 1
+
+
+def test_a_report_that_arrives_twice_counts_once() -> None:
+    telemetry = Telemetry()
+    telemetry.know(["n1"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset(["n1"]))})
+    for at in range(5):
+        telemetry.receive(b.report(ranks=[window(0, 3, [1.0, 1.0])]), b.NOW + at)
+    (progress,) = telemetry.progress().values()
+    assert progress == (4, b.NOW)
 
 
 def test_a_table_knows_the_longest_pause_between_new_steps_and_where_each_rank_is() -> None:

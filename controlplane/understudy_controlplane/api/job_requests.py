@@ -123,12 +123,13 @@ def _move_request(
 def _loss(deps: JobRequestDependencies, snapshot: Snapshot, job: KnownJob) -> str:
     """What the gang has to do twice, in words."""
     table = snapshot.tables.get(job.key)
-    last_step = int(table.last_step.max(initial=-1)) if table is not None else -1
+    # A checkpoint of before the numbers fell is not counted by them.
+    number = table.number if table is not None and not table.fell_at else None
     newest = deps.newest_checkpoint(job)
     where = f"it goes on from the checkpoint of step {newest.step}"
     if not newest.path:
         where = "it has no good checkpoint and begins again"
-    return f"{where}; steps lost: {max(0, last_step + 1 - newest.step) if last_step >= 0 else 'not known'}"
+    return f"{where}; steps lost: {'not known' if number is None else max(0, number + 1 - newest.step)}"
 
 
 async def _admit(

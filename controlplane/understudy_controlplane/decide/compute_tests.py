@@ -59,7 +59,7 @@ def wanted(
             continue
         table = snapshot.tables.get(job.key)
         price = price_seconds(table) if table is not None else None
-        newest = -1 if table is None else int(table.last_step.max(initial=-1))
+        newest = -1 if table is None or table.number is None else table.number
         if table is None or price is None or newest < ordered.get(job.key, -1):
             continue
         if pays(one.lost_seconds, price, lost_at_last.get((job.key, one.node), 0.0)):

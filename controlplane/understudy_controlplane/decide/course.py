@@ -259,10 +259,9 @@ def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
     if isinstance(plan, PoolSwapPlan) and job.slurm.restart_count > plan.restart_count and not _drains(recovery):
         return f"job {plan.job.job_id} was restarted meanwhile (restart {job.slurm.restart_count})"
     table = snapshot.tables.get(plan.job)
-    last_step = int(table.last_step.max(initial=-1)) if table is not None else -1
-    before = -1 if plan.last_step is None else plan.last_step
-    if plan.hang and job.slurm.restart_count == plan.restart_count and last_step > before:
-        return f"job {plan.job.job_id} has finished step {last_step} since: it no longer hangs"
+    goes_on = table is not None and table.advanced_at > recovery.decided_at
+    if plan.hang and table is not None and job.slurm.restart_count == plan.restart_count and goes_on:
+        return f"job {plan.job.job_id} has finished step {table.number} since: it no longer hangs"
     return ""
 
 

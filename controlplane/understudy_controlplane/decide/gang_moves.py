@@ -22,7 +22,7 @@ from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, SwapPlan, job_of
+from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, Recovery, SwapPlan, job_of
 from understudy_controlplane.fleet.slurm import SWITCHED_OFF
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import shown
@@ -220,19 +220,20 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
     for recovery in snapshot.cancelled:
         plan = recovery.swap
         same = plan is not None and plan.job == job.key and plan.restart_count == job.slurm.restart_count
-        if plan is not None and same and _is_for(snapshot, job, plan, findings):
+        if plan is not None and same and _is_for(snapshot, job, recovery, plan, findings):
             words = f"recovery {recovery.id} of job {job.key.job_id} was {recovery.outcome}: left to a person"
             return Move(None, Because.CANCELLED, words)
     return None
 
 
-def _is_for(snapshot: Snapshot, job: Job, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
+def _is_for(
+    snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, findings: Sequence[Finding]
+) -> bool:
     """Whether the plan was made for the same: a hang since which no step was made, or the same nodes."""
     hangs = any(finding.signal in HANGS for finding in findings)
     if plan.hang:
         table = snapshot.tables.get(job.key)
-        reached = int(table.last_step.max(initial=-1)) if table is not None else -1
-        return hangs and reached <= (-1 if plan.last_step is None else plan.last_step)
+        return hangs and (table is None or table.advanced_at <= recovery.decided_at)
     left = {*plan.nodes, *plan.leaving}
     if isinstance(plan, PoolSwapPlan):
         left |= {*job.slurm.nodes} - {*plan.seats}

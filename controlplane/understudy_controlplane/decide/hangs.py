@@ -29,7 +29,7 @@ def restarts_without_progress(steps: Sequence[int | None], now_at: int | None) -
 def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
     """Why it is not restarted once more; empty: it is."""
     table = snapshot.tables.get(job.key)
-    now_at = int(table.last_step.max(initial=-1)) if table else None
+    now_at = table.furthest if table else None
     steps = [step for key, step in snapshot.hangs if key == job.key]
     count = restarts_without_progress(steps, now_at)
     if count < config.jobs.restarts_without_progress_max:

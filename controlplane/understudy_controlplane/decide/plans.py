@@ -138,7 +138,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     excluded = tuple(dict.fromkeys((*before, *own)))
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
     table = snapshot.tables.get(job.key)
-    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    last_step = table.furthest if table else -1
     reservation = job.slurm.reservation
     if reservation.startswith(SEATS_PREFIX):
         reservation = earlier.reservation if earlier else ""
@@ -220,7 +220,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     given_up = _given_up(gang, (*failed, *avoided), earlier, hang, gone)
     relaunched = given_up >= 0
     table = snapshot.tables.get(job.key)
-    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    last_step = table.furthest if table else -1
     limit, credit = job.slurm.time_limit_minutes, credit_minutes(snapshot, job, config)
     steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
     return AllocationSwapPlan(
@@ -258,7 +258,7 @@ def launcher_restart_plan(
 ) -> LauncherRestartPlan:
     """Of a launch that the gang's launcher has given up by itself."""
     table = snapshot.tables.get(job.key)
-    last_step = int(table.last_step.max(initial=-1)) if table else -1
+    last_step = table.furthest if table else -1
     return LauncherRestartPlan(
         steps=(StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP, StepName.CREDIT_TIME),
         fault_at=fault_at,

@@ -267,7 +267,7 @@ def silent_patience_seconds(table: StepTable, policy: Hang, working: bool, resta
 
 def _restarts_here(table: StepTable, snapshot: Snapshot) -> int:
     """How often the gang was restarted for a hang and has not come further since."""
-    furthest = int(table.last_step.max(initial=-1))
+    furthest = table.furthest
     return sum(job == table.job and (-1 if step is None else step) >= furthest for job, step in snapshot.hangs)
 
 
@@ -345,7 +345,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
     evidence: dict[str, Json] = {
         "named": bool(suspects),
         "still_seconds": round(seconds, 1),
-        "last_step": int(table.last_step.max(initial=-1)),
+        "last_step": -1 if table.number is None else table.number,
         "longest_pause_seconds": round(table.longest_pause_seconds, 3),
         "collective": table.furthest_collective,
         "sequence": furthest,

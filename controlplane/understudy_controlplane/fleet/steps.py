@@ -94,7 +94,8 @@ class Transfers:
 class StepTable:
     """A consistent copy of the live step times.
 
-    `self_seconds[rank, i]` is the self time of step `first_step + i`, NaN where it was not reported.
+    `self_seconds[rank, i]` is the self time of step `first_step + i`, NaN where it was not reported. Steps are numbered
+    in the order in which they ended: as the program numbers them, until its numbers fall (an epoch, a second training).
     """
 
     job: JobKey
@@ -128,3 +129,15 @@ class StepTable:
     training: Mapping[int, Training] = field(default_factory=dict)  # rank → what it last reported of its training
     wall_seconds: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     """Per rank: duration of a step, the mean of its last report; NaN: none was reported."""
+    count_from: int = 0  # what has to be taken off for the number that the program gave the newest step
+    fell_at: float = 0.0  # when the program's numbers fell last; 0: they never did
+
+    @property
+    def furthest(self) -> int:
+        """The newest step that any rank has finished; -1: none."""
+        return int(self.last_step.max(initial=-1))
+
+    @property
+    def number(self) -> int | None:
+        """Of the newest step, as the program counts; None: no rank has finished any."""
+        return self.furthest - self.count_from if self.furthest >= 0 else None

@@ -167,6 +167,10 @@ class SaveOrders:
             gang = self._gangs[window.job_id] = _Gang(attempt, window.world_size, window.user_id)
         if gang.attempt != attempt or gang.user_id != window.user_id or gang.world_size != window.world_size:
             return
+        before = gang.ranks.get(window.rank)
+        if before is not None and saves.asked < before.asked:  # an epoch, a second training, a resume
+            gang.asked = -1
+            gang.pace.clear()
         if saves.asked > gang.asked:
             gang.asked, gang.asked_at = saves.asked, now
             if not gang.pace or now - gang.pace[-1][0] >= PACE_SECONDS:

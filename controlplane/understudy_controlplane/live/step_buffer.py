@@ -31,14 +31,18 @@ class RankNow:
     node: str  # empty: it never reported
     role: str
     gpu_index: int | None
-    last_step: int | None  # the furthest step it finished
+    last_step: int | None  # the number of the last step it finished
     collective: Collective | None  # the last it entered, if it reports them
     step_seconds: float | None  # the mean of its last report
     training: Training
 
 
 class StepBuffer:
-    """`ring[rank, step % STEPS_KEPT]` is the self time of `step`; NaN where a step was not reported."""
+    """`ring[rank, place % STEPS_KEPT]` is the self time of the step of this place; NaN where it was not reported.
+
+    Places count the steps that end, so they only grow. The number that the program gives to a step may fall: where it
+    counts within an epoch, trains a second time, or resumes from an older step. Then the places go on with that count.
+    """
 
     def __init__(self, attempt: Attempt, world_size: int, learnt: Durations | None = None) -> None:
         """`learnt` is what earlier attempts of the job took."""
@@ -86,6 +90,11 @@ class StepBuffer:
         """A ring as the others."""
         self._replicas = np.full(world_size, -1, dtype=np.int64)
         self._last = np.full(world_size, -1, dtype=np.int64)
+        self._ahead = [0] * world_size
+        """Of each rank: places that it is ahead of the numbers of its program."""
+        self._counts = [0] * world_size
+        self._count, self._count_from, self.fell_at = 0, 0, 0.0
+        """The newest count of any rank, the place at which its step 0 would be, and when it began."""
 
     def add(self, window: RankWindow, node: str, now: float) -> None:
         """Steps that were reported before are ignored; missing ones stay NaN."""
@@ -96,18 +105,18 @@ class StepBuffer:
         self.gpus[rank] = window.gpu_index
         self._replicas[rank] = -1 if window.dp_rank is None else window.dp_rank
         self._note_place(rank, window, now)
-        times = window.self_seconds
-        first, last = window.first_step, int(self._last[rank])
+        times, last = window.self_seconds, int(self._last[rank])
+        if not times:
+            return
+        first = self._place(rank, window, now)
+        end = first + len(times)
         if first <= last:
             times = times[last + 1 - first :]
             first = last + 1
-        if not times:
-            return
         if last >= 0 and first > last + 1:
             self._forget(rank, last + 1, first)
         times = times[-STEPS_KEPT:]
         self._note_duration(rank, window, now)
-        end = window.first_step + len(window.self_seconds)
         _write(self._ring[rank], end, times)
         if window.data_seconds and self._data is None:
             self._data = np.where(np.isnan(self._ring), self._ring, np.float32(0))
@@ -132,6 +141,19 @@ class StepBuffer:
         self.advanced_at = now
         if self.first_step is None or first < self.first_step:
             self.first_step = first
+
+    def _place(self, rank: int, window: RankWindow, now: float) -> int:
+        """Of its first step. The first rank whose numbers fall begins a count, and the others follow."""
+        first, last = self._ahead[rank] + window.first_step, int(self._last[rank])
+        if first + len(window.self_seconds) - 1 > last:
+            return first
+        if self._counts[rank] == self._count:
+            self._count += 1
+            self._count_from, self.fell_at = self._newest + 1 - window.first_step, now
+        self._counts[rank] = self._count
+        first = max(self._count_from + window.first_step, last + 1)
+        self._ahead[rank] = first - window.first_step
+        return first
 
     def _note_transfers(self, rank: int, window: RankWindow, end: int, count: int) -> None:
         """A peer that the window does not name took no time in it."""
@@ -236,6 +258,8 @@ class StepBuffer:
             data_seconds=None if self._data is None else _read(self._data, steps, late),
             work=None if self._work is None else _read(self._work, steps, late),
             transfers=self._known_transfers(steps, late),
+            count_from=self._count_from,
+            fell_at=self.fell_at,
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:
@@ -247,7 +271,7 @@ class StepBuffer:
                 self.nodes[rank],
                 self.roles[rank],
                 self.gpus[rank],
-                int(last[rank]) if last[rank] >= 0 else None,
+                int(last[rank]) - self._ahead[rank] if last[rank] >= 0 else None,
                 self.collectives[rank],
                 None if math.isnan(self._wall[rank]) else float(self._wall[rank]),
                 self._training.get(rank, Training()),
@@ -269,7 +293,7 @@ class StepBuffer:
 
     @property
     def last_step(self) -> int:
-        """The furthest step that any rank has finished; -1: none."""
+        """The furthest place that any rank has reached; -1: none."""
         return int(self._last.max(initial=-1))
 
     def _forget(self, rank: int, begin: int, end: int) -> None:

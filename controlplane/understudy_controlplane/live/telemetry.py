@@ -90,7 +90,8 @@ class Telemetry:
             self.reports_total += 1
             dropped: list[str] = []
             asking: list[RankWindow] = []
-            for window in report.ranks:
+            is_repeated = before is not None and before.report == report  # it was not answered in time
+            for window in () if is_repeated else report.ranks:
                 objection = self._objection(window, report.node)
                 if objection:
                     dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {objection}")
@@ -146,7 +147,9 @@ class Telemetry:
         return self.saves.unsettled()
 
     def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
-        """(job id, latest attempt) → furthest step finished by any rank, and when that was reported."""
+        """(job id, latest attempt) → furthest step finished by any rank, and when that was reported. Steps of which the
+        program's numbers have fallen are counted on.
+        """
         with self._lock:
             return {
                 (job_id, buffer.attempt): (buffer.last_step, buffer.advanced_at)
@@ -160,7 +163,7 @@ class Telemetry:
         return expected.nodes if expected is not None and expected.restart_count == restart_count else None
 
     def step_of(self, job_id: int, attempt: Attempt) -> int | None:
-        """The furthest step that any rank of this attempt reported as finished."""
+        """The furthest step that any rank of this attempt reported as finished, counted as in `progress`."""
         with self._lock:
             buffer = self._steps.get(job_id)
         return buffer.last_step if buffer is not None and buffer.attempt == attempt and buffer.last_step >= 0 else None

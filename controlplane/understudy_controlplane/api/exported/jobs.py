@@ -29,8 +29,7 @@ def _job_info(source: Source) -> Iterator[Sample]:
 
 def _step(source: Source, job: Job) -> float | None:
     table = source.snapshot.tables.get(job.key)
-    last = int(table.last_step.max(initial=-1)) if table is not None else -1
-    return last if last >= 0 else None
+    return table.number if table is not None else None
 
 
 def _step_age(source: Source, job: Job) -> float | None:
@@ -78,7 +77,7 @@ JOBS: tuple[Metric[Source], ...] = (
     _job("job_restarts", "How many times Slurm has requeued the job.", lambda _, job: job.slurm.restart_count),
     _job("job_launch", "Launches of the gang within this allocation, as its launcher counts.", _launch),
     _job("job_spares", "Spares within the allocation that are left.", _spares_in_allocation),
-    _job("job_step", "The furthest step that any rank has finished.", _step),
+    _job("job_step", "Number of the newest step that a rank has finished.", _step),
     _job("job_step_age_seconds", "Time since a rank last reported a new step.", _step_age),
     _job("job_step_seconds", "Duration of a step, of the usual rank.", _of_training(training.step_seconds)),
     _job("job_loss", "Loss that the ranks observed last, their mean.", _of_training(training.loss)),
