@@ -476,7 +476,7 @@ class RankConnection:
             self.answer(ErrorAnswer(error=error, id=message.id))
 
     def _place_of_last(self, steps: Steps) -> int:
-        """Its last step, counted on where the numbers of the program fall: for its launcher these steps are progress."""
+        """Its last step, counted on where the program's numbers fall: its launcher takes what grows for progress."""
         if steps.first_step < self._next_number:
             self._ahead += self._next_number - steps.first_step
         self._next_number = steps.first_step + len(steps.self_seconds)
@@ -486,6 +486,7 @@ class RankConnection:
         if hello.rank >= hello.world_size:
             raise RefusedError(f"rank {hello.rank} cannot be in a world of {hello.world_size}")
         self._hello = hello
+        self._server.windows.enter(hello, self.user_id)
         try:
             started_at = self._server.processes.started_at(self.pid)
         except ProcessLookupError as error:

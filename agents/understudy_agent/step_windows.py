@@ -41,6 +41,9 @@ Key = tuple[int, int, int, int, int]
 REPORTS_PER_PLACE = 10
 """A rank that hangs sends nothing new; its place is sent again every so many reports, in case one was lost."""
 
+ENDS_SENT = 30
+"""How often the end of a rank is sent: for about five minutes."""
+
 Value = TypeVar("Value")
 
 SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's size
@@ -57,6 +60,7 @@ class _Place:
     stack: str = ""
     training: Training | None = None
     saves: SavesFollowed | None = None
+    ends_left: int | None = None  # how often it is still to be sent that the rank has ended; None: it has not
     reports_left: int = 0  # until it is sent again without new steps
 
 
@@ -105,9 +109,7 @@ class WindowBuffer:
 
     def place(self, hello: Hello, message: Whereabouts, user_id: int) -> None:
         key = _key(hello, user_id)
-        before = self._places.pop(key, None)
-        if len(self._places) >= self._ranks_max:
-            del self._places[_oldest_of_the_largest(self._places)]
+        before = self._places.get(key)
         place = _Place(hello)
         if before is not None:
             place.collective, place.section = before.collective, before.section
@@ -126,17 +128,28 @@ class WindowBuffer:
                 place.training = Training(**msgspec.structs.asdict(message))
             case SavesSeen():
                 place.saves = SavesFollowed(**msgspec.structs.asdict(message))
-        self._places[key] = place
+        self._keep(key, place)
+
+    def enter(self, hello: Hello, user_id: int) -> None:
+        """The rank has connected. One that had disconnected goes on, or another process has its place."""
+        if _key(hello, user_id) in self._places:
+            self._keep(_key(hello, user_id), _Place(hello))
 
     def leave(self, hello: Hello, user_id: int) -> None:
         """The rank disconnected: it is nowhere any more. Unless it has connected again meanwhile."""
         last = self._places.get(_key(hello, user_id))
-        if last is not None and last.hello is hello:
-            del self._places[_key(hello, user_id)]
+        if last is None or last.hello is hello:
+            self._keep(_key(hello, user_id), _Place(hello, ends_left=ENDS_SENT))
+
+    def _keep(self, key: Key, place: _Place) -> None:
+        self._places.pop(key, None)
+        if len(self._places) >= self._ranks_max:
+            del self._places[_oldest_of_the_largest(self._places)]
+        self._places[key] = place
 
     def take(self, gpus: Sequence[Gpu] = ()) -> list[RankWindow]:
         """`gpus` are those of this node: a rank names its GPU by UUID."""
-        for key, last in self._places.items():
+        for key, last in list(self._places.items()):
             window = self._windows.get(key)
             if window is None and last.reports_left > 0:
                 last.reports_left -= 1
@@ -151,7 +164,12 @@ class WindowBuffer:
                 training=last.training,
                 saves=last.saves,
                 gpu_index=_index(last.gpu_uuid, gpus, window.gpu_index),
+                ended=last.ends_left is not None,
             )
+            if last.ends_left is not None:
+                last.ends_left -= 1
+                if last.ends_left <= 0:
+                    del self._places[key]
         while len(self._windows) > self._ranks_max:  # the control plane refuses a report with more
             del self._windows[_oldest_of_the_largest(self._windows)]
         windows = list(self._windows.values())

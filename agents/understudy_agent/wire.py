@@ -373,6 +373,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     training: Training | None = None
     saves: SavesFollowed | None = None  # None: the training does not ask
     transfers: Annotated[list[Transfers], Meta(max_length=PEERS_MAX)] = []  # with single peers; empty: not known
+    ended: bool = False  # its process has ended, or reports no more
 
 
 KERNEL_PATTERNS_MAX = 64

@@ -250,10 +250,10 @@ class Rehearsal:
     def _probe(self, node: SlurmNode) -> bool:
         return self.probe(node)
 
-    def report_steps(self, name: str, *ranks: RankWindow) -> None:
-        """Of ranks on this node."""
+    def report_steps(self, name: str, *ranks: RankWindow) -> list[str]:
+        """Of ranks on this node. Returns what is not believed."""
         report = b.report(name, ranks=ranks, boot_id=self._boot_id(name), sent_at=self.fake.now)
-        self.control_plane.telemetry.receive(report, self.clock.now())
+        return self.control_plane.telemetry.receive(report, self.clock.now())
 
     def report(self) -> None:
         if len(self._known) < len(NODES):

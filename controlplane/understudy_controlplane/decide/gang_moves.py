@@ -226,9 +226,7 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
     return None
 
 
-def _is_for(
-    snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, findings: Sequence[Finding]
-) -> bool:
+def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
     """Whether the plan was made for the same: a hang since which no step was made, or the same nodes."""
     hangs = any(finding.signal in HANGS for finding in findings)
     if plan.hang:

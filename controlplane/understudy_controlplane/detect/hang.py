@@ -54,8 +54,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if not nodes or not all_report(nodes, snapshot, silence):
             continue
         since = _still_since(reported, snapshot)
-        starts = _processes_since(reported, snapshot) > max(reported.advanced_at, reported.heard_since)
-        table = _starting(reported) if starts else reported
+        table = _starting(reported) if _starts(reported, snapshot) else reported
         if snapshot.now - since <= patience_seconds(table, policy):
             continue
         together = standing.with_gang(table.job, since)
@@ -193,8 +192,26 @@ def not_before_its_switch(snapshot: Snapshot, found: list[Finding], *, ports_kno
 
 
 def _runs(table: StepTable, snapshot: Snapshot) -> bool:
+    """Whether ranks of its present launch are there, as far as is known."""
     job = snapshot.jobs.get(table.job)
-    return job is not None and job.running
+    return job is not None and job.running and (_starts(table, snapshot) or not _is_past(table, snapshot))
+
+
+def _starts(table: StepTable, snapshot: Snapshot) -> bool:
+    """Whether its recovery has seen the processes of a later launch than the table is of."""
+    return _processes_since(table, snapshot) > max(table.advanced_at, table.heard_since)
+
+
+def _is_past(table: StepTable, snapshot: Snapshot) -> bool:
+    """Whether its ranks have ended, or its launcher has begun another launch since, of which no step is known yet. A
+    second launcher in the same script counts its launches from 0.
+    """
+    gang = snapshot.gangs.get(table.job)
+    if table.ended:
+        return True
+    if gang is None or gang.attempt == table.attempt:
+        return False
+    return gang.attempt > table.attempt or (gang.heard_at or 0.0) > max(table.advanced_at, table.heard_since)
 
 
 def _still_since(table: StepTable, snapshot: Snapshot) -> float:

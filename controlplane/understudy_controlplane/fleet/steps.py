@@ -131,6 +131,7 @@ class StepTable:
     """Per rank: duration of a step, the mean of its last report; NaN: none was reported."""
     count_from: int = 0  # what has to be taken off for the number that the program gave the newest step
     fell_at: float = 0.0  # when the program's numbers fell last; 0: they never did
+    ended: bool = False  # no rank is there any more: the job may do something else, such as an evaluation, or end
 
     @property
     def furthest(self) -> int:

@@ -90,9 +90,9 @@ class StepBuffer:
         """A ring as the others."""
         self._replicas = np.full(world_size, -1, dtype=np.int64)
         self._last = np.full(world_size, -1, dtype=np.int64)
-        self._ahead = [0] * world_size
-        """Of each rank: places that it is ahead of the numbers of its program."""
-        self._counts = [0] * world_size
+        self._ended = np.zeros(world_size, dtype=np.bool_)
+        self._ahead, self._counts = [0] * world_size, [0] * world_size
+        """Of each rank: places that it is ahead of the numbers of its program, and its count."""
         self._count, self._count_from, self.fell_at = 0, 0, 0.0
         """The newest count of any rank, the place at which its step 0 would be, and when it began."""
 
@@ -104,6 +104,7 @@ class StepBuffer:
         self.roles[rank] = window.role
         self.gpus[rank] = window.gpu_index
         self._replicas[rank] = -1 if window.dp_rank is None else window.dp_rank
+        self._ended[rank] = window.ended
         self._note_place(rank, window, now)
         times, last = window.self_seconds, int(self._last[rank])
         if not times:
@@ -260,6 +261,7 @@ class StepBuffer:
             transfers=self._known_transfers(steps, late),
             count_from=self._count_from,
             fell_at=self.fell_at,
+            ended=self.ended,
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:
@@ -290,6 +292,11 @@ class StepBuffer:
             self._sections[rank] = (name, now)
         else:
             self._sections.pop(rank, None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no rank is there any more: what its job does now is not known."""
+        return bool(self._ended.all())
 
     @property
     def last_step(self) -> int:

@@ -193,7 +193,7 @@ class Telemetry:
 
     def _differs_from_gang(self, window: RankWindow) -> str:
         known = self._steps.get(window.job_id)
-        if known is None or Attempt(window.restart_count, window.launch) > known.attempt:
+        if known is None or known.ended or Attempt(window.restart_count, window.launch) > known.attempt:
             return ""
         if window.launch < known.attempt.launch:
             return f"launch {known.attempt.launch} of the gang is under way, they are of launch {window.launch}"
@@ -202,10 +202,12 @@ class Telemetry:
         return ""
 
     def _buffer(self, window: RankWindow) -> StepBuffer:
-        """A new launch gets a new buffer: it may repeat steps of the launch before."""
+        """A new launch gets a new buffer: it may repeat steps of the launch before. So does a gang of another size that
+        follows in the same script.
+        """
         attempt = Attempt(window.restart_count, window.launch)
         buffer = self._steps.get(window.job_id)
-        if buffer is None or buffer.attempt != attempt:
+        if buffer is None or (buffer.attempt, buffer.world_size) != (attempt, window.world_size):
             learnt = buffer.durations if buffer is not None else self._learnt.get(window.job_id)
             buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt)
         return buffer

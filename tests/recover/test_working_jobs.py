@@ -1,0 +1,127 @@
+"""A job that works is not ended for what ordinary programs do. A whole control plane judges what ranks report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, count, cycle
+from pathlib import Path
+
+import pytest
+
+from tests.recover.rehearsal import Rehearsal
+from understudy_agent.wire import Collective, RankWindow
+
+pytestmark = [pytest.mark.integration, pytest.mark.patient]
+
+STEP_SECONDS = 2.0
+HOURS = 3600.0
+
+
+class Training:
+    """The gang's ranks, one on each node. They finish a step every two seconds, numbered as the program does."""
+
+    def __init__(self, rehearsal: Rehearsal, numbers: Iterator[int], *, collectives: bool = False) -> None:
+        self._rehearsal = rehearsal
+        self._numbers = numbers
+        self._collectives = collectives
+        self._steps = 0
+        self._begun_at = rehearsal.fake.now
+        self.world_size = 4
+        self.stands = False
+        self.ended = False
+        self.slow: dict[int, float] = {}
+        """Rank → how much longer its steps take than those of others."""
+
+    def turn(self) -> None:
+        """Reports the steps since the last turn. A window has consecutive numbers: what comes before a fall is lost."""
+        due = int((self._rehearsal.fake.now - self._begun_at) / STEP_SECONDS) - self._steps
+        self._steps += due
+        run: list[int] = []
+        for _ in range(0 if self.stands or self.ended else due):
+            number = next(self._numbers)
+            run = [*run, number] if run and number == run[-1] + 1 else [number]
+        state, restarts = self._rehearsal.gang_state()
+        nodes = self._rehearsal.gang_nodes() if state == "RUNNING" else []
+        for rank, name in enumerate(nodes[: self.world_size]):
+            if name not in self._rehearsal.silent:
+                dropped = self._rehearsal.report_steps(name, self._window(rank, restarts, run))
+                assert not dropped or restarts, dropped
+
+    def _window(self, rank: int, restarts: int, run: list[int]) -> RankWindow:
+        own = [1.0 * self.slow.get(rank, 1.0)] * len(run)
+        entered = Collective("all_reduce", self._steps, self._rehearsal.fake.now, None, inside=True)
+        return RankWindow(
+            self._rehearsal.gang,
+            restarts,
+            rank,
+            self.world_size,
+            0,
+            next(job.user_id for job in self._rehearsal.fake.jobs() if job.job_id == self._rehearsal.gang),
+            "",
+            run[0] if run else 0,
+            own,
+            [STEP_SECONDS] * len(run),
+            collective=entered if self._collectives else None,
+            ended=self.ended,
+        )
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path)
+
+
+def train(rehearsal: Rehearsal, numbers: Iterator[int], *, collectives: bool = False) -> Training:
+    training = Training(rehearsal, numbers, collectives=collectives)
+    rehearsal.each_tick = training.turn
+    return training
+
+
+PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
+    "steps numbered within an epoch": lambda: cycle(range(1_500)),
+    "a second stage that counts from 0": lambda: chain(range(3_000), count()),
+    "a retry that resumes from an older step": lambda: chain(range(5_000), range(1_000, 3_000), count(500)),
+    "every step has the same number": lambda: cycle([0]),
+}
+
+
+@pytest.mark.parametrize("collectives", [True, False])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_numbers_that_fall_are_no_standstill(rehearsal: Rehearsal, program: str, collectives: bool) -> None:
+    train(rehearsal, PROGRAMS[program](), collectives=collectives)
+    rehearsal.run(2 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+    assert not rehearsal.line.effects
+
+
+@pytest.mark.parametrize("collectives", [True, False])
+def test_a_gang_that_stands_still_in_its_second_epoch_is_restarted(rehearsal: Rehearsal, collectives: bool) -> None:
+    training = train(rehearsal, cycle(range(1_000)), collectives=collectives)
+    rehearsal.run(1 * HOURS)
+    training.stands = True
+    rehearsal.run_until(rehearsal.recoveries, 2 * HOURS)
+    training.stands = False
+    rehearsal.run_until(rehearsal.ended, 600)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+
+
+def test_a_script_that_does_something_else_after_its_training_is_left_alone(rehearsal: Rehearsal) -> None:
+    """As an evaluation or an upload: its ranks have ended, and what it does now is not known."""
+    training = train(rehearsal, count())
+    rehearsal.run(1 * HOURS)
+    training.ended = True
+    rehearsal.run(3 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+
+
+def test_a_second_training_of_fewer_ranks_is_watched_like_the_first(rehearsal: Rehearsal) -> None:
+    training = train(rehearsal, count())
+    rehearsal.run(1 * HOURS)
+    training.ended = True
+    rehearsal.run(60)
+    training = train(rehearsal, count())
+    training.world_size = 3
+    rehearsal.run(3 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+    training.stands = True
+    rehearsal.run_until(rehearsal.recoveries, 2 * HOURS)
