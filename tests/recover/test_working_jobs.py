@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.recover.rehearsal import Rehearsal
-from understudy_agent.wire import Collective, RankWindow
+from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
+from understudy_agent.wire import Collective, FirstStep, LauncherPhase, RankStarted, RankWindow
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -27,8 +28,11 @@ class Training:
         self._steps = 0
         self._begun_at = rehearsal.fake.now
         self.world_size = 4
+        self.launch = 0  # below 0: no rank has connected
         self.stands = False
         self.ended = False
+        self.behind: int | None = None
+        """The rank that has not entered the collective in which the others wait."""
         self.slow: dict[int, float] = {}
         """Rank → how much longer its steps take than those of others."""
 
@@ -41,7 +45,7 @@ class Training:
             number = next(self._numbers)
             run = [*run, number] if run and number == run[-1] + 1 else [number]
         state, restarts = self._rehearsal.gang_state()
-        nodes = self._rehearsal.gang_nodes() if state == "RUNNING" else []
+        nodes = self._rehearsal.gang_nodes() if state == "RUNNING" and self.launch >= 0 else []
         for rank, name in enumerate(nodes[: self.world_size]):
             if name not in self._rehearsal.silent:
                 dropped = self._rehearsal.report_steps(name, self._window(rank, restarts, run))
@@ -49,7 +53,8 @@ class Training:
 
     def _window(self, rank: int, restarts: int, run: list[int]) -> RankWindow:
         own = [1.0 * self.slow.get(rank, 1.0)] * len(run)
-        entered = Collective("all_reduce", self._steps, self._rehearsal.fake.now, None, inside=True)
+        behind = rank == self.behind
+        entered = Collective("all_reduce", self._steps - behind, self._rehearsal.fake.now, None, inside=not behind)
         return RankWindow(
             self._rehearsal.gang,
             restarts,
@@ -61,6 +66,7 @@ class Training:
             run[0] if run else 0,
             own,
             [STEP_SECONDS] * len(run),
+            launch=self.launch,
             collective=entered if self._collectives else None,
             ended=self.ended,
         )
@@ -79,8 +85,8 @@ def train(rehearsal: Rehearsal, numbers: Iterator[int], *, collectives: bool = F
 
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
     "steps numbered within an epoch": lambda: cycle(range(1_500)),
-    "a second stage that counts from 0": lambda: chain(range(3_000), count()),
-    "a retry that resumes from an older step": lambda: chain(range(5_000), range(1_000, 3_000), count(500)),
+    "a second stage that counts from 0": lambda: chain(range(1_500), count()),
+    "a retry that resumes from an older step": lambda: chain(range(1_500), range(300, 900), count(200)),
     "every step has the same number": lambda: cycle([0]),
 }
 
@@ -125,3 +131,44 @@ def test_a_second_training_of_fewer_ranks_is_watched_like_the_first(rehearsal: R
     assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
     training.stands = True
     rehearsal.run_until(rehearsal.recoveries, 2 * HOURS)
+
+
+def test_a_hang_is_ordered_once(rehearsal: Rehearsal) -> None:
+    """The next launch has made its first step, and its steps are not reported yet: those of the launch that hung are
+    ten minutes old.
+    """
+    launcher, training = ObedientLauncher(rehearsal), Training(rehearsal, count(), collectives=True)
+    training.world_size = 3
+    rehearsal.each_tick = lambda: (launcher.turn(), training.turn())[0]
+    rehearsal.run(300)
+    training.stands, training.behind = True, 1
+    rehearsal.run_until(lambda: launcher.launch == 1, 1 * HOURS)
+    training.launch, training.behind = -1, None
+    at = rehearsal.fake.now
+    report(rehearsal, *(RankStarted(rehearsal.gang, 0, rank, 3, at, 6, launch=1) for rank in range(3)))
+    report(rehearsal, *(FirstStep(rehearsal.gang, 0, rank, 3, 41, at + 0.5, launch=1) for rank in range(3)))
+    rehearsal.run_until(lambda: all_ended(rehearsal), 120)
+    rehearsal.run(60)
+    training.launch, training.stands = 1, False
+    rehearsal.run(1 * HOURS)
+    assert (launcher.launch, len(moves(rehearsal))) == (1, 1), "the launch that works was ended"
+    training.stands = True
+    rehearsal.run_until(lambda: launcher.launch == 2, 1 * HOURS)
+
+
+def test_the_gang_of_a_second_launcher_is_judged_by_its_own_steps(rehearsal: Rehearsal) -> None:
+    """The first one has come to launch 2; the second one begins with launch 0 again."""
+    launcher, training = ObedientLauncher(rehearsal), Training(rehearsal, count())
+    rehearsal.each_tick = lambda: (launcher.turn(), training.turn())[0]
+    launcher.launch = training.launch = 2
+    training.world_size = 3
+    rehearsal.run(600)
+    training.ended = True
+    launcher.finish()
+    rehearsal.run(60)
+    launcher.launch, launcher.phase, launcher.ended_well = 0, LauncherPhase.RUNNING, False
+    training.launch, training.ended = 0, False
+    rehearsal.run(2 * HOURS)
+    assert (launcher.launch, moves(rehearsal)) == (0, [])
+    training.stands = True
+    rehearsal.run_until(lambda: launcher.launch == 1, 3 * HOURS)
