@@ -13,7 +13,7 @@ from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 SLOW = 2
@@ -25,14 +25,18 @@ def gang(ratio: float = 1.0, *, step: int = 80, tested: int = 16, at_rank: int =
     times[SLOW, 20:] *= 1.25
     seconds = {rank: 0.0002 * (ratio if rank == at_rank else 1.0) for rank in range(tested)}
     training = {rank: Training(compute_step=step, compute_seconds=one) for rank, one in seconds.items()}
-    return replace(b.step_table(times.tolist()), training=training)
+    return replace(b.step_table(times.tolist()), training=training, durations=Durations(startup=1.0))
 
 
 def found(table: StepTable, *, confirms: bool = False) -> Finding:
     record = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.SLOW, since=b.NOW - 60))
     nodes = [b.node(f"n{number}", gpus=(b.gpu(0),)) for number in range(1, 17)]
     seen = b.snapshot(
-        *nodes, b.node("n3", record=record, gpus=(b.gpu(0),)), jobs=[b.job()], tables={b.job().key: table}
+        *nodes,
+        b.node("n3", record=record, gpus=(b.gpu(0),)),
+        jobs=[b.job()],
+        tables={b.job().key: table},
+        checkpointed_at={b.job().key: b.NOW},
     )
     policy = Straggler(compute_test_confirms=confirms)
     (one,) = (one for one in straggler(seen, policy, probed=False) if one.signal is not Signal.CLEAN)

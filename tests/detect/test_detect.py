@@ -439,11 +439,13 @@ class TestStraggler:
         return times.tolist()  # type: ignore[no-any-return]
 
     def judged(self, factor: float, gpus: tuple[object, ...], *, known: bool = False) -> set[tuple[str, Signal]]:
-        """`known`: as slow for a minute already."""
+        """`known`: as slow for an hour already, and saved a moment ago."""
         tables = {b.job().key: b.step_table(self.slow_gang(factor))}
-        suspicions = b.suspected(SuspicionCause.SLOW, since=b.NOW - 60) if known else ()
+        suspicions = b.suspected(SuspicionCause.SLOW, since=b.NOW - 3600) if known else ()
         record = b.record("n3", NodeState.SUSPECT if known else NodeState.IN_SERVICE, suspicions=suspicions)
-        return signals(b.snapshot(b.node("n3", record=record, gpus=gpus), jobs=[b.job()], tables=tables))
+        saved = {b.job().key: b.NOW}
+        node = b.node("n3", record=record, gpus=gpus)
+        return signals(b.snapshot(node, jobs=[b.job()], tables=tables, checkpointed_at=saved))
 
     def test_a_slow_rank_alone_is_a_suspect(self) -> None:
         assert self.judged(1.5, (b.gpu(0),)) == {("n3", Signal.STRAGGLER_SUSPECTED)}

@@ -38,7 +38,10 @@ def waiting(slow: list[str], seconds: float) -> StepTable:
 
 def findings(steps: StepTable, *nodes: NodeView, domains: dict[str, tuple[str, ...]] | None = None) -> list[Finding]:
     others = [b.node(f"n{number}") for number in range(9, NODES + 1)]
-    snapshot = b.snapshot(*others, *nodes, jobs=[b.job()], tables={b.job().key: steps}, domains=domains or {})
+    key = b.job().key
+    snapshot = b.snapshot(
+        *others, *nodes, jobs=[b.job()], tables={key: steps}, checkpointed_at={key: b.NOW}, domains=domains or {}
+    )
     return [one for one in straggler(snapshot, Straggler(), probed=True) if one.signal is not Signal.CLEAN]
 
 
@@ -52,7 +55,7 @@ def test_the_second_signal_of_any_gpu_of_them_confirms_the_node() -> None:
     gpus = (b.gpu(0), b.gpu(1), b.gpu(2), b.gpu(3, clock_event_reasons=0x40))
     (found,) = findings(table(["n3"]), b.node("n3", gpus=gpus))
     assert found.signal is Signal.STRAGGLER_SUSPECTED, "what its move costs is looked up first"
-    record = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.SLOW, since=b.NOW - 60))
+    record = b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.SLOW, since=b.NOW - 3600))
     (found,) = findings(table(["n3"]), b.node("n3", record=record, gpus=gpus))
     assert found.signal is Signal.STRAGGLER_CONFIRMED
     assert found.evidence.shown()["cause"] == "clocks"

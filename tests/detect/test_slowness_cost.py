@@ -39,20 +39,23 @@ def test_what_is_paid_grows_with_time_and_the_price_with_the_last_checkpoint() -
     assert cost(slow_for=2 * HOUR, checkpoint=900.0).pays, "the rent has reached the price"
 
 
-def test_what_is_not_known_costs_nothing() -> None:
-    assert cost(slow_for=1.0, start=0.0).pays
-    assert cost().words.endswith("and the steps since its last checkpoint")
-    assert "a move costs the gang's start, and" in cost(start=0.0).words
+def test_what_is_not_known_is_not_nothing() -> None:
+    """Ten days of training that no checkpoint is known of are not ended for a slow GPU, however long it costs."""
+    assert not cost(slow_for=10 * 24 * HOUR).pays
+    assert cost().words.endswith("and what it has done since a checkpoint that the control plane does not know")
+    assert not cost(slow_for=0.8 * HOUR, checkpoint=10.0, start=0.0).pays, "its start may take long"
+    assert cost(slow_for=HOUR, checkpoint=10.0, start=0.0).pays
+    assert "a move costs the gang's start, and" in cost(start=0.0, checkpoint=10.0).words
 
 
 @pytest.mark.parametrize("ends_after", [60, 600, 1499, 1501, 3000, 50_000])
 def test_who_moves_when_it_pays_never_pays_more_than_twice_what_was_best(ends_after: int) -> None:
     """Whenever the slowness ends, which is not known before. It is looked at every ten seconds."""
-    looks = (cost(slow_for=float(at)) for at in range(0, ends_after, 10))
+    looks = (cost(slow_for=float(at), checkpoint=0.0) for at in range(0, ends_after, 10))
     moved = next((one for one in looks if one.pays), None)
     stayed = cost(slow_for=float(ends_after)).paid_seconds
-    spent = stayed if moved is None else moved.paid_seconds + moved.price_seconds
-    assert spent <= 2 * min(stayed, cost().price_seconds) + 0.2 * 10
+    spent = stayed if moved is None else moved.paid_seconds + (moved.price_seconds or 0.0)
+    assert spent <= 2 * min(stayed, cost(checkpoint=0.0).price_seconds or 0.0) + 0.2 * 10
 
 
 def test_the_gang_loses_only_the_part_of_a_step_that_a_rank_computes() -> None:
@@ -122,12 +125,12 @@ def lost(lasts: float) -> tuple[float, float, float]:
         moved = next((one for one in looks if one.pays), None)
         stays = share * until
         costs += (
-            first.paid_seconds + first.price_seconds if first is not None else stays,
-            moved.paid_seconds + moved.price_seconds if moved is not None else stays,
+            first.paid_seconds + (first.price_seconds or 0.0) if first is not None else stays,
+            moved.paid_seconds + (moved.price_seconds or 0.0) if moved is not None else stays,
             stays,
         )
         if moved is not None:
-            assert moved.price_seconds <= moved.paid_seconds, "no more than twice what staying has cost"
+            assert (moved.price_seconds or 0.0) <= moved.paid_seconds, "no more than twice what staying has cost"
     at_once, when_it_pays, stayed = costs / GANGS
     return float(at_once), float(when_it_pays), float(stayed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine
 
 from tests import builders as b
 from tests.new_database import new_database
-from understudy_agent.wire import Gpu, RankWindow
+from understudy_agent.wire import Gpu, RankWindow, Report
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.node import NodeState
@@ -252,7 +252,7 @@ class Rehearsal:
 
     def report_steps(self, name: str, *ranks: RankWindow) -> list[str]:
         """Of ranks on this node. Returns what is not believed."""
-        report = b.report(name, ranks=ranks, boot_id=self._boot_id(name), sent_at=self.fake.now)
+        report = self._report_of(name, ranks=ranks)
         return self.control_plane.telemetry.receive(report, self.clock.now())
 
     def report(self) -> None:
@@ -260,9 +260,11 @@ class Rehearsal:
             self._known = {*self.control_plane.stores.fleet.nodes()}
         for name in NODES:
             if name not in self.silent and name in self._known:
-                gpus: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
-                report = b.report(name, boot_id=self._boot_id(name), sent_at=self.fake.now, **gpus)
-                self.control_plane.telemetry.receive(report, self.clock.now())
+                self.control_plane.telemetry.receive(self._report_of(name), self.clock.now())
+
+    def _report_of(self, name: str, ranks: Sequence[RankWindow] = ()) -> Report:
+        gpus: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
+        return b.report(name, ranks=ranks, boot_id=self._boot_id(name), sent_at=self.fake.now, **gpus)
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:

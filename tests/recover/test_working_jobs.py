@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
 from understudy_agent.wire import Collective, FirstStep, LauncherPhase, RankStarted, RankWindow
@@ -172,3 +173,16 @@ def test_the_gang_of_a_second_launcher_is_judged_by_its_own_steps(rehearsal: Reh
     assert (launcher.launch, moves(rehearsal)) == (0, [])
     training.stands = True
     rehearsal.run_until(lambda: launcher.launch == 1, 3 * HOURS)
+
+
+def test_a_slow_gang_whose_checkpoints_are_not_known_stays_and_a_person_is_notified_once(rehearsal: Rehearsal) -> None:
+    training = train(rehearsal, count())
+    rehearsal.run(600)
+    training.slow = {2: 1.5}
+    rehearsal.gpus["n3"] = [b.gpu(index, clock_event_reasons=0x40) for index in range(8)]
+    rehearsal.run(4 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+    assert not rehearsal.line.effects
+    (ticket,) = rehearsal.tickets
+    assert "it is not moved, because its checkpoints are not announced" in str(ticket)
+    assert f"job {rehearsal.gang} on n3" in str(ticket)

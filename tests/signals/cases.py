@@ -197,6 +197,7 @@ def _slow(factor: float) -> Callable[[Fleet, Gang], None]:
 
 def _slow_with_clocks(fleet: Fleet, gang: Gang) -> None:
     gang.pace[5] = 1.2  # GPU 1 of its second node
+    fleet.save_checkpoint(gang)
     fleet.nodes[gang.nodes[1]].set_gpu(1, clock_event_reasons=0x40)
 
 

@@ -40,7 +40,7 @@ def test_a_suspect_is_tested_while_its_job_runs_and_ever_more_rarely(tmp_path: P
 
 
 def test_where_the_site_believes_the_test_the_node_is_confirmed_by_it(tmp_path: Path) -> None:
-    _, decisions = slow_for_an_hour(tmp_path, straggler={"compute_test_confirms": True})
+    _, decisions = slow_for_an_hour(tmp_path, straggler={"compute_test_confirms": True, "move_when_it_pays": False})
     assert "quarantined" in {one["to_state"] for one in decisions}
     assert "cause compute: its GPU takes 1.25 times as long" in decisions[-1]["reason"]
 

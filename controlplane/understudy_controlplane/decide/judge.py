@@ -19,6 +19,7 @@ from understudy_controlplane.decide.pages import (
     left_by_slurm,
     not_back,
     page,
+    stays_slow,
     unheard,
     warnings_of_site,
 )
@@ -97,6 +98,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
         *failures.caught("left_by_slurm", (), lambda: left_by_slurm(current)),
         *failures.caught("unheard", (), lambda: unheard(current)),
         *failures.caught("not_back", (), lambda: not_back(current)),
+        *failures.caught("stays_slow", (), lambda: stays_slow(current, findings)),
         *failures.caught("domains_down", (), lambda: domains_down(current)),
         *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
     )

@@ -1,5 +1,5 @@
-"""A person is notified of what waits for long: faults that a guard holds back, nodes that Slurm keeps out, and gangs
-whose ranks do not report after a restart.
+"""A person is notified of what waits for long: faults that a guard holds back, nodes that Slurm keeps out, gangs whose
+ranks do not report after a restart, and slow gangs of which it is not known what a move would cost.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, 
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.detect.hang import all_report
+from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
+from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import HANGS, DetectorDetail, Finding, Signal
@@ -47,6 +49,7 @@ LABELS = {
     Signal.LEFT_BY_SLURM: "left",
     Signal.GANG_UNHEARD: "unheard",
     Signal.GANG_NOT_BACK: "not-back",
+    Signal.GANG_STAYS_SLOW: "slow",
     Signal.DOMAIN_DOWN: "domain",
     Signal.SITE_WARNING: "signal",
     Signal.DETECTORS_DOWN: "detectors",
@@ -144,6 +147,32 @@ def unheard(current: Round) -> Iterator[Finding]:
         )
         evidence = Evidence({"jobs": [*about], "since": [snapshot.unheard_gangs[key] for key in due]})
         yield Finding(Signal.GANG_UNHEARD, "hang.unheard", "", snapshot.now, words, evidence, nodes=about)
+
+
+def stays_slow(current: Round, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """One for all gangs that have lost as much by a slow GPU as a start may take, and announce no checkpoints. Once for
+    each job.
+    """
+    snapshot = current.snapshot
+    if _is_silenced(snapshot):
+        return
+    due = {
+        f"job {one.job.job_id}": one
+        for one in findings
+        if one.rule == NOT_PRICED
+        and one.job is not None
+        and one.lost_seconds >= START_SECONDS_MAX
+        and one.job not in snapshot.paused_jobs
+        and not _is_paged(snapshot, f"job {one.job.job_id}", one.job.submit_at)
+    }
+    if due:
+        shown = [f"{label} on {one.node}: {one.summary}" for label, one in [*due.items()][:SHOWN_MAX]]
+        words = (
+            f"{'; '.join(shown)}. Ask its owner whether it has saved its work: `understudy job move JOB REASON --off "
+            "NODE` moves it"
+        )
+        evidence = Evidence({"jobs": [*due], "nodes": [one.node for one in due.values()]})
+        yield Finding(Signal.GANG_STAYS_SLOW, NOT_PRICED, "", snapshot.now, words, evidence, nodes=(*due,))
 
 
 def _running_since(snapshot: Snapshot, started_at: float) -> float:

@@ -3,7 +3,8 @@
 While the gang stays, it pays for the slowness, step by step. A move costs once: the restart, and the steps since the
 last complete checkpoint, which are done again. How long the slowness lasts is not known. Who moves as soon as the rent
 paid reaches the price never pays more than twice what was best (ski rental; Greyhound's rule for slow ranks). The price
-falls with every checkpoint, so that is when a move mostly begins to pay.
+falls with every checkpoint, so that is when a move mostly begins to pay. Where no checkpoint is known, a move may cost
+all that the gang has done: it never pays.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from understudy_controlplane.fleet.steps import StepTable
 
 HOUR_SECONDS = 3600.0
 
+START_SECONDS_MAX = 600.0
+"""What a gang's start counts where it is not known, as after a start of the control plane: longer than most take
+(judgement).
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class SlownessCost:
@@ -29,22 +35,26 @@ class SlownessCost:
     redone_seconds: float | None  # since its last complete checkpoint; None: none is known
 
     @property
-    def price_seconds(self) -> float:
-        """Of a move now, as far as it is known."""
-        return self.restart_seconds + (self.redone_seconds or 0.0)
+    def price_seconds(self) -> float | None:
+        """Of a move now; None: no checkpoint is known, so it may be all that the gang has done."""
+        if self.redone_seconds is None:
+            return None
+        return (self.restart_seconds or START_SECONDS_MAX) + self.redone_seconds
 
     @property
     def pays(self) -> bool:
-        return self.paid_seconds >= self.price_seconds
+        return self.price_seconds is not None and self.paid_seconds >= self.price_seconds
 
     @property
     def words(self) -> str:
         rank_hours = self.ranks * self.share_lost
-        redone = "the steps" if self.redone_seconds is None else f"{self.redone_seconds:.0f} s of steps"
+        unknown = self.redone_seconds is None
+        redone = "what it has done" if unknown else f"{self.redone_seconds:.0f} s of steps"
+        since = "a checkpoint that the control plane does not know" if unknown else "its last checkpoint"
         start = f"{self.restart_seconds:.0f} s for the gang's start" if self.restart_seconds else "the gang's start"
         return (
             f"it costs {rank_hours:.3g} rank hours an hour, {self.paid_seconds:.0f} s of the gang so far; a move costs "
-            f"{start}, and {redone} since its last checkpoint"
+            f"{start}, and {redone} since {since}"
         )
 
     def evidence(self) -> dict[str, Json]:

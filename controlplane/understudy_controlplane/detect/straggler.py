@@ -32,6 +32,9 @@ DATA_CAUSE = "data"
 COMPUTE_CAUSE = "compute"
 ALL_REDUCE_CAUSE = "all_reduce"
 
+NOT_PRICED = "straggler.not_priced"
+"""Its gang would move, but announces no checkpoints."""
+
 WAITING_RATIO_MIN = 1.1
 
 TOGETHER_MIN = 3
@@ -245,14 +248,21 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
     for shown in (result, summed_words):
         if shown and shown not in reason:
             reason = f"{reason}; {shown}"
+    not_priced = waits and known and cost.price_seconds is None
     if slow.steps_averaged > 1:
         reason = f"{reason}; not all of its steps are slow"
     count = len(one.ranks)
     which = f"rank {slow.rank} takes" if count == 1 else f"{count} ranks, such as {slow.rank}, take"
-    reason = f"{reason}; {cost.words}" + (", so it stays until its move pays" if waits else "")
+    reason = f"{reason}; {cost.words}" + (
+        "; it is not moved, because its checkpoints are not announced"
+        if not_priced
+        else ", so it stays until its move pays"
+        if waits
+        else ""
+    )
     return Finding(
         signal=Signal.STRAGGLER_CONFIRMED if confirming and not waits else Signal.STRAGGLER_SUSPECTED,
-        rule="straggler.self_time",
+        rule=NOT_PRICED if not_priced else "straggler.self_time",
         node=node.name,
         at=snapshot.now,
         summary=f"{which} {slow.ratio:.2f} times as long as {'its' if count == 1 else 'their'} peers; {reason}",
