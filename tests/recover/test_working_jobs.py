@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests import builders as b
-from tests.recover.rehearsal import Rehearsal
+from tests.recover.rehearsal import Rehearsal, refuse
+from tests.recover.test_course import stop_before, switch
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
 from understudy_agent.wire import Collective, FirstStep, LauncherPhase, RankStarted, RankWindow
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -186,3 +189,31 @@ def test_a_slow_gang_whose_checkpoints_are_not_known_stays_and_a_person_is_notif
     (ticket,) = rehearsal.tickets
     assert "it is not moved, because its checkpoints are not announced" in str(ticket)
     assert f"job {rehearsal.gang} on n3" in str(ticket)
+
+
+@pytest.mark.parametrize("held_up_by", ["reservations that slurmctld refuses", "a pause"])
+def test_a_gang_that_trains_on_where_a_node_answers_again_is_not_moved(rehearsal: Rehearsal, held_up_by: str) -> None:
+    """The network of n2 was away: its gang stood still, and the node counted as dead."""
+    training = train(rehearsal, count())
+    rehearsal.run(120)
+    if held_up_by == "reservations that slurmctld refuses":
+        rehearsal.line.before = refuse("create_reservation")
+    else:
+        stop_before(rehearsal, "create_reservation", lambda: switch(rehearsal, Verb.PAUSE))
+    rehearsal.silent.add("n2")
+    training.stands = True
+    rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED, 120)
+    rehearsal.run(10)
+    rehearsal.silent.discard("n2")
+    training.stands = False
+    rehearsal.run(20)
+    rehearsal.line.before = lambda _name: None
+    if held_up_by == "a pause":
+        switch(rehearsal, Verb.RESUME)
+    rehearsal.run(600)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+    assert rehearsal.state_of("n2") is NodeState.QUARANTINED, "it is validated once its job has ended"
+    assert not any(effect.startswith(("down_node", "requeue_job")) for effect in rehearsal.line.effects)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 300)
+    assert "n2" not in rehearsal.gang_nodes(), "where the gang has to leave anyway, it leaves that node too"

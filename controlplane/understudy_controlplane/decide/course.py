@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
+from understudy_controlplane.detect.stranded import trains_on
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
@@ -82,7 +83,8 @@ def course(
         and not _begins_unjudged(recovery, findings)
         and not _begins_in_maintenance(recovery, snapshot)
     )
-    return Course(may_act, _ending(recovery, snapshot, back, out), forgotten)
+    accused = {one.node for one in findings if one.signal in ACCUSING}
+    return Course(may_act, _ending(recovery, snapshot, Known(back, out, accused)), forgotten)
 
 
 def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
@@ -198,8 +200,16 @@ def has_ended_attempt(recovery: Recovery, job: SlurmJob | None) -> bool:
     return recovery.has_begun_to_end_attempt and not runs_on
 
 
-def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> Ending | None:
-    """`back`, `out`: nodes that come back to service in this round, and those that are taken out of it."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Nodes of which this round knows something."""
+
+    back: Set[str]  # they come back to service
+    out: Set[str]  # they are taken out of it
+    accused: Set[str]
+
+
+def _ending(recovery: Recovery, snapshot: Snapshot, known: Known) -> Ending | None:
     if recovery.ends_as is not None:
         return None
     cancel = snapshot.cancels.get(recovery.id)
@@ -208,17 +218,21 @@ def _ending(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str
         return Ending(RecoveryStatus.CANCELLED, words, gang_waits=_past_return(recovery, snapshot))
     if recovery.decided_at >= snapshot.now:
         return None  # planned on this very snapshot
-    why = _overtaken(recovery, snapshot, back, out)
+    why = _overtaken(recovery, snapshot, known)
     return Ending(RecoveryStatus.OVERTAKEN, why) if why else None
 
 
-def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[str]) -> str:
+def _overtaken(recovery: Recovery, snapshot: Snapshot, known: Known) -> str:
     """By what; empty: the plan still fits."""
     match recovery.plan:
         case SwapPlan() if not _past_return(recovery, snapshot):
-            return _back(recovery, snapshot, back) or _gang_goes_on(recovery, snapshot)
+            return (
+                _back(recovery, snapshot, known.back)
+                or _gang_goes_on(recovery, snapshot)
+                or _trains_on(recovery, snapshot, known.accused)
+            )
         case QuarantinePlan():
-            return _back(recovery, snapshot, back)
+            return _back(recovery, snapshot, known.back)
         case RepairPlan(rung=Rung.REBOOT, nodes=(name,)) if not recovery.begun(StepName.REBOOT_NODE):
             node = snapshot.nodes.get(name)
             again = node is not None and node.boot_id and node.record.past_boot_id not in ("", node.boot_id)
@@ -230,7 +244,7 @@ def _overtaken(recovery: Recovery, snapshot: Snapshot, back: Set[str], out: Set[
         case ReturnPlan(nodes=(name,)) | LetGoPlan(nodes=(name,)):
             node = snapshot.nodes.get(name)
             out_now = node is not None and node.state in OUT_OF_SERVICE and not _stayed_out(recovery, node)
-            return f"{name} was taken out of service again" if name in out or out_now else ""
+            return f"{name} was taken out of service again" if name in known.out or out_now else ""
     return ""
 
 
@@ -262,6 +276,18 @@ def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
     goes_on = table is not None and table.advanced_at > recovery.decided_at
     if plan.hang and table is not None and job.slurm.restart_count == plan.restart_count and goes_on:
         return f"job {plan.job.job_id} has finished step {table.number} since: it no longer hangs"
+    return ""
+
+
+def _trains_on(recovery: Recovery, snapshot: Snapshot, accused: Set[str]) -> str:
+    """Whether the gang refutes what each of its nodes was to be left for."""
+    plan = recovery.plan
+    assert isinstance(plan, SwapPlan)
+    job, left = snapshot.jobs.get(plan.job), {*plan.nodes, *plan.leaving}
+    if job is None or not job.running or not left or plan.requested or _drains(recovery):
+        return ""
+    if all(trains_on(snapshot, name, job, recovery.decided_at, accused) for name in left):
+        return f"{', '.join(sorted(left))} answers again, and job {plan.job.job_id} trains on there"
     return ""
 
 

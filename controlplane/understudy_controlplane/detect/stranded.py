@@ -3,7 +3,7 @@
 This happens when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
 recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
 for later it stays, unless it has to leave another of its nodes: then it leaves this one as well. So it does on a node
-that an operator holds, unless that node itself fails.
+that an operator holds, unless that node itself fails, and on one that answers again while the gang trains on.
 
 A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, Slurm shows it as running on
 the others, although none of its processes runs any more.
@@ -13,12 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from understudy_controlplane.detect.administration import HEARD_LATELY_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+
+INFERRED = frozenset({"silence.node_dead", "straggler.self_time"})
+"""Rules that infer a fault from what does not happen, or takes long. A gang that trains on does not refute what the
+hardware itself shows.
+"""
 
 HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
+
+
+def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Set[str]) -> bool:
+    """Whether the gang refutes what took its node out of service at `since`: the node answers, nothing is found against
+    it any more, and steps have ended that need its ranks.
+    """
+    node, table = snapshot.nodes.get(name), snapshot.tables.get(job.key)
+    incident = snapshot.incidents.get(Subject.of_node(name))
+    if node is None or node.slurm is None or table is None or incident is None or name in accused:
+        return False
+    answers = node.heard_at is not None and node.heard_at > since and node.slurmd_silent_since is None
+    answers &= snapshot.now - (node.heard_at or 0.0) <= HEARD_LATELY_SECONDS and not node.slurm.down
+    return answers and INFERRED.issuperset(incident.accused_by) and name in table.nodes and table.advanced_at > since
 
 
 def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
@@ -32,7 +53,8 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
             continue
         may_stay = node.record.drain_kind is DrainKind.AT_JOB_END
         for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
-            if may_stay and not accused & set(job.slurm.nodes):
+            stays = may_stay or trains_on(snapshot, node.name, job, node.record.since, accused)
+            if stays and not accused & set(job.slurm.nodes):
                 continue
             gang = snapshot.gangs.get(job.key)
             if gang is not None and node.name not in gang.seats:
