@@ -47,11 +47,32 @@ def gang(lost: Sequence[str], host: str = "n1", heard_ago: float = 1.0) -> Gang:
 def test_a_cut_management_network_ends_no_job_that_has_no_hook(seconds: float) -> None:
     finding = found(b.snapshot(silent("n3", seconds), jobs=[b.job()]))
     assert finding.signal is Signal.SILENT
-    assert "neither its gang nor a launcher on another node confirms" in finding.summary
+    assert "neither its gang, nor a launcher on another node, nor Slurm itself confirms" in finding.summary
 
 
-def test_after_two_minutes_it_is_dead_all_the_same() -> None:
-    assert found(b.snapshot(silent("n3", 121.0), jobs=[b.job()])).signal is Signal.NODE_DEAD
+def test_a_launcher_confirms_nothing_about_nodes_that_its_job_does_not_have() -> None:
+    gangs = {KEY: gang(["n3"])}
+    assert found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], gangs=gangs)).signal is Signal.NODE_DEAD
+    own, other = b.job(nodes=["n1", "n2"]), b.job(job_id=8, nodes=["n3", "n4"])
+    assert found(b.snapshot(silent("n3", 8.0), jobs=[own, other], gangs=gangs)).signal is Signal.SILENT
+
+
+def test_nor_for_hours_while_slurm_shows_that_the_node_responds() -> None:
+    """The route of the control plane is away, and no other."""
+    assert found(b.snapshot(silent("n3", 7200.0), jobs=[b.job()])).signal is Signal.SILENT
+
+
+def test_where_slurm_agrees_it_is_dead_after_two_minutes() -> None:
+    def agreed(seconds: float) -> Finding:
+        node = silent("n3", seconds)
+        assert node.slurm is not None
+        slurm = replace(node.slurm, flags=node.slurm.flags | {"NOT_RESPONDING"})
+        return found(b.snapshot(replace(node, slurm=slurm), jobs=[b.job()]))
+
+    assert agreed(119.0).signal is Signal.SILENT
+    dead = agreed(121.0)
+    assert dead.signal is Signal.NODE_DEAD
+    assert "Slurm shows that it does not respond" in dead.summary
 
 
 def test_a_node_without_a_job_needs_no_confirmation() -> None:
@@ -92,7 +113,7 @@ def test_nor_one_that_stopped_with_most_others_whose_nodes_are_heard(stood_for: 
     """The fabric, or the storage, stopped them."""
     finding = found(others(*stood_for))
     assert finding.signal is Signal.SILENT
-    assert "neither its gang nor a launcher on another node confirms" in finding.summary
+    assert "neither its gang, nor a launcher on another node, nor Slurm itself confirms" in finding.summary
 
 
 @pytest.mark.parametrize("stood_for", [(1.0,), (60.0,), (7.5, 1.0, 1.0), (60.0, 60.0, 1.0)])

@@ -55,6 +55,7 @@ class Route:
     facts: FactStore
     directory: JobDirectory
     newest: list[RestoreDecision]
+    telemetry: Telemetry
     woken: list[float] = field(default_factory=list)
 
     def post(self, headers: dict[str, str] | None = None, **changes: Any) -> httpx.Response:
@@ -111,7 +112,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
     admission = admission_of(engine, Still())
     app.include_router(launchers_router(deps, launchers, admission))
     with TestClient(app) as client:
-        yield Route(client, launchers, facts, directory, newest, woken)
+        yield Route(client, launchers, facts, directory, newest, telemetry, woken)
     admission.close()
     engine.dispose()
 
@@ -246,9 +247,19 @@ def test_a_job_that_did_not_ask_for_understudy_is_refused(route: Route) -> None:
     assert (answer.status_code, answer.json()["hint"]) == (403, "sbatch --comment=understudy")
 
 
-def test_spares_of_other_jobs_are_left_out(route: Route) -> None:
-    assert route.post(spares=("n4", "n9")).status_code == 200
-    assert route.launchers.gangs()[7].spares == ("n4",)
+def test_nodes_of_other_jobs_are_left_out(route: Route) -> None:
+    """As those of a stranger who wants them to count as lost."""
+    assert route.post(spares=("n4", "n9"), seats=("n1", "n8", "n2"), lost=("n3", "n9")).status_code == 200
+    gang = route.launchers.gangs()[7]
+    assert (gang.seats, gang.spares, gang.state.lost) == (("n1", "n2"), ("n4",), ("n3",))
+    assert route.post(seats=("n8", "n9")).status_code == 403
+
+
+def test_a_node_that_slurm_has_taken_out_of_the_job_stays_known_as_lost(route: Route) -> None:
+    assert route.post().status_code == 200
+    route.telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2", "n4"}))})
+    assert route.post(seats=("n1", "n2", "n4"), spares=(), lost=("n3", "n9")).status_code == 200
+    assert route.launchers.gangs()[7].state.lost == ("n3",)
 
 
 def test_launches_spent_before_a_requeue_are_in_the_answer(route: Route) -> None:

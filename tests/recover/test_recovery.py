@@ -1014,7 +1014,7 @@ def test_in_mode_observe_a_recovery_begun_before_stays_where_it_is(tmp_path: Pat
 
 def test_a_management_network_that_is_away_for_eight_seconds_ends_no_job(tmp_path: Path) -> None:
     """The gang has neither hook nor launcher that could confirm that its node is dead."""
-    rehearsal = Rehearsal(tmp_path, silence={"dead_unconfirmed_seconds": 120})
+    rehearsal = Rehearsal(tmp_path, silence={"dead_unconfirmed_seconds": None})
     rehearsal.silent.add("n3")
     rehearsal.run(8)
     assert rehearsal.state_of("n3") is NodeState.UNKNOWN

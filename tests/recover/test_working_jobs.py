@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests import builders as b
-from tests.recover.rehearsal import Rehearsal, refuse
+from tests.recover.rehearsal import NODES, Rehearsal, refuse
 from tests.recover.test_course import stop_before, switch
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
-from understudy_agent.wire import Collective, FirstStep, LauncherPhase, RankStarted, RankWindow
+from understudy_agent.wire import Collective, FirstStep, LauncherPhase, LauncherState, RankStarted, RankWindow
+from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 
@@ -217,3 +218,33 @@ def test_a_gang_that_trains_on_where_a_node_answers_again_is_not_moved(rehearsal
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 300)
     assert "n2" not in rehearsal.gang_nodes(), "where the gang has to leave anyway, it leaves that node too"
+
+
+def test_nodes_to_which_the_control_plane_alone_has_no_route_are_not_dead(tmp_path: Path) -> None:
+    """Slurm shows them allocated and responding, and the job has neither hook nor launcher."""
+    rehearsal = Rehearsal(tmp_path, silence={"dead_unconfirmed_seconds": None})
+    rehearsal.silent |= {"n2", "n3"}
+    rehearsal.run(2 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+    assert not rehearsal.line.effects
+    assert {rehearsal.state_of(name) for name in ("n2", "n3")} == {NodeState.UNKNOWN}
+    rehearsal.fake.kill_node("n2")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 300)
+
+
+def test_a_launcher_of_another_job_declares_no_node_lost(rehearsal: Rehearsal) -> None:
+    """The management network of n2 is away for 15 s, and a stranger's launcher names every node of the cluster."""
+    stranger = rehearsal.fake.submit("stranger", 1, comment="understudy")
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.set_config(silence={"dead_unconfirmed_seconds": None})
+    rehearsal.run(5)
+    (node,) = next(job.nodes for job in rehearsal.fake.jobs() if job.job_id == stranger)
+    state = LauncherState(stranger, 0, 0, LauncherPhase.RUNNING, (node,), (), NODES, nodes_min=1)
+    rehearsal.each_tick = lambda: rehearsal.control_plane.launchers.note(Gang(state, node, rehearsal.fake.now)) and None
+    rehearsal.run(5)
+    rehearsal.silent.add("n2")
+    rehearsal.run(15)
+    rehearsal.silent.discard("n2")
+    rehearsal.run(60)
+    assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+    assert rehearsal.state_of("n2") is NodeState.IN_SERVICE

@@ -22,12 +22,13 @@ class Silence(Section):
         description="Time without a report after which a node is dead, if its slurmd does not answer either and its "
         "job makes no progress.",
     )
-    dead_unconfirmed_seconds: float = Field(
-        120.0,
-        ge=1,
+    dead_unconfirmed_seconds: float | None = Field(
+        None,
+        gt=0,
         description="The same for a node with a job where neither the job's gang, which stands still while most others "
-        "go on, nor its launcher on another node confirms it: agent and slurmd may be silent because of the management "
-        "network alone.",
+        "go on, nor its launcher on another node confirms it: agent and slurmd may be silent because of the control "
+        "plane's own network alone. Not set: 120 s, and Slurm has to show that the node does not respond, which it "
+        "does within a third of SlurmdTimeout. Set: this time, whatever Slurm shows.",
     )
     stopped_seconds: float = Field(
         600.0,

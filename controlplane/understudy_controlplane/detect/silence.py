@@ -2,8 +2,8 @@
 
 A node is dead only when Slurm agrees (its slurmd's port does not answer, or Slurm reports it down) *and* no job there
 makes progress. Agent and slurmd use one network, and a job goes on without it: where a job holds the node, its gang or
-launcher on other nodes has to confirm the death, or it takes much longer. An agent that is stopped, as for an upgrade,
-announces that. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
+launcher on other nodes has to confirm the death, or Slurm itself, after much longer. An agent that is stopped announces
+that. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ STANDS_SECONDS_MIN = 4.0
 
 WAITS_FOR_ORDER_SECONDS = 30.0
 """For this time a rank waits at a step for what becomes of the order to save before it."""
+
+UNCONFIRMED_SECONDS = 120.0
+"""For this time a node with a job is not dead by what Slurm shows alone: slurmctld may have missed one answer."""
+
+SLURM_AGREES = "Slurm shows that it does not respond"
 
 LAUNCHER_AGE_MAX_SECONDS = 12.0
 """A launcher is reported every five seconds."""
@@ -152,7 +157,9 @@ def _dead_or_silent(
     because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
     if not because and not confirmed_by:
         because = _why_not_confirmed(node, snapshot, policy, snapshot.now - at)
-        confirmed_by = "no job holds it" if not snapshot.holders_of(node.name) else "neither has been heard for long"
+        held = bool(snapshot.holders_of(node.name))
+        by_slurm = node.slurm is not None and node.slurm.silent
+        confirmed_by = "no job holds it" if not held else SLURM_AGREES if by_slurm else "neither was heard for long"
     if because:
         rule = "silence.mass" if mass else NEVER_HEARD if since is None else "silence.agent"
         words = f"the agent is silent; {because}"
@@ -198,8 +205,11 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
     """Why a node of which only agent and slurmd are silent does not count as dead; empty: it does."""
     if node.stopping and silent_for <= policy.stopped_seconds:
         return "it has announced that it stops"
-    if snapshot.holders_of(node.name) and silent_for <= policy.dead_unconfirmed_seconds:
-        return "neither its gang nor a launcher on another node confirms that it is dead"
+    if snapshot.holders_of(node.name):
+        slurm_agrees = node.slurm is not None and node.slurm.silent
+        patience = policy.dead_unconfirmed_seconds or UNCONFIRMED_SECONDS
+        if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):
+            return "neither its gang, nor a launcher on another node, nor Slurm itself confirms that it is dead"
     return ""
 
 
@@ -226,10 +236,12 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
     for table, names in stand:
         if not _stopped_with_others(table.advanced_at, _longest_pause(table, snapshot), heard_of, snapshot.now):
             found |= dict.fromkeys(names, "its gang stands still")
-    for gang in snapshot.gangs.values():
+    for key, gang in snapshot.gangs.items():
+        job = snapshot.jobs.get(key)
+        own = quiet.keys() & gang.state.lost & {*(job.slurm.nodes if job is not None else ())}
         heard = gang.heard_at is not None and snapshot.now - gang.heard_at < LAUNCHER_AGE_MAX_SECONDS
         if heard and gang.host not in quiet:
-            found |= dict.fromkeys(quiet.keys() & gang.state.lost, "its launcher has lost it")
+            found |= dict.fromkeys(own, "its launcher has lost it")
     return found
 
 

@@ -301,14 +301,15 @@ class Snapshot:
     @cached_property
     def failed_domain_of(self) -> dict[str, str]:
         """Node → the domain that failed as a whole, and counts as one failure. Nodes that are condemned for another
-        fault in this round count by themselves, and those that were before.
+        fault in this round count by themselves, and those that were before. So do nodes of a second domain: where a row
+        of racks fails, or seems to, the budgets count nodes again.
         """
+        failed = [one for one in self.incidents.values() if one.rule in FAILED_AS_ONE]
+        first = min(failed, key=lambda one: (one.opened_at, one.id), default=None)
         return {
-            name: subject.name
-            for subject, incident in self.incidents.items()
-            if incident.rule in FAILED_AS_ONE
-            for name in self.domains.get(subject.name, ())
-            if not self._failed_by_itself(name, incident.rule)
+            name: first.subject.name
+            for name in (self.domains.get(first.subject.name, ()) if first is not None else ())
+            if first is not None and not self._failed_by_itself(name, first.rule)
         }
 
     def _failed_by_itself(self, node: str, domain_rule: str) -> bool:

@@ -54,7 +54,10 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
             return objection
         try:
             earlier = await _earlier_allocations(deps, launchers, known, state)
-            if launchers.note(gang_of(report, nodes, deps.clock.now())):
+            before = launchers.gang(state.job_id)
+            same = before is not None and before.attempt.restart_count == state.restart_count
+            own = nodes.union(before.nodes) if before is not None and same else nodes
+            if launchers.note(gang_of(report, own, deps.clock.now())):
                 deps.wake_loop()
             orders = await launchers.wait_for_orders(state.job_id, report.known, report.wait_seconds)
             restore = await asyncio.to_thread(deps.newest_checkpoint, known)
@@ -103,6 +106,8 @@ def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str])
         return refuse(403, error, "run the launcher as the job's user")
     if report.node not in nodes:
         return refuse(403, f"job {job_id} does not run on {report.node}", "run the launcher within the allocation")
+    if nodes.isdisjoint(report.state.seats):
+        return refuse(403, f"job {job_id} runs on none of the nodes that the report names", "name nodes of the job")
     if not known.managed:
         return refuse(403, f"job {job_id} did not ask for Understudy", "sbatch --comment=understudy")
     return None
@@ -127,6 +132,9 @@ async def _earlier_allocations(
 
 
 def gang_of(report: LauncherReport, nodes: frozenset[str], now: float) -> Gang:
-    """Spares that are not nodes of the job are left out."""
-    spares = tuple(name for name in report.state.spares if name in nodes)
-    return Gang(msgspec.structs.replace(report.state, spares=spares), report.node, now)
+    """A launcher names nodes of its own job alone, also those that Slurm has taken out of it: others are left out."""
+    state = report.state
+    seats, spares, lost = (
+        tuple(name for name in names if name in nodes) for names in (state.seats, state.spares, state.lost)
+    )
+    return Gang(msgspec.structs.replace(state, seats=seats, spares=spares, lost=lost), report.node, now)
