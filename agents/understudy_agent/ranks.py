@@ -258,12 +258,15 @@ class RankServer:
         try:
             async with asyncio.timeout(self.hello_seconds) as patience:
                 await rank.listen(reader, lambda: patience.reschedule(None))
+            rank.ended = True
         except RefusedError as error:
             if self.may_log(rank.user_id):
                 log.warning("rank_refused", extra=fields(pid=rank.pid, error=error))
             rank.answer(ErrorAnswer(error=str(error)))
-        except (TimeoutError, ConnectionError, asyncio.CancelledError):
-            pass  # the rank sent no hello, or it ended, or the agent stops
+        except ConnectionError:
+            rank.ended = True
+        except (TimeoutError, asyncio.CancelledError):
+            pass  # the rank sent no hello, or the agent stops
         finally:
             self._ranks.discard(rank)
             self._arrivals.leave(rank)
@@ -309,6 +312,7 @@ class RankConnection:
         self._writer = writer
         self._hello: Hello | None = None
         self._ahead, self._next_number = 0, 0
+        self.ended = False  # it has closed the connection
         self._launcher: LauncherLine | None = None
         self._questions: set[asyncio.Task[None]] = set()
         self._ignored: set[str] = set()
@@ -375,7 +379,7 @@ class RankConnection:
         if self._launcher is not None and self._server.launchers is not None:
             self._server.launchers.close(self._launcher)
         if self._hello is not None:
-            self._server.windows.leave(self._hello, self.user_id)
+            self._server.windows.leave(self._hello, self.user_id, ended=self.ended)
         self._server.programs.leave(self)
 
     def _note_unknown(self, line: bytes) -> None:

@@ -135,11 +135,14 @@ class WindowBuffer:
         if _key(hello, user_id) in self._places:
             self._keep(_key(hello, user_id), _Place(hello))
 
-    def leave(self, hello: Hello, user_id: int) -> None:
-        """The rank disconnected: it is nowhere any more. Unless it has connected again meanwhile."""
-        last = self._places.get(_key(hello, user_id))
-        if last is None or last.hello is hello:
-            self._keep(_key(hello, user_id), _Place(hello, ends_left=ENDS_SENT))
+    def leave(self, hello: Hello, user_id: int, *, ended: bool) -> None:
+        """The rank disconnected: it is nowhere any more. Unless it is back meanwhile. `ended`: it closed itself."""
+        key = _key(hello, user_id)
+        last = self._places.get(key)
+        if ended and (last is None or last.hello is hello):
+            self._keep(key, _Place(hello, ends_left=ENDS_SENT))
+        elif last is not None and last.hello is hello:
+            del self._places[key]
 
     def _keep(self, key: Key, place: _Place) -> None:
         self._places.pop(key, None)

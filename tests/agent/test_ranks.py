@@ -17,9 +17,17 @@ from understudy_agent.facts import FactQueue
 from understudy_agent.process import ProcessClock
 from understudy_agent.rank_messages import LINE_BYTES_MAX, CollectiveEntered, Hello
 from understudy_agent.ranks import LINES_AT_ONCE, QUESTIONS_OPEN_MAX, RankServer, SocketInUseError
-from understudy_agent.step_windows import REPORTS_PER_PLACE, WindowBuffer
+from understudy_agent.step_windows import ENDS_SENT, REPORTS_PER_PLACE, WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_agent.wire import RANKS_PER_NODE_MAX, CheckpointShard, Collective, FirstStep, RankStarted, RestorePoint
+from understudy_agent.wire import (
+    RANKS_PER_NODE_MAX,
+    CheckpointShard,
+    Collective,
+    FirstStep,
+    RankStarted,
+    RankWindow,
+    RestorePoint,
+)
 
 HELLO = {"type": "hello", "job_id": 7, "restart_count": 1, "rank": 2, "world_size": 4, "pid": 1, "gpu_index": 3}
 SHARD = {
@@ -202,9 +210,26 @@ def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_
         [news] = stage.windows.take()
         assert news.collective == Collective("all_reduce", 4, 99.5, 12)
         await rank.close()
-        await until(lambda: not stage.windows._places)  # a rank that has left hangs in nothing
+        gone: list[RankWindow] = []
+        await until(lambda: gone.extend(stage.windows.take()) or gone)  # type: ignore[func-returns-value]
+        assert [(one.ended, one.collective) for one in gone] == [(True, None)], "a rank that has left hangs in nothing"
+        again = await stage.connect()
+        await again.say(HELLO, {"type": "restore_point", "id": 3})
+        await again.hear()
+        assert [one.ended for one in stage.windows.take()] == [False]
+        await again.close()
 
     on_stage(tmp_path, play)
+
+
+def test_the_end_of_a_rank_is_sent_again_for_minutes_and_then_forgotten() -> None:
+    windows, hello = WindowBuffer(), Hello(job_id=7, restart_count=0, rank=0, world_size=1)
+    windows.enter(hello, user_id=0)
+    windows.leave(hello, user_id=0, ended=True)
+    sent = [window for _ in range(1000) for window in windows.take()]
+    assert [window.ended for window in sent] == [True] * ENDS_SENT
+    windows.leave(hello, user_id=0, ended=False)
+    assert windows.take() == [], "the agent refused what it sent, or stops"
 
 
 def test_the_collectives_of_too_many_ranks_are_not_all_kept() -> None:
