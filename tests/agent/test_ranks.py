@@ -213,11 +213,11 @@ def test_the_last_collective_goes_with_the_step_times_and_alone_only_rarely(tmp_
         gone: list[RankWindow] = []
         await until(lambda: gone.extend(stage.windows.take()) or gone)  # type: ignore[func-returns-value]
         assert [(one.ended, one.collective) for one in gone] == [(True, None)], "a rank that has left hangs in nothing"
-        again = await stage.connect()
-        await again.say(HELLO, {"type": "restore_point", "id": 3})
-        await again.hear()
+        rank = await stage.connect()
+        await rank.say(HELLO, {"type": "restore_point", "id": 3})
+        await rank.hear()
         assert [one.ended for one in stage.windows.take()] == [False]
-        await again.close()
+        await rank.close()
 
     on_stage(tmp_path, play)
 

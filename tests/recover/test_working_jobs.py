@@ -88,6 +88,14 @@ def train(rehearsal: Rehearsal, numbers: Iterator[int], *, collectives: bool = F
     return training
 
 
+def all_of(*turns: Callable[[], object]) -> Callable[[], None]:
+    def turn() -> None:
+        for one in turns:
+            one()
+
+    return turn
+
+
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
     "steps numbered within an epoch": lambda: cycle(range(1_500)),
     "a second stage that counts from 0": lambda: chain(range(1_500), count()),
@@ -144,7 +152,7 @@ def test_a_hang_is_ordered_once(rehearsal: Rehearsal) -> None:
     """
     launcher, training = ObedientLauncher(rehearsal), Training(rehearsal, count(), collectives=True)
     training.world_size = 3
-    rehearsal.each_tick = lambda: (launcher.turn(), training.turn())[0]
+    rehearsal.each_tick = all_of(launcher.turn, training.turn)
     rehearsal.run(300)
     training.stands, training.behind = True, 1
     rehearsal.run_until(lambda: launcher.launch == 1, 1 * HOURS)
@@ -164,7 +172,7 @@ def test_a_hang_is_ordered_once(rehearsal: Rehearsal) -> None:
 def test_the_gang_of_a_second_launcher_is_judged_by_its_own_steps(rehearsal: Rehearsal) -> None:
     """The first one has come to launch 2; the second one begins with launch 0 again."""
     launcher, training = ObedientLauncher(rehearsal), Training(rehearsal, count())
-    rehearsal.each_tick = lambda: (launcher.turn(), training.turn())[0]
+    rehearsal.each_tick = all_of(launcher.turn, training.turn)
     launcher.launch = training.launch = 2
     training.world_size = 3
     rehearsal.run(600)
@@ -240,7 +248,8 @@ def test_a_launcher_of_another_job_declares_no_node_lost(rehearsal: Rehearsal) -
     rehearsal.run(5)
     (node,) = next(job.nodes for job in rehearsal.fake.jobs() if job.job_id == stranger)
     state = LauncherState(stranger, 0, 0, LauncherPhase.RUNNING, (node,), (), NODES, nodes_min=1)
-    rehearsal.each_tick = lambda: rehearsal.control_plane.launchers.note(Gang(state, node, rehearsal.fake.now)) and None
+    launchers = rehearsal.control_plane.launchers
+    rehearsal.each_tick = all_of(lambda: launchers.note(Gang(state, node, rehearsal.fake.now)))
     rehearsal.run(5)
     rehearsal.silent.add("n2")
     rehearsal.run(15)
