@@ -30,6 +30,7 @@ from understudy_controlplane.decide.table import (
     Condition,
     Row,
 )
+from understudy_controlplane.detect.ordinary import ORDINARY
 from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
@@ -228,6 +229,15 @@ def decisions() -> str:
         "| because | meaning |",
         "|---|---|",
         *(f"| `{because.value}` | {words} |" for because, words in GUARDS.items()),
+        "",
+        "## What ordinary things look like a fault",
+        "",
+        "Detectors whose findings can end a job that works, what ordinary thing looks like such a finding, and what",
+        "happens to it:",
+        "",
+        "| detector | ordinary |",
+        "|---|---|",
+        *(f"| `{name}` | {words} |" for name, words in ORDINARY.items()),
         "",
         "What an Xid means, and which signal follows from it: [codes](xid-policy.md).",
     ]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests import builders as b
 from understudy_agent.wire import GpuStatus
 from understudy_controlplane.config import Straggler
-from understudy_controlplane.detect import detect
+from understudy_controlplane.detect import DETECTORS, detect
+from understudy_controlplane.detect.ordinary import ORDINARY
 from understudy_controlplane.detect.slow_ranks import slow_ranks
 from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
 from understudy_controlplane.fleet.job import Refusal
@@ -506,3 +507,8 @@ class TestStraggler:
 
     def test_a_suspect_that_keeps_up_again_is_clean(self) -> None:
         assert signals(b.snapshot(b.node("n3", NodeState.SUSPECT))) == {("n3", Signal.CLEAN)}
+
+
+def test_each_detector_that_can_end_a_job_says_what_ordinary_thing_looks_like_its_finding() -> None:
+    harmless = {"administration", "prolog", "corruption", "lemon", "inventory", "drift", "launches"}
+    assert {*ORDINARY} == {*DETECTORS, "stranded"} - harmless - {"slow_gang"}

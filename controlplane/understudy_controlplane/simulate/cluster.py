@@ -186,6 +186,7 @@ class Gang:
     starts_at: float = math.inf  # when its processes will be there
     since: float = math.inf  # when it began to compute
     first_step: int = 0
+    counted_from: int = 0  # the step that its program numbers 0
     stopped_at: float = math.inf
     stuck_at: float = -math.inf  # when it last stood still without being suspended
     wakes_at: float = math.inf  # after a suspension, when its ranks finish a step again
@@ -223,7 +224,7 @@ class Gang:
         self.left_behind = self.attempt if stay else None
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
-        self.wakes_at = math.inf
+        self.wakes_at, self.counted_from = math.inf, 0
         self.hung_on, self.first_step_sent, self.lost, self.asking = "", False, (), None
 
     @property
@@ -629,7 +630,10 @@ class Cluster:
         assert gang.attempt is not None
         step = gang.step(now)
         begin = max(
-            machine.reported.get((gang.job_id, gang.attempt), gang.first_step), step - WINDOW_STEPS_MAX, gang.first_step
+            machine.reported.get((gang.job_id, gang.attempt), gang.first_step),
+            step - WINDOW_STEPS_MAX,
+            gang.first_step,
+            gang.counted_from,
         )
         machine.reported[gang.job_id, gang.attempt] = step
         behind = gang.hung_on == machine.name
@@ -645,7 +649,7 @@ class Cluster:
             0,
             self._user_id(gang),
             "",
-            begin,
+            begin - gang.counted_from,
             [busy * seconds] * (step - begin),
             [seconds] * (step - begin),
             attempt.launch,

@@ -276,6 +276,11 @@ def _gang_quick(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
         gang.quick_since, gang.quick_until = world.now, _until(world, event)
 
 
+def _counts_again(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.computes:
+        gang.counted_from = gang.step(world.now)
+
+
 def _rank_crashes(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.cluster.break_off(gang, world.now)
 
@@ -347,6 +352,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.RANK_HANGS: _rank_hangs,
     Kind.SEAT_SLOW: _seat_slow,
     Kind.GANG_QUICK: _gang_quick,
+    Kind.COUNTS_AGAIN: _counts_again,
     Kind.RANK_CRASHES: _rank_crashes,
     Kind.RANKS_STAY: _ranks_stay,
     Kind.LOSS_NAN: _loss_nan,

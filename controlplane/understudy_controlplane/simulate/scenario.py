@@ -80,6 +80,7 @@ class Kind(StrEnum):
     PING_MISSED = "slurmd of the node misses a ping"
     SWITCH_REBOOTS = "leaf switch of neighbouring nodes has rebooted"  # `number`: of how many nodes
     LICENCE_AWAY = "gangs of one user wait for a licence, to the end"
+    COUNTS_AGAIN = "program of the gang counts its steps from 0 again"  # an epoch, or a second training
     FABRIC_STOPS = "fabric stops all gangs"  # they go on after `seconds`
     RANK_CRASHES = "a rank crashes, and its launcher starts the gang again"
     RANKS_STAY = "ranks of the gang's last node stay behind at its next launch"
@@ -332,9 +333,13 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     ordinary = Random(f"ordinary {seed}")
     if ordinary.random() < ORDINARY_SHARE:
         drawn = _with_ordinary_days(drawn, ordinary)
+    counts = Random(f"counts {seed}")
+    if counts.random() < COUNTS_SHARE:
+        drawn = _with_epochs(drawn, counts)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
+COUNTS_SHARE = 0.3
 PREEMPTION_SHARE = 0.12
 ASKING_SHARE = 0.15
 BLOCKS_SHARE = 0.12
@@ -421,6 +426,16 @@ def _with_changes_of_jobs(scenario: Scenario, random: Random) -> Scenario:
         later = random.choice((0.0, random.uniform(0, TOGETHER_SECONDS)))
         seconds = SECONDS[kind](random) if kind in SECONDS else 0.0
         events.append(Event(round(at + later, 2), kind, str(gang), seconds))
+    return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
+
+
+def _with_epochs(scenario: Scenario, random: Random) -> Scenario:
+    """Programs that number their steps within an epoch, each in epochs of its own length."""
+    events, until = [], faults_end(scenario.nodes)
+    for number in range(len(gang_sizes(scenario.nodes))):
+        epoch = random.uniform(60, 200) if random.random() < 0.5 else until
+        ends = (FAULTS_BEGIN + epoch * count for count in range(1, 1 + int((until - FAULTS_BEGIN) / epoch)))
+        events += [Event(round(at, 1), Kind.COUNTS_AGAIN, str(number)) for at in ends]
     return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
 
 
