@@ -27,7 +27,7 @@ ORDINARY: Mapping[str, str] = {
     "the driver itself calls lost, or that has to be reset, computes nothing any more: it counts at once.",
     "hardware": "A GPU gets hot in a warm hour, corrects single errors, or is slow to appear after a boot: what is "
     "unusual is a suspicion, and takes out a node only after a test.",
-    "kernel_log": "A program prints what looks like a line of the driver: only lines of the kernel itself are read, and "
+    "kernel_log": "A program prints what looks like a line of the driver: only the kernel's own lines are read, and "
     "most of them make the node a suspect for a day.",
     "fabric": "A port is down while its cable is moved or its switch boots: ports that go down together are their "
     "switch, and a port that is down is the node's fault only where a gang on it stands still.",
