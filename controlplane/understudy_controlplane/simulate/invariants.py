@@ -25,7 +25,6 @@ from understudy_controlplane.fleet.recovery import (
     DrainPlan,
     LetGoPlan,
     PagePlan,
-    Plan,
     PoolSwapPlan,
     QuarantinePlan,
     Recovery,
@@ -313,8 +312,6 @@ class Invariants:
         self._touches_nothing_of_others(effect)
         if effect.call == "requeue_job":
             self._hangs([recovery for recovery, _ in begun], effect)
-        if effect.call in ("requeue_job", "down_node"):
-            self._are_dead([recovery.plan for recovery, _ in begun], effect)
 
     def _hangs(self, recoveries: Iterable[Recovery], effect: Effect) -> None:
         """A gang that is restarted for a hang stood still until a moment ago, and was not suspended. One that repeats
@@ -330,20 +327,6 @@ class Invariants:
             if gang.job_id == job_id and (gang.suspended or works):
                 words = "suspended" if gang.suspended else f"at work for {well:.0f} s"
                 raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
-
-    def _are_dead(self, plans: Iterable[Plan], effect: Effect) -> None:
-        """A gang that works is not ended for the death of nodes that live and can be reached."""
-        cluster, now = self._world.cluster, self._world.now
-        works = {one.job_id for one in cluster.gangs if one.computes and now - one.stuck_at > LATE_SECONDS}
-        for plan in plans:
-            if isinstance(plan, PoolSwapPlan) and plan.dead_nodes and plan.job.job_id in works:
-                left = {*plan.nodes, *plan.leaving, *plan.dead_nodes}
-                lives = [
-                    name for name in left if (machine := cluster.machines[name]).alive and now >= machine.cut_until
-                ]
-                if not plan.requested and left == {*plan.dead_nodes} and len(lives) == len(left):
-                    words = f"{effect} for the death of {', '.join(sorted(left))}, which live, and the gang works"
-                    raise Violation("a-working-gang-is-not-left-for-nodes-that-live", words)
 
     def _makes_new_steps(self, gang: Gang) -> bool:
         return gang.computes and gang.step(self._world.now - LATE_SECONDS) > gang.repeats_until
