@@ -29,6 +29,7 @@ from understudy_controlplane.detect.seats import lost_seats
 from understudy_controlplane.detect.silence import may_be_mass_silence, silence
 from understudy_controlplane.detect.site_signals import site_signals
 from understudy_controlplane.detect.slow_gang import slow_gangs
+from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.wear_trend import wear_trends
@@ -59,6 +60,7 @@ DETECTORS: Mapping[str, Detector] = {
     "fabric": lambda seen, config: ports(seen, config.hardware),
     "silence": lambda seen, config: silence(seen, config.silence),
     "seats": lambda seen, _: lost_seats(seen),
+    "stopped": lambda seen, _: stopped(seen),
     "straggler": lambda seen, config: straggler(seen, config.straggler, probed=config.probes_suspects(seen.mode)),
     "corruption": lambda seen, _: corruption(seen),
     "lemon": lambda seen, config: lemon(seen, config.lemon),
