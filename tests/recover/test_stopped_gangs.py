@@ -23,10 +23,12 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
     return Rehearsal(tmp_path, silence=UNCONFIRMED)
 
 
-def test_a_gang_that_slurm_requeued_for_a_dead_node_gets_the_spare(rehearsal: Rehearsal) -> None:
+def test_a_gang_that_slurm_requeued_for_a_dead_slurmd_gets_the_spare(rehearsal: Rehearsal) -> None:
+    """The agent reports, so the control plane does not take the node for dead; Slurm does."""
     rehearsal.fake.hold_job(rehearsal.hungry)
     rehearsal.fake.slurmd_timeout_seconds = 60
-    rehearsal.kill_node("n3")
+    rehearsal.fake.kill_node("n3")
+    rehearsal.probe = lambda node: node.name != "n3"
     rehearsal.run_until(rehearsal.ended, 90)
     assert rehearsal.gang_state() == ("RUNNING", 1), rehearsal.describe()
     assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
@@ -34,9 +36,20 @@ def test_a_gang_that_slurm_requeued_for_a_dead_node_gets_the_spare(rehearsal: Re
     assert recovery.status is RecoveryStatus.SUCCEEDED
     assert isinstance(recovery.plan, PoolSwapPlan)
     assert recovery.plan.restart_count == 0
-    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
     assert rehearsal.line.effects["requeue_job 1"] == 0
     assert rehearsal.line.effects["down_node n3"] == 0
+
+
+def test_the_control_plane_is_faster_than_slurms_timeout_so_that_no_job_takes_the_seats(rehearsal: Rehearsal) -> None:
+    """Slurm ends the job for a silent node 60 s after its death at the earliest. Then any job may get its seats."""
+    rehearsal.fake.slurmd_timeout_seconds = 60
+    rehearsal.kill_node("n3")
+    rehearsal.run(45)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    rehearsal.run_until(rehearsal.ended, 15)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+    assert rehearsal.hungry_state() == "PENDING"
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
 
 
 def requeue_for_a_dead_node(rehearsal: Rehearsal, mode: str = "act") -> None:

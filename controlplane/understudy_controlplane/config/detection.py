@@ -27,7 +27,7 @@ class Silence(Section):
         ge=1,
         description="The same for a node with a job where neither the job's gang, which stands still while most others "
         "go on, nor its launcher on another node confirms it: agent and slurmd may be silent because of the management "
-        "network alone.",
+        "network alone. Where Slurm itself would end the job sooner, it is 10 s less than Slurm's SlurmdTimeout.",
     )
     stopped_seconds: float = Field(
         600.0,

@@ -46,8 +46,21 @@ LAUNCHER_AGE_MAX_SECONDS = 12.0
 """A launcher is reported every five seconds."""
 
 
+BEFORE_SLURM_SECONDS = 10.0
+"""Slurm sets a node down, and requeues its jobs, no sooner than SlurmdTimeout after its death (ping_nodes.c). Held by
+then, the seats of a gang are its own; later, a waiting job has them.
+"""
+
 NEVER_HEARD, HEARD = "silence.never_heard", "silence.heard"
 """Rules that hold for a whole fleet at once while its agents are being installed."""
+
+
+def unconfirmed_seconds(slurmd_timeout_seconds: int, policy: Silence) -> float:
+    """Silence of agent and slurmd after which a node with a job is dead though nothing else confirms it."""
+    longest = policy.dead_unconfirmed_seconds
+    if not slurmd_timeout_seconds:
+        return longest
+    return min(longest, max(policy.dead_after_seconds, slurmd_timeout_seconds - BEFORE_SLURM_SECONDS))
 
 
 def silent_since(node: NodeView, started_at: float) -> float | None:
@@ -198,7 +211,7 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
     """Why a node of which only agent and slurmd are silent does not count as dead; empty: it does."""
     if node.stopping and silent_for <= policy.stopped_seconds:
         return "it has announced that it stops"
-    if snapshot.holders_of(node.name) and silent_for <= policy.dead_unconfirmed_seconds:
+    if snapshot.holders_of(node.name) and silent_for <= unconfirmed_seconds(snapshot.slurmd_timeout_seconds, policy):
         return "neither its gang nor a launcher on another node confirms that it is dead"
     return ""
 

@@ -61,6 +61,7 @@ class Snapshot:
     jobs: Mapping[JobKey, Job]
     reservations: Mapping[str, SlurmReservation]
     slurm_ahead_seconds: float = 0.0  # slurmctld's clock, of the control plane's
+    slurmd_timeout_seconds: int = 0  # after which Slurm sets a silent node DOWN; 0: never, or not known
     halted: bool = False  # paused, and what is under way stops as well
     recoveries: tuple[Recovery, ...] = ()  # the open ones
     proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago

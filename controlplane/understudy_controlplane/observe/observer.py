@@ -39,6 +39,7 @@ from understudy_controlplane.observe.slurm_reader import SlurmReader
 from understudy_controlplane.observe.slurmd_probe import SlurmdProbe
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.observe.topology_reader import TopologyReader
+from understudy_controlplane.slurm.parse import slurmd_timeout
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""
@@ -205,6 +206,7 @@ class Observer:
             slurm_read_at=view.read_at if view else None,
             slurmctld_started_at=view.slurmctld_started_at if view else None,
             slurm_ahead_seconds=view.clock_ahead_seconds if view else 0.0,
+            slurmd_timeout_seconds=slurmd_timeout(self.reading.settings),
             slurm_error=self.reading.error,
             nodes=nodes,
             jobs=jobs,

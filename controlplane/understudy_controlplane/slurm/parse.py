@@ -105,6 +105,12 @@ def min_job_age(config: Mapping[str, str]) -> int:
     return int(match[0]) if match else 0
 
 
+def slurmd_timeout(config: Mapping[str, str]) -> int:
+    """After how many seconds slurmctld sets a silent node DOWN (SlurmdTimeout); 0: never, or it is not known."""
+    match = re.match(r"\d+", config.get("SlurmdTimeout", ""))
+    return int(match[0]) if match else 0
+
+
 class NodeReader:
     """Reads the nodes of one cluster repeatedly. A record printed as before gives the same object: of twelve thousand
     nodes few change within a second.
