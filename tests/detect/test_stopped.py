@@ -124,6 +124,15 @@ def test_a_job_that_is_about_to_pend_is_found_at_once() -> None:
     assert found(scene(job=completing | {"priority": 0})) == []
 
 
+def test_a_dead_node_that_keeps_it_completing_is_waited_for() -> None:
+    """Slurm starts it nowhere before that node is down."""
+    completing = {"state": "COMPLETING", "nodes": ("n3",), "submit_at": 500}
+    silent = b.node("n3", NodeState.QUARANTINED, slurmd_silent_since=b.NOW - 60)
+    assert found(scene(silent, job=completing)) == []
+    down = b.node("n3", NodeState.QUARANTINED, out(), slurmd_silent_since=b.NOW - 60)
+    assert len(found(scene(down, job=completing))) == 1
+
+
 def plan_of(snapshot: Snapshot) -> PoolSwapPlan:
     (decision,) = (one for one in decide(snapshot, found(snapshot), b.config()) if isinstance(one.plan, PoolSwapPlan))
     return b.plan_as(PoolSwapPlan, decision.plan)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.recover.rehearsal import Rehearsal, refuse
+from tests.tokens import add_tokens, bearer
+from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus
@@ -109,7 +112,16 @@ def test_without_a_spare_it_waits_and_gets_the_first_that_comes(tmp_path: Path) 
     requeue_for_a_dead_node(rehearsal)
     rehearsal.run(30)
     assert rehearsal.recoveries() == []
-    assert any("no fitting spare for job 1: 0 free, 1 needed; it waits" in one for one in reasons(rehearsal))
+    waits = "no fitting spare for job 1: 0 free, 1 needed; it waits until there is one"
+    assert any(waits in one for one in reasons(rehearsal))
+    add_tokens(rehearsal.control_plane.engine)
+    api = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
+    explained = api.get("/v1/explain/jobs/1").json()
+    assert explained["is_now"].endswith("; job 1 ran on n3, which is out of service, and waits in Slurm's queue")
+    assert any(waits in one["reason"] for one in explained["decisions"])
+    (incident,) = api.get("/v1/incidents").json()["items"]
+    assert incident["subject"] == "n3"
+    assert any("job 1 ran on n3" in one["summary"] for one in incident["findings"])
     rehearsal.fake.resume_node("n7")
     rehearsal.run_until(rehearsal.ended, 60)
     assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -26,20 +26,31 @@ its Prolog, and the agent sends a line of the kernel log, at about that time.
 
 def stopped(snapshot: Snapshot) -> Iterator[Finding]:
     """One for each gang, about the node that failed first."""
-    for key, last in snapshot.last_attempts.items():
-        job = snapshot.jobs[key]
-        if snapshot.recovery_of(key) is not None or not waits_for_nodes(job):
-            continue
-        until = requeued_at(snapshot, job) - snapshot.slurm_ahead_seconds + KNOWN_LATER_SECONDS
-        since = {name: at for name in last.nodes if (at := out_since(snapshot, name)) is not None}
-        causes = sorted((at, name) for name, at in since.items() if at <= until)
-        if causes:
-            yield _finding(job, causes[0], sorted(since))
+    for key in snapshot.last_attempts:
+        if snapshot.recovery_of(key) is None and (found := stopped_gang(snapshot, key)) is not None:
+            yield found
+
+
+def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
+    job, last = snapshot.jobs.get(key), snapshot.last_attempts.get(key)
+    if job is None or last is None or not waits_for_nodes(job):
+        return None
+    until = requeued_at(snapshot, job) - snapshot.slurm_ahead_seconds + KNOWN_LATER_SECONDS
+    since = {name: at for name in last.nodes if (at := out_since(snapshot, name)) is not None}
+    causes = sorted((at, name) for name, at in since.items() if at <= until)
+    held_up = job.slurm.completing and any(not _is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
+    return _finding(job, causes[0], sorted(since)) if causes and not held_up else None
 
 
 def waits_for_nodes(job: Job) -> bool:
     """Of a job that was requeued: it would run if it had nodes, or is about to pend."""
     return job.slurm.waits_for_nodes or (job.slurm.completing and job.slurm.priority > 0)
+
+
+def _is_down(snapshot: Snapshot, name: str) -> bool:
+    """Otherwise a node that does not answer keeps the job COMPLETING, and it starts nowhere before."""
+    slurm = snapshot.nodes[name].slurm
+    return slurm is not None and slurm.down
 
 
 def requeued_at(snapshot: Snapshot, job: Job) -> float:
