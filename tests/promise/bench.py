@@ -169,11 +169,12 @@ def _look(one: Gang, receiver: HttpReceiver, say: Say) -> None:
             say(f"    {one.kind}: a person was told after {one.told_seconds:.0f} s")
     if one.back_seconds is not None:
         return
-    again = all(len(one.starts(number)) > one.starts_before[number] for number in range(GANG))
+    started = [len(one.starts(number)) > one.starts_before[number] for number in range(GANG)]
+    again = all(started)
     if again and one.works_since(max(one.starts(number)[-1]["at"] for number in range(GANG))):
         one.back_seconds = now - one.fault_at
         say(f"    {one.kind}: back after {one.back_seconds:.1f} s")
-    elif now - one.fault_at > WENT_ON_SECONDS and one.works_since(now - 3.0):
+    elif now - one.fault_at > WENT_ON_SECONDS and not any(started) and one.works_since(now - 3.0):
         one.back_seconds = 0.0
         say(f"    {one.kind}: went on")
 
