@@ -31,8 +31,8 @@ GANG = 2
 READY_SECONDS = 120.0
 SETTLED_SECONDS = 5.0
 LOOK_SECONDS = 0.5
-WENT_ON_SECONDS = 30.0
-"""A gang that works this long after the fault, without having been stopped by it, goes on."""
+FRESH_SECONDS = 5.0
+"""A rank that works has finished a step since."""
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     # A gang of each kind loses a node within seconds, in a small fleet: for a site that would be one cause.
@@ -51,14 +51,17 @@ class Gang:
     job: int = 0
     fault_at: float = 0.0
     back_seconds: float | None = None
-    told_seconds: float | None = None
-    told: str = ""
+    notified_seconds: float | None = None
+    notified: str = ""
     starts_before: list[int] = field(default_factory=list)
 
     def starts(self, number: int) -> list[dict[str, Any]]:
         file = self.home / f"starts-{number}"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def started_again(self, number: int) -> bool:
+        return len(self.starts(number)) > self.starts_before[number]
 
     def works_since(self, at: float) -> bool:
         """Every rank has finished a step that began after that."""
@@ -144,6 +147,11 @@ def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say
         if all(one.back_seconds is not None for one in gangs):
             break
         time.sleep(LOOK_SECONDS)
+    for one in gangs:
+        stopped = any(one.started_again(number) for number in range(GANG)) or one.back_seconds is not None
+        if not stopped and one.works_since(time.time() - FRESH_SECONDS):
+            one.back_seconds = 0.0
+            say(f"    {one.kind}: went on")
     return [
         Cell(
             one.kind,
@@ -151,8 +159,8 @@ def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say
             batch.slurmd_timeout,
             batch.pool,
             _round(one.back_seconds),
-            _round(one.told_seconds),
-            one.told,
+            _round(one.notified_seconds),
+            one.notified,
             round(waited, 1),
         )
         for one in gangs
@@ -161,22 +169,18 @@ def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say
 
 def _look(one: Gang, receiver: HttpReceiver, say: Say) -> None:
     now = time.time()
-    if not one.told:
+    if not one.notified:
         named = re.compile(rf"\bjob {one.job}\b")
         words = next((text for text in map(json.dumps, receiver.got) if named.search(text)), "")
         if words:
-            one.told_seconds, one.told = now - one.fault_at, words[:500]
-            say(f"    {one.kind}: a person was told after {one.told_seconds:.0f} s")
+            one.notified_seconds, one.notified = now - one.fault_at, words[:500]
+            say(f"    {one.kind}: a person was notified after {one.notified_seconds:.0f} s")
     if one.back_seconds is not None:
         return
-    started = [len(one.starts(number)) > one.starts_before[number] for number in range(GANG)]
-    again = all(started)
+    again = all(one.started_again(number) for number in range(GANG))
     if again and one.works_since(max(one.starts(number)[-1]["at"] for number in range(GANG))):
         one.back_seconds = now - one.fault_at
         say(f"    {one.kind}: back after {one.back_seconds:.1f} s")
-    elif now - one.fault_at > WENT_ON_SECONDS and not any(started) and one.works_since(now - 3.0):
-        one.back_seconds = 0.0
-        say(f"    {one.kind}: went on")
 
 
 def _round(seconds: float | None) -> float | None:

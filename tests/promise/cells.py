@@ -15,6 +15,11 @@ TIMEOUTS = (30, 60, 300)
 POOLS = ("spare", "none")
 
 
+NAMES_WRITTEN = {"notified_seconds": "told_seconds"}
+"""As readers of the file expect it."""
+NAMES_READ = {written: name for name, written in NAMES_WRITTEN.items()}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Batch:
     """Cells that are measured in one site, one gang each."""
@@ -31,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`back_seconds`: from the fault until every rank of the gang works again, 0 if it never stopped; `told_seconds`:
+    """`back_seconds`: from the fault until every rank of the gang works again, 0 if it never stopped; `notified_seconds`:
     from the fault until a message to people names the job. None: it did not happen within `waited_seconds`.
     """
 
@@ -40,8 +45,8 @@ class Cell:
     slurmd_timeout: int
     pool: str
     back_seconds: float | None
-    told_seconds: float | None
-    told: str  # the words, empty where there were none
+    notified_seconds: float | None
+    notified: str  # the words, empty where there were none
     waited_seconds: float
 
     @property
@@ -55,15 +60,20 @@ def batches(timeouts: Iterable[int], faults: Sequence[str], pools: Sequence[str]
 
 
 def read(file: Path) -> dict[tuple[Any, ...], Cell]:
-    cells = [Cell(**one) for one in json.loads(file.read_text())["cells"]] if file.exists() else []
+    stored = json.loads(file.read_text())["cells"] if file.exists() else []
+    cells = [Cell(**{NAMES_READ.get(name, name): value for name, value in one.items()}) for one in stored]
     return {(one.batch, one.job): one for one in cells}
 
 
 def write(file: Path, cells: Iterable[Cell], revision: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     key = lambda one: (one.batch, JOBS.index(one.job))  # noqa: E731
-    shown = {"revision": revision, "cells": [asdict(one) for one in sorted(cells, key=key)]}
+    shown = {"revision": revision, "cells": [_stored(one) for one in sorted(cells, key=key)]}
     file.write_text(json.dumps(shown, indent=1) + "\n")
+
+
+def _stored(cell: Cell) -> dict[str, Any]:
+    return {NAMES_WRITTEN.get(name, name): value for name, value in asdict(cell).items()}
 
 
 def table(cells: Iterable[Cell]) -> list[str]:
@@ -82,5 +92,7 @@ def _shown(cell: Cell | None) -> str:
         return "not run"
     if cell.back_seconds is not None:
         return f"{cell.back_seconds:.0f} s" if cell.back_seconds else "went on"
-    told = f"told after {cell.told_seconds:.0f} s" if cell.told_seconds is not None else "no person told"
-    return f"not back in {cell.waited_seconds:.0f} s, {told}"
+    notified = (
+        f"notified after {cell.notified_seconds:.0f} s" if cell.notified_seconds is not None else "no person notified"
+    )
+    return f"not back in {cell.waited_seconds:.0f} s, {notified}"

@@ -1,4 +1,4 @@
-"""A managed gang that waits in Slurm's queue because of a fault gets what the pool holds, whoever requeued it."""
+"""A managed gang that waits in Slurm's queue because of a fault gets what the pool holds, also where others requeued it."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_an_operator_who_cancels_it_is_obeyed(rehearsal: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("mode", ["observe", "approve"])
-def test_a_mode_that_does_not_act_only_says_so(rehearsal: Rehearsal, mode: str) -> None:
+def test_a_mode_that_does_not_act_changes_nothing(rehearsal: Rehearsal, mode: str) -> None:
     requeue_for_a_dead_node(rehearsal, mode)
     rehearsal.line.effects.clear()
     rehearsal.run(30)

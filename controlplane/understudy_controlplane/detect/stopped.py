@@ -74,7 +74,7 @@ def _finding(job: Job, first: tuple[float, str], out: Sequence[str]) -> Finding:
 
 
 def out_since(snapshot: Snapshot, name: str) -> float | None:
-    """Since when no job can start on the node, whoever took it out of service; None: one can, or Slurm has it off,
+    """Since when no job can start on the node, by whatever action; None: one can, or Slurm has it off,
     rebooting or in maintenance.
     """
     node = snapshot.nodes.get(name)
