@@ -1,4 +1,4 @@
-"""A managed gang that waits in Slurm's queue because of a fault gets what the pool holds, also where others requeued it."""
+"""A managed gang that others requeued, and that waits because of a fault, gets what the pool holds."""
 
 from __future__ import annotations
 

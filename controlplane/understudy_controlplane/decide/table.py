@@ -276,7 +276,7 @@ TABLE: tuple[Row, ...] = (
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
     Row(300, ALL, (Signal.GANG_STOPPED,), None, Action.MOVE_GANG,
-        "a fault stopped the gang, and others requeued it: it gets what the control plane holds, as if it had been moved"),
+        "a fault stopped the gang, and others requeued it: it gets spares, as if the control plane had moved it"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,
         "its work was ended for its move, and nothing that the control plane does starts it again: a person has to"),
     Row(360, (IN_SERVICE, PROBATION), (Signal.RELEASE_ASKED,), None, Action.NOTHING,
