@@ -37,7 +37,8 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Cell:
     """`back_seconds`: from the fault until every rank of the gang works again, 0 if it never stopped;
-    `notified_seconds`: from the fault until a message to people names the job. None: it did not happen within `waited_seconds`.
+    `notified_seconds`: from the fault until a message to people names the job. None: it did not happen within
+    `waited_seconds`.
     """
 
     job: str
