@@ -28,7 +28,6 @@ from understudy_agent.process import ProcessClock, peer
 from understudy_agent.programs import Programs
 from understudy_agent.rank_messages import (
     LINE_BYTES_MAX,
-    NUL_IN_JSON,
     Acknowledged,
     AnomalyNotice,
     Answer,
@@ -49,9 +48,9 @@ from understudy_agent.rank_messages import (
     Steps,
     UnknownMessage,
     Whereabouts,
-    contains_nul,
     decode,
     encode,
+    identifier_in,
     unknown_content,
 )
 from understudy_agent.save_orders import SaveOrders, is_for
@@ -78,6 +77,7 @@ from understudy_agent.wire import (
     SaveOrder,
     ShardFile,
     TrainingInputs,
+    in_words,
 )
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
@@ -327,12 +327,10 @@ class RankConnection:
             try:
                 message = decode(line)
             except msgspec.MsgspecError as error:
-                raise RefusedError(f"the message cannot be decoded: {error}") from error
+                self._refuse(identifier_in(line), error)
+                continue
             if isinstance(message, UnknownMessage):
                 self._ignore(message)
-                continue
-            if NUL_IN_JSON in line and contains_nul(message):
-                self._refuse_nul(message)
                 continue
             self._sit_down(message, on_seated)
             self._take(message)
@@ -383,13 +381,12 @@ class RankConnection:
         except msgspec.MsgspecError as error:
             raise RefusedError(f"the message cannot be decoded: {error}") from error
 
-    def _refuse_nul(self, message: Message) -> None:
-        """No database stores it. A message with an id is answered, so that the sender does not repeat it."""
-        error = "a text contains the character NUL; leave it out"
-        identifier = getattr(message, "id", None)
-        if not isinstance(identifier, int):
-            raise RefusedError(error)
-        self.answer(ErrorAnswer(error=error, id=identifier))
+    def _refuse(self, identifier: int | None, error: Exception) -> None:
+        """A message with an id is answered, so that the sender does not repeat it. Raises RefusedError for others."""
+        text = f"the message cannot be decoded: {in_words(error)}"
+        if identifier is None:
+            raise RefusedError(text) from error
+        self.answer(ErrorAnswer(error=text, id=identifier))
 
     def _sit_down(self, message: Message, on_seated: Callable[[], None]) -> None:
         """Takes its place when it names its job, and another one when it names another job. Raises RefusedError."""
