@@ -101,6 +101,8 @@ Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=WITHOUT_NUL)]
 """For people. What a terminal would carry out is replaced where it is stored."""
+AnyText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+"""Of hardware, whose facts count whatever they contain: the control plane replaces what cannot be stored."""
 Line = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=PRINTABLE)]
 ShortLine = Annotated[str, Meta(max_length=255, pattern=PRINTABLE)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -443,7 +445,7 @@ class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel")
     boot_id: str
     sequence: Size  # of the kernel log record within this boot
     at: float
-    text: Text  # the message as logged, cut at TEXT_CHARACTERS_MAX
+    text: AnyText  # the message as logged, cut at TEXT_CHARACTERS_MAX
     xid: Count | None = None
     bus_id: str = ""
 
@@ -624,7 +626,7 @@ class JobRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_refus
 
     job_id: Count
     at: float
-    reason: Text = ""  # the control plane's reason, as the Prolog read it
+    reason: AnyText = ""  # the control plane's reason, as the Prolog read it
     restart_count: Count | None = (
         None  # of the attempt that was kept off; None where Slurm does not give it to its Prolog
     )
@@ -653,10 +655,10 @@ class HardwareEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="hardwa
     boot_id: str
     at: float
     kind: HardwareKind
-    part: Text  # a GPU's bus address, or a port as "mlx5_0/1"
+    part: AnyText  # a GPU's bus address, or a port as "mlx5_0/1"
     number: Size | None = None
     seconds: float = 0.0
-    text: Text = ""
+    text: AnyText = ""
 
 
 class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_started"):

@@ -69,7 +69,6 @@ def read_report(body: bytes) -> None:
     """What can be decoded can be stored: SQL refuses none of it."""
     try:
         decoded = decode_report(body[:REPORT_BYTES_MAX])
-        unknown_in(Report, body[:REPORT_BYTES_MAX])
     except NOT_UNDERSTOOD:
         return
     store, known = _store()
@@ -207,7 +206,7 @@ async def _converse(content: bytes) -> None:
 
 def _understood(report: Report) -> None:
     decoded = decode_report(msgspec.json.encode(report))
-    assert (decoded.report, decoded.facts_ignored) == (report, []), report
+    assert (decoded.report, decoded.ignored) == (report, []), report
 
 
 async def _no_restore_point(request: RestorePointRequest) -> RestorePoint:

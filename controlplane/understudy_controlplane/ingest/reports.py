@@ -35,7 +35,6 @@ from understudy_agent.wire import (
     KernelEvent,
     KernelLogPolicy,
     LaunchStarted,
-    RankFact,
     ReadBack,
     ReadBackResult,
     Report,
@@ -338,13 +337,6 @@ def objection_to(deps: ReportDependencies, report: Report) -> Response | None:
     ]
     if too_many:
         return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
-    for fact in report.facts:
-        if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
-            return refuse(
-                422,
-                f"rank {fact.rank} is not in a world of {fact.world_size} (job {fact.job_id})",
-                "ranks count from 0",
-            )
     return None
 
 
@@ -370,13 +362,13 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     except StoreError as error:
         log.exception("facts_not_stored", node=report.node, count=len(report.facts))
         return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
+    deps.telemetry.note_facts_dropped(len(refused) + len(decoded.ignored))
     if report.facts:
-        deps.telemetry.note_facts_dropped(len(refused))
         if any(isinstance(fact, CheckpointDeleted) for fact in report.facts):
             deps.checkpoints_deleted()
         dropped += refused
         deps.wake_loop()
-    dropped += decoded.facts_ignored
+    dropped += decoded.ignored
     to_read = deps.read_back(report.node)
     if to_read is not None and report.read_back is not None and report.read_back.number == to_read.number:
         try:
