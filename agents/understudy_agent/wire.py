@@ -83,7 +83,10 @@ PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 def in_words(error: Exception) -> str:
     """What is wrong with a message, without regular expressions."""
     text = str(error)
-    for pattern, words in ((WITHOUT_NUL, "text without the character NUL"), (PRINTABLE, "text without control characters")):
+    for pattern, words in (
+        (WITHOUT_NUL, "text without the character NUL"),
+        (PRINTABLE, "text without control characters"),
+    ):
         text = text.replace(f"`str` matching regex {pattern!r}", words)
     return text
 

@@ -548,7 +548,7 @@ def test_a_job_that_names_folders_is_restored_from_no_other(route: Route) -> Non
         ({"checksum": "a" * 65}, "cannot be read: Expected `str` of length <= 64 - at `$.checksum`"),
         ({"at": 1e308}, "cannot be read: Expected `float` <= 4102444800.0 - at `$.at`"),
         ({"size_bytes": 2**62}, "cannot be read: Expected `int` <= 9007199254740992 - at `$.size_bytes`"),
-        ({"path": "/" + "ä" * 1000}, "no database stores was set aside: path has 2001 bytes, at most 2000 are stored"),
+        ({"path": "/" + "ä" * 1000}, "no database stores it: path has 2001 bytes, at most 2000 are stored"),
     ],
 )
 def test_a_fact_that_no_database_stores_is_set_aside_and_blocks_no_other(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -274,6 +276,20 @@ class TestCheckpoints:
         with engine.connect() as connection:
             (row,) = connection.execute(select(tables.launch_start.c.seats, tables.launch_start.c.spares))
         assert tuple(map(list, row)) == (["n2", "n1"], ["n3"])
+
+    def test_packed_nodes_are_unpacked_when_their_job_is_known_and_within_bounds(self, engine: Engine) -> None:
+        facts = FactStore(engine)
+        for launch, text in enumerate(("n[2-3]\nn1\n", "n[0-65535]\n" * 80_000)):
+            packed = base64.b85encode(zlib.compress(text.encode())).decode()
+            fact = LaunchStarted(7, 0, launch, (), (), b.NOW, user_id=1000, nodes_packed=packed)
+            facts.record("n1", [fact], b.NOW, lambda _: None)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        with capture_logs() as logs:
+            assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 2
+        assert [one["event"] for one in logs] == ["launch_without_nodes"]
+        with engine.connect() as connection:
+            rows = connection.execute(select(tables.launch_start.c.seats, tables.launch_start.c.spares)).all()
+        assert [tuple(row) for row in rows] == [(["n2", "n3"], ["n1"]), ([], [])]
 
     def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
         record(engine, None, shard(0))

@@ -34,7 +34,6 @@ from understudy_agent.wire import (
     KeptJob,
     KernelEvent,
     KernelLogPolicy,
-    LaunchStarted,
     ReadBack,
     ReadBackResult,
     Report,
@@ -49,14 +48,12 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, Rest
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
-from understudy_controlplane.ingest.packed_nodes import with_nodes
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
 from understudy_controlplane.live.allocations import MARGIN_SECONDS
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
-from understudy_controlplane.slurm.hostlist import HostListError
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.launches import LaunchStore
@@ -423,11 +420,6 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
 
 
 def _parsed(fact: Fact) -> Fact:
-    if isinstance(fact, LaunchStarted):
-        try:
-            return with_nodes(fact)
-        except HostListError:
-            log.warning("launch_without_nodes", job=fact.job_id)
     return with_code(fact) if isinstance(fact, KernelEvent) else fact
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
     PENDING_STATES,
@@ -28,7 +29,6 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
     UnitKind,
 )
-from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.slurm.protocol import SlurmError
 
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)

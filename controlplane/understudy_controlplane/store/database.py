@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 
-
 def caused_by_content(error: Exception) -> bool:
     """Whether what was to be stored is the cause, and not the database: then other rows can be stored."""
     by_content = isinstance(error, DataError | IntegrityError) or type(error) is StatementError

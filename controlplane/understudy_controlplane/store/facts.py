@@ -56,8 +56,10 @@ from understudy_agent.wire import (
     Tier,
     TrainingInputs,
 )
+from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
+from understudy_controlplane.fleet.packed_nodes import with_nodes
 from understudy_controlplane.fleet.run_attempts import INPUTS
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
@@ -134,8 +136,8 @@ UNREADABLE = -1
 """Instead of the restart count of a fact that cannot be read."""
 
 AHEAD_SECONDS_MAX = 24 * 3600.0
-"""By which a fact may be dated after the control plane's clock. MUNGE, and with it Slurm, does without a node whose clock
-is minutes ahead.
+"""By which a fact may be dated after the control plane's clock. MUNGE, and with it Slurm, does without a node whose
+clock is minutes ahead.
 """
 
 SIZE_BYTES_MAX = 2**62
@@ -245,8 +247,8 @@ class FactStore:
         known_job: Callable[[int], KnownJob | None],
         around: Circumstances = NOTHING_KNOWN,
     ) -> list[str]:
-        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words. A fact that
-        cannot be stored fails alone.
+        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words, or not
+        stored: a fact that cannot be stored fails alone.
 
         A fact about a job is believed when its owner's process reports it from a node of that attempt. It waits where
         Slurm has not shown the attempt yet.
@@ -371,8 +373,8 @@ class FactStore:
     ) -> Attached:
         """Give facts that waited for their attempt to its job, and drop those that waited too long or are not believed.
 
-        A row that cannot be read is set aside until it has waited too long, and stops no other. One that cannot be stored
-        is dropped.
+        A row that cannot be read is set aside until it has waited too long, and stops no other. One that cannot be
+        stored is dropped.
         """
         try:
             return self._attach(known_job, now, nodes_now, each_alone=False)
@@ -501,14 +503,9 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
         return f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}"
     if nodes is not None and node not in nodes:
         return f"{node} speaks for attempt {fact.restart_count} of job {fact.job_id}, which does not run there"
-    if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
-        return f"rank {fact.rank} is not in a world of {fact.world_size} (job {fact.job_id})"
-    at = fact.started_at if isinstance(fact, RankStarted) else getattr(fact, "at", now)
-    if at > now + AHEAD_SECONDS_MAX:
-        return f"a fact about job {fact.job_id} is dated more than a day ahead: the clock of {node}, or of the program"
-    text = _key_too_long(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
-    if text:
-        return f"a fact about job {fact.job_id} that no database stores was set aside: {text}"
+    impossible = _impossible(node, fact, now)
+    if impossible:
+        return f"a fact about job {fact.job_id}: {impossible}"
     paths = [fact.path] if isinstance(fact, CheckpointShard | CheckpointDeleted) else []
     if isinstance(fact, CheckpointShard):
         paths += filter(None, (fact.copy_to, fact.then_copy_to))
@@ -517,6 +514,17 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
         shown = outside[0][:TEXT_SHOWN_MAX]
         return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
     return ""
+
+
+def _impossible(node: str, fact: JobFact, now: float) -> str:
+    """What in it cannot be, or not be stored; empty: nothing."""
+    if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
+        return f"rank {fact.rank} is not in a world of {fact.world_size}"
+    at = fact.started_at if isinstance(fact, RankStarted) else getattr(fact, "at", now)
+    if at > now + AHEAD_SECONDS_MAX:
+        return f"it is dated more than a day ahead: the clock of {node} is wrong, or the program"
+    text = _key_too_long(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
+    return f"no database stores it: {text}" if text else ""
 
 
 def _training_run(fact: JobFact) -> TrainingRun | None:
@@ -553,8 +561,8 @@ def _read(row: Row[Any]) -> JobFact | None:
 
 def _key_too_long(table: Table, values: Mapping[str, Any]) -> str:
     """Which text no index stores; empty: none."""
-    keys = {name for one in table.constraints if isinstance(one, UniqueConstraint) for name in one.columns.keys()}
-    for name in keys & values.keys():
+    keys = {key.name for one in table.constraints if isinstance(one, UniqueConstraint) for key in one.columns}
+    for name in sorted(keys & values.keys()):
         if isinstance(values[name], str) and len(values[name].encode()) > KEY_BYTES_MAX:
             return f"{name} has {len(values[name].encode())} bytes, at most {KEY_BYTES_MAX} are stored"
     return ""
@@ -588,6 +596,10 @@ def _of_job(
 ) -> tuple[Table, dict[str, Any]]:
     """A launcher names and blames no nodes but those of its attempt."""
     if isinstance(fact, LaunchStarted):
+        try:
+            fact = with_nodes(fact)
+        except HostListError as error:
+            log.warning("launch_without_nodes", job=fact.job_id, error=str(error))
         seats, spares, lost = (
             tuple(name for name in dict.fromkeys(names) if name in nodes)
             for names in (fact.seats, fact.spares, fact.lost)
@@ -597,7 +609,7 @@ def _of_job(
         failed, blamed = fact.failed_node, tuple(name for name in fact.blamed if name in nodes)
         fact = msgspec.structs.replace(fact, failed_node=failed if failed in nodes else "", blamed=blamed)
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
-    for name in ("job_id", "user_id", "run", "run_folder", "arguments"):
+    for name in ("job_id", "user_id", "run", "run_folder", "arguments", "nodes_packed"):
         values.pop(name, None)
     if isinstance(fact, TrainingInputs):
         new = {"nodes": [], "restore_path": ""}  # where Slurm has not shown the attempt yet
@@ -638,7 +650,12 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         same = dict(zip(OF_CHECKPOINT, key, strict=True))
         packed = _packed_ranks(connection, same)
         new, at = [one for one in found if one["rank"] not in packed], max(one["at"] for one in found)
-        counted = {"shards": len(new), "size_bytes": min(sum(map(_size, new)), SIZE_BYTES_MAX), "at": at, "packed": False}
+        counted = {
+            "shards": len(new),
+            "size_bytes": min(sum(map(_size, new)), SIZE_BYTES_MAX),
+            "at": at,
+            "packed": False,
+        }
         counted |= {name: _longest(one[name] for one in found) for name in ("blocked_seconds", "write_seconds")}
         counted["layout"] = _layout({one["layout"] for one in found})
         counted["tier"] = _tier({one["tier"] for one in found})
