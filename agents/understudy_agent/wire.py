@@ -67,6 +67,8 @@ EVIDENCE_CHARACTERS_MAX = 32_768
 PROGRAM_CHARACTERS_MAX = 32_768
 PROGRAMS_PER_NODE_MAX = 2
 PACKED_NODES_CHARACTERS_MAX = 57_344
+EPOCH_SECONDS_MAX = 4_102_444_800.0
+"""The year 2100."""
 WORK_MAX = 1e30
 PEERS_MAX = 6
 """With which a rank's transfers are reported: in a pipeline it has two or four."""
@@ -98,8 +100,8 @@ Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Reading = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 """A whole number as hardware reports it."""
 Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
-Time = Annotated[float, Meta(ge=0, le=4_102_444_800)]
-"""Until the year 2100. The control plane also compares a fact's time with its own clock."""
+Time = Annotated[float, Meta(ge=0, le=EPOCH_SECONDS_MAX)]
+"""The control plane also compares a fact's time with its own clock."""
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=WITHOUT_NUL)]

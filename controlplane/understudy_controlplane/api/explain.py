@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -28,6 +27,7 @@ from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
+from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.operator import job_subject
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.fleet.saving import FailureClass
@@ -283,7 +283,7 @@ def explain_node(deps: ReadDependencies, name: str) -> Explanation | Response:
     slurm = record["slurm"]
     there = f"in Slurm {slurm['state']} {' '.join(slurm['flags'])}".rstrip() if slurm else "not in Slurm"
     reason = f": {slurm['reason']}" if slurm and slurm["reason"] else ""
-    since = datetime.fromtimestamp(record["since"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    since = moment(record["since"]).strftime("%Y-%m-%d %H:%M:%S")
     is_now = f"{name} is {record['state']}{' (spare)' if record['spare'] else ''} since {since}, {there}{reason}"
     return Explanation(
         is_now,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.report import gpus_of
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.plain_text import one_line, without_controls
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStep, StepStatus
 from understudy_controlplane.ingest.answers import refuse
@@ -350,7 +350,7 @@ def _words(text: str) -> str:
 
 
 def _time(at: float | None) -> str:
-    return "now" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return "now" if at is None else moment(at).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _seconds(seconds: float) -> str:
