@@ -169,12 +169,8 @@ def test_a_row_with_a_time_that_no_calendar_has_breaks_no_page(
             if times and table not in (tables.audit, tables.token):
                 connection.execute(update(table).values(times))
     of_api = [path for path, operations in viewer.get("/openapi.json").json()["paths"].items() if "get" in operations]
-    pages = [
-        "/",
-        "/dashboard",
-        *(f"/dashboard/{page}" for page in (f"nodes/{node}", f"jobs/{job}", "incidents/1")),
-        "/v1/incidents/1/post-mortem?format=text",
-    ]
+    pages = ["/", "/dashboard", f"/dashboard/nodes/{node}", f"/dashboard/jobs/{job}", "/dashboard/incidents/1"]
+    pages.append("/v1/incidents/1/post-mortem?format=text")
     known = {"node": node, "job_id": str(job)}
     paths = [re.sub("{([a-z_]+)}", lambda match: known.get(match[1], "1"), path) for path in [*of_api, *pages]]
     answers = {path: viewer.get(path).status_code for path in paths if "live" not in path and "events" not in path}
