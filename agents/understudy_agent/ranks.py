@@ -97,6 +97,12 @@ CONNECTS_AT_ONCE = 2 * RANKS_PER_NODE_MAX
 CONNECTS_EACH_SECOND = 64.0
 """Of one user. More are closed before anything is made for them."""
 
+MESSAGES_AT_ONCE = 4096
+MESSAGES_EACH_SECOND = 2048.0
+"""Of one user, and twice as many of all users together. What is more waits in its socket. A rank sends up to 16 in a
+second; the agent reads some 20,000.
+"""
+
 ACCEPTED_AT_ONCE = 64
 """Before the event loop turns to other work."""
 
@@ -161,6 +167,8 @@ class RankServer:
         self.programs: Programs[RankConnection] = Programs()
         self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
         self._lines = Pace(LINES_AT_ONCE, LINES_EACH_SECOND)
+        self.messages = Pace(MESSAGES_AT_ONCE, MESSAGES_EACH_SECOND)
+        self.all_messages = Pace(2 * MESSAGES_AT_ONCE, 2 * MESSAGES_EACH_SECOND)
         self._listening: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -270,9 +278,16 @@ class RankServer:
             self._seated.leave(rank)
             rank.close()
             writer.close()
+            if writer.transport.get_write_buffer_size():
+                rank.cut_off()  # what it does not read would keep the connection
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
             self._conversations.discard(task)
+
+    async def take_turns(self, user_id: int) -> None:
+        """After each message: the agent's own work goes on, however many messages wait."""
+        now = time.monotonic()
+        await asyncio.sleep(max(self.messages.wait_seconds(user_id, now), self.all_messages.wait_seconds(None, now)))
 
     def may_log(self, user_id: int) -> bool:
         """Whether what a process of this user does may be a line of the log."""
@@ -318,6 +333,7 @@ class RankConnection:
     async def listen(self, reader: asyncio.StreamReader, on_seated: Callable[[], None]) -> None:
         """Until the rank closes the connection. Raises RefusedError and ConnectionError."""
         while True:
+            await self._server.take_turns(self.user_id)
             try:
                 line = await reader.readline()
             except ValueError as error:
@@ -506,7 +522,7 @@ class RankConnection:
             self._announce(msgspec.structs.replace(message.fact, user_id=self.user_id), message.id)
             return
         try:
-            line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self._writer.close)
+            line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self.cut_off)
         except TooManyLaunchersError as error:
             raise RefusedError(str(error)) from error
         self._launcher = line

@@ -157,6 +157,18 @@ def test_a_flood_of_others_from_its_address_refuses_no_facts_of_an_agent(tmp_pat
         assert client.post("/v1/reports", content=report, headers=bearer(Role.NODE, "n1")).status_code == 200
 
 
+def test_what_a_node_asks_for_its_users_programs_takes_nothing_of_its_reports(tmp_path: Path) -> None:
+    config = b.config(mode="observe", server={"database": with_tokens(new_database(tmp_path / "a.db"), ["n1"])})
+    config = config.model_copy(update={"limits": Limits(writes_per_second_per_token=0.1)})
+    with closing(compose(config, Outside(VirtualSlurm(["n1"]), lambda _node: True, Still()))) as made:
+        made.loop.tick()
+        client, node, report = TestClient(made.app), bearer(Role.NODE, "n1"), msgspec.json.encode(b.report("n1"))
+        assert client.post("/v1/reports", content=report, headers=node).status_code == 200, "the token is known now"
+        asked = [client.post("/v1/launchers", content=b"{}", headers=node).status_code for _ in range(9)]
+        assert (asked[0], asked[-1]) == (400, 429)
+        assert client.post("/v1/reports", content=report, headers=node).status_code == 200
+
+
 def test_the_defaults_refuse_nothing_that_a_fleet_sends() -> None:
     """12,500 agents that report three times a second; each has just asked for a restore point for 256 ranks."""
     limits = Limits()

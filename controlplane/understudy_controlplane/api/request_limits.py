@@ -63,12 +63,15 @@ class RequestLimits:
 
     def _refusal(self, scope: Scope, sender: Sender) -> Response | None:
         rates, now = self._rates_of(scope, sender), time.monotonic()
-        if not rates.admits(sender.name, now):
+        # What a node asks for its users' programs takes nothing of what it may report.
+        of_node = sender.has_token and scope["path"] in ROUTES_OF_NODES
+        purpose = f"{sender.name} {scope['path']}" if of_node else sender.name
+        if not rates.admits(purpose, now):
             error = f"too many requests from {sender.name}"
             if scope["path"] == REPORTS:
                 self._refusals.note(Cause.RATE, sender.name, error, now)
             refusal = refuse(429, error, "wait for the time in Retry-After, and send fewer requests")
-            refusal.headers["Retry-After"] = str(math.ceil(max(rates.wait_seconds(sender.name, now), 1.0)))
+            refusal.headers["Retry-After"] = str(math.ceil(max(rates.wait_seconds(purpose, now), 1.0)))
             return refusal
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             return refuse(400, "the address of the request contains the character NUL", "send it without NUL")
