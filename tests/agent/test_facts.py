@@ -11,6 +11,7 @@ from understudy_agent.wire import (
     Anomaly,
     AnomalyKind,
     CheckpointShard,
+    Fact,
     FirstStep,
     KernelEvent,
     RankStarted,
@@ -220,7 +221,8 @@ def test_a_full_queue_drops_the_most_expendable_of_the_user_that_has_most() -> N
     starts = [RankStarted(7, 0, rank, 1000, 1.0, 1, user_id=2000) for rank in range(90)]
     steps = [FirstStep(7, 0, rank, 1000, 1, 1.0, user_id=2000) for rank in range(90)]
     other = FirstStep(8, 0, 0, 4, 1, 1.0, user_id=1000)
-    for fact in (other, *starts, *steps):
+    facts: list[Fact] = [other, *starts, *steps]
+    for fact in facts:
         queue.put(fact)
     held = queue.oldest(1000)
     assert (len(held), queue.dropped) == (100, 81)

@@ -18,7 +18,7 @@ from tests.new_database import new_database
 from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_agent.wire import NOT_UNDERSTOOD, REPORT_BYTES_MAX
 from understudy_controlplane.access.admission import Sender
-from understudy_controlplane.api.request_limits import RequestLimits
+from understudy_controlplane.api.request_limits import CHANGES_OF_USER_EACH_HOUR, RequestLimits
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Limits
 from understudy_controlplane.fleet.identity import Role
@@ -100,7 +100,9 @@ def limited(limits: Limits, meters: Meters) -> TestClient:
 
     def sender_of(request: HTTPConnection) -> Sender:
         name = request.headers.get("authorization", "wrong").removeprefix("Bearer ")
-        return Sender("an address", has_token=False) if name == "wrong" else Sender(name, has_token=True)
+        if name == "wrong":
+            return Sender("an address", has_token=False)
+        return Sender(name, has_token=True, is_user=name.startswith("user"))
 
     return TestClient(RequestLimits(Starlette(), limits, Refusals(meters), sender_of))
 
@@ -121,6 +123,14 @@ def test_an_address_that_sends_too_many_requests_is_refused() -> None:
         return meters.registry.get_sample_value("understudy_reports_refused_total", {"cause": "rate"})
 
     assert (counted(), client.post("/v1/reports").status_code, counted()) == (0, 429, 1)
+
+
+def test_what_a_user_of_the_cluster_changes_fills_no_audit() -> None:
+    """It has a row for each change, and none is ever deleted."""
+    client = limited(Limits(), Meters())
+    answers = [status(client, "POST", "user 1000") for _ in range(CHANGES_OF_USER_EACH_HOUR + 3)]
+    assert answers == [404] * (CHANGES_OF_USER_EACH_HOUR + 1) + [429] * 2
+    assert status(client, "POST", "user 1001") == status(client, "GET", "user 1000") == 404
 
 
 def test_refused_requests_of_nodes_are_counted_by_their_status() -> None:

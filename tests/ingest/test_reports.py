@@ -48,6 +48,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import refuse_denied
+from understudy_controlplane.ingest.quotas import Quotas
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
@@ -136,6 +137,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         give,
         lambda node, _now: unfit.get(node, ""),
         Rates(per_second=50),
+        quotas=Quotas(user_bytes_each_hour=1 << 20),
         meters=meters,
         refusals=Refusals(meters),
         kernel_log=KERNEL_LOG,
@@ -575,6 +577,16 @@ def test_a_line_of_the_kernel_log_is_stored_whatever_it_contains(route: Route) -
     assert route.post(b.report("n1", facts=[event])).json() == {"facts": 1}
     (stored,) = FactStore(route.engine).kernel_events(0, 0.0)
     assert (stored.event.text, len(stored.event.bus_id)) == ("NVRM: Xid \N{REPLACEMENT CHARACTER}", 32)
+
+
+def test_what_is_over_a_users_quota_is_refused_visibly_and_the_rest_is_stored(route: Route) -> None:
+    shards = [msgspec.structs.replace(own_shard(0), step=step, path="/c" + "x" * 1000) for step in range(128)]
+    answers = [route.post(b.report("n1", facts=shards)).json() for _ in range(6)]
+    assert ["dropped" in answer for answer in answers] == [False] * 4 + [True] * 2
+    assert "128 facts of user 1000 on n1: 1 MiB in an hour are stored, and no more" in answers[-1]["dropped"]
+    answer = route.post(b.report("n1", facts=[b.xid_event("n1", 79).event, shards[0]])).json()
+    assert (len(answer["dropped"]), route.events_stored) == (1, 1)
+    assert route.telemetry.facts_dropped_total > 128
 
 
 def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:

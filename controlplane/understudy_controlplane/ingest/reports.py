@@ -48,6 +48,7 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, Rest
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
+from understudy_controlplane.ingest.quotas import Quotas
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
 from understudy_controlplane.live.allocations import MARGIN_SECONDS
@@ -127,6 +128,7 @@ class ReportDependencies:
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
     checkpoints_deleted: Callable[[], None] = lambda: None
+    quotas: Quotas = field(default_factory=Quotas)
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
@@ -406,9 +408,10 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
     behind = now - report.sent_at
     last = behind if abs(behind) > MARGIN_SECONDS else 0.0  # by the node's clock, or by the report's way
     first = 0.0 if 0 < last <= ON_THE_WAY_SECONDS_MAX else last
-    return deps.facts.record(
+    admitted, too_many = deps.quotas.admitted(report.node, report.facts, deps.clock.monotonic())
+    return too_many + deps.facts.record(
         report.node,
-        [_parsed(fact) for fact in report.facts],
+        [_parsed(fact) for fact in admitted],
         now,
         deps.directory.find,
         Circumstances(
