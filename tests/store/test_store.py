@@ -717,9 +717,7 @@ def test_driver_and_gpus_are_kept_with_each_event(engine: Engine) -> None:
 class TestWhatNoDatabaseStores:
     """The agent and the decoder refuse it; a release that forgets one must not stop a report, a tick or a neighbour."""
 
-    def test_a_checkpoint_of_files_that_nobody_could_write_is_counted_up_to_a_limit(
-        self, engine: Engine, job_row: int
-    ) -> None:
+    def test_a_checkpoint_larger_than_any_storage_is_counted_up_to_a_limit(self, engine: Engine, job_row: int) -> None:
         files = tuple(ShardFile(f"f{number}", 2**53) for number in range(256))
         for ranks in ((0, 1), (2, 3)):
             record(engine, job_row, *started_gang(), *(changed(rank, more_files=files) for rank in ranks))
