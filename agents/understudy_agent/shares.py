@@ -92,7 +92,7 @@ class Pace:
         return admitted
 
     def wait_seconds(self, who: Hashable, now: float) -> float:
-        """It comes in any case, and has to wait so long for its turn."""
+        """How long it waits for its turn: it comes in any case."""
         left = self._left_of(who, now) - 1
         self._note(who, left, now)
         return max(0.0, -left / self._each_second)
