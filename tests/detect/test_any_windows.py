@@ -50,7 +50,7 @@ def any_window(random: Random, rank: int, first: int, durations: list[float]) ->
             all_reduce_seconds=0.0,
         ),
         transfers=[Transfers(random.randrange(RANKS), times()) for _ in range(random.randrange(3))],
-        collective=random.choice([None, Collective("all_reduce", random.choice([0, 2**62]), 0.0)]),
+        collective=random.choice([None, Collective("all_reduce", random.choice([0, 2**53]), 0.0)]),
     )
 
 
