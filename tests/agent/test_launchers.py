@@ -359,7 +359,7 @@ def test_verdicts_of_several_sources_are_joined(tmp_path: Path, line: AgentLine)
 
 
 class TestPolls:
-    """A connection that reads nothing does not go when it is asked to, and its process may change its state all the time."""
+    """A connection that reads nothing stays when it is asked to go; its process may change its state all the time."""
 
     def launchers(self, error: Exception | None) -> tuple[Launchers, list[LauncherReport]]:
         asked: list[LauncherReport] = []
