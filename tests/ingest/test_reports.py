@@ -459,6 +459,18 @@ def test_a_number_out_of_all_bounds_is_refused_by_name(route: Route, changes: di
     assert route.telemetry.progress() == {}
 
 
+def test_a_rank_claims_no_larger_gang_than_slurm_has_allotted(route: Route) -> None:
+    """Each rank that it claims to be one of would take memory, and time of every round."""
+    of_job = ExpectedJob(0, 1000, frozenset({"n1", "n2"}), ranks_max=40)
+    route.telemetry.expect({7: of_job})
+    (why,) = route.post(b.report("n1", ranks=[window(world_size=41)])).json()["dropped"]
+    assert "it cannot be in a world of 41 on 2 nodes" in why
+    assert "dropped" not in route.post(b.report("n1", ranks=[window(world_size=40)])).json()
+    assert not ExpectedJob(0, 1000, frozenset({"n1", "n2"}), ranks_max=2).may_have(33)
+    assert ExpectedJob(0, 1000, frozenset({"n1", "n2"}), ranks_max=2).may_have(32), "several on one processor"
+    assert ExpectedJob(0, 1000, frozenset({"n1", "n2"})).may_have(512), "where it is not known"
+
+
 def test_a_window_that_contradicts_its_gang_is_dropped(route: Route) -> None:
     route.post(b.report("n1", ranks=[window()]))
     response = route.post(b.report("n2", ranks=[window(rank=1, world_size=8)]))
