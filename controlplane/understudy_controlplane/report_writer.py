@@ -11,8 +11,8 @@ import structlog
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.report import ReportFormat, fleet_report, rendered
 from understudy_controlplane.api.report_sections import digest
+from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.notices import of_week
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.notice import Notice, NoticeSource
 from understudy_controlplane.notify.addresses import Attachment
 from understudy_controlplane.plan.reliability import DAY_SECONDS

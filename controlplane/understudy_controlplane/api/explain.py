@@ -22,12 +22,12 @@ from understudy_controlplane.api.records import (
 )
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
+from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.restore_point import other_size
 from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.operator import job_subject
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.fleet.saving import FailureClass

@@ -17,9 +17,9 @@ from understudy_controlplane.api.jobs import job_records
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.report import gpus_of
+from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.plain_text import one_line, without_controls
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStep, StepStatus
 from understudy_controlplane.ingest.answers import refuse

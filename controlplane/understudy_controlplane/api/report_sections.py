@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.api.fleet_report import FleetReport
+from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.counted import times
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.plan.causes import PEOPLE
 from understudy_controlplane.plan.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 

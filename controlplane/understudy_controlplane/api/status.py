@@ -12,10 +12,10 @@ from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.access.token_ends import ending_soon
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.clock import moment
 from understudy_controlplane.config import Mode, SignalEffect
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, job_of
 from understudy_controlplane.fleet.snapshot import Snapshot

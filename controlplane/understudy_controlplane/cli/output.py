@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from understudy_controlplane.fleet.moment import moment
+from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from understudy_controlplane.api.report_sections import shown
-from understudy_controlplane.fleet.moment import moment
+from understudy_controlplane.clock import moment
 
 FOLDER = Path(__file__).parent
 STATIC = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from understudy_controlplane.clock import moment
 from understudy_controlplane.config import Config, Importance
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.notice import Notice, Stage
 from understudy_controlplane.notify.plain import plain, plain_lines
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
+from understudy_controlplane.clock import moment
 from understudy_controlplane.config import OWNERS, Importance, Notify, ReceiverKind
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.fleet.moment import moment
 from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource, Stage
 from understudy_controlplane.notify.plain import plain, plain_lines
 from understudy_controlplane.notify.quiet_hours import quiet_until
