@@ -601,6 +601,14 @@ def test_what_is_over_a_users_quota_is_refused_visibly_and_the_rest_is_stored(ro
     assert route.telemetry.facts_dropped_total == 3
 
 
+@pytest.mark.parametrize("changes", [{"uuid": "GPU-\0"}, {"serial": "\x1b[2J"}, {"bus_id": "x" * 33}, {"name": "a\nb"}])
+def test_what_a_node_calls_its_gpus_is_bounded_by_the_columns_that_store_it(
+    route: Route, changes: dict[str, str]
+) -> None:
+    refused(route.post(b.report("n1", gpus=[b.gpu(0, **changes)])), 400, next(iter(changes)))
+    assert route.telemetry.heard() == {}
+
+
 def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
     facts = [b.xid_event("n1", 79, sequence=i).event for i in range(257)]
     refused(route.post(b.report("n1", facts=facts)), 422, "257 facts")
