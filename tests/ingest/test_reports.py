@@ -605,7 +605,7 @@ def test_what_is_over_a_users_quota_is_refused_visibly_and_the_rest_is_stored(ro
 def test_what_a_node_calls_its_gpus_is_bounded_by_the_columns_that_store_it(
     route: Route, changes: dict[str, str]
 ) -> None:
-    refused(route.post(b.report("n1", gpus=[b.gpu(0, **changes)])), 400, next(iter(changes)))
+    refused(route.post(b.report("n1", gpus=[msgspec.structs.replace(b.gpu(0), **changes)])), 400, next(iter(changes)))
     assert route.telemetry.heard() == {}
 
 
