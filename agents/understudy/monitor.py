@@ -54,7 +54,7 @@ from .training_inputs import training_inputs
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
 RESTORE_SECONDS = 1800.0
-"""How long a rank waits to be told where to continue while no control plane answers; it could be an upgrade."""
+"""How long a rank waits to know where to continue while no control plane answers; it could be an upgrade."""
 ANSWER_SECONDS = 60.0
 """For one answer of the agent: one that is started again is asked again."""
 WAITING_SHOWN_SECONDS = 60.0
