@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
+.PHONY: demo unit lint check test long promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -31,6 +31,11 @@ test: setup versions-begun
 # Hours. The report is build/long/DATE.md.
 long: setup versions
 	@$(RUN) -m tests.long
+
+# What becomes of each kind of job with each fault, on real clusters: build/promise.json. Hours; what is there is kept. Shorter:
+# make promise OPTIONS="--timeouts 60 --faults 'slurmd dead' --pools spare"
+promise: setup
+	@$(RUN) -m tests.promise $(OPTIONS)
 
 # Known vulnerabilities of the pinned packages, where a service that knows them answers. Ends with an error where none does.
 audit: setup-check

@@ -58,6 +58,7 @@ def parts() -> list[Part]:
         Part("simulator, real rates of failures", (*python, "tests.simulate.real_rates")),
         Part("signals, a healthy day, a year of faults", (*python, "tests.signals", "--check", "--day", "--trace")),
         Part("examples of the documents", (*python, "tests.documented_examples")),
+        Part("promise", (*python, "tests.promise", "--again")),
         Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),
         *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),

@@ -162,6 +162,27 @@ def test_a_site_whose_people_are_notified_of_nothing_is_named(tmp_path: Path) ->
     assert "understudy notify test" in found.why
 
 
+@pytest.mark.parametrize(
+    ("timeout", "severity", "words"),
+    [
+        ("300 sec", Severity.GOOD, "6 to 120 s"),
+        ("90 sec", Severity.GOOD, "6 to 80 s"),
+        ("60 sec", Severity.COST, "silence.domain_wait_seconds = 60"),
+        ("12 sec", Severity.COST, "set SlurmdTimeout to 16 or more"),
+        ("0 sec", Severity.GOOD, "6 to 120 s"),
+    ],
+)
+def test_timeouts_that_do_not_fit_slurms_own_are_named(
+    tmp_path: Path, timeout: str, severity: Severity, words: str
+) -> None:
+    diagnosis = looked_at(
+        SettingsOf(SlurmdTimeout=timeout), config(tmp_path, silence={"dead_unconfirmed_seconds": 120})
+    )
+    found = check(diagnosis, "time-outs")
+    assert found.severity is severity
+    assert words in f"{found.found}; {found.why}"
+
+
 def test_a_slow_reading_costs(tmp_path: Path) -> None:
     class SlowClock:
         at = 0.0

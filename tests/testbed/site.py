@@ -274,6 +274,13 @@ class Site:
         self._agents[name] = self.cluster.start_module_on(name, "understudy_agent", arguments, log, environment)
         return self._agents[name]
 
+    def kill_agent(self, name: str) -> float:
+        """SIGKILL, as a crash. Returns when."""
+        at = time.time()
+        if is_running(self._agents[name]):
+            os.kill(self._agents[name].pid, signal.SIGKILL)
+        return at
+
     def start_keepers(self, names: Sequence[str]) -> Path:
         """Of these nodes, as root. Returns the folder of their sockets, `NODE.sock`."""
         folder = self.directory / "keepers"

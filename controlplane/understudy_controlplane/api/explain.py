@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -23,7 +22,9 @@ from understudy_controlplane.api.records import (
 )
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
+from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.restore_point import other_size
+from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
@@ -282,7 +283,7 @@ def explain_node(deps: ReadDependencies, name: str) -> Explanation | Response:
     slurm = record["slurm"]
     there = f"in Slurm {slurm['state']} {' '.join(slurm['flags'])}".rstrip() if slurm else "not in Slurm"
     reason = f": {slurm['reason']}" if slurm and slurm["reason"] else ""
-    since = datetime.fromtimestamp(record["since"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    since = moment(record["since"]).strftime("%Y-%m-%d %H:%M:%S")
     is_now = f"{name} is {record['state']}{' (spare)' if record['spare'] else ''} since {since}, {there}{reason}"
     return Explanation(
         is_now,
@@ -301,14 +302,17 @@ def explain_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explan
     managed = "managed" if record["managed"] else "not managed: Understudy never touches it"
     restarted = f"restarted {times(record['restart_count'])}"
     key = JobKey(record["cluster"], job_id, record["submit_at"])
-    is_now = f"job {job_id} of {record['user']} is {record['state']}, {restarted}, {managed}{_in_slurm(deps, key)}"
+    snapshot = deps.pulse.snapshot
+    found = stopped_gang(snapshot, key) if snapshot is not None else None
+    stopped = f"; {found.summary}" if found is not None else ""
+    is_now = f"job {job_id} of {record['user']} is {record['state']}, {restarted}, {managed}{stopped}"
+    is_now += _in_slurm(deps, key)
     recoveries = _recoveries(deps, RecoveryFilter(job_id=job_id, user_id=reader.user_id))
     requests = request_states(deps, NEWEST, ID_MAX, RequestFilter(node=job_subject(job_id), by=only_by(reader)))
     if reader.user_id is not None:
         return Explanation(is_now, record, [], recoveries, requests, [])
-    return Explanation(
-        is_now, record, _incidents(deps, str(key)), recoveries, requests, _decisions_of_job(deps, job_id, recoveries)
-    )
+    decisions = _decisions_of_job(deps, job_id, recoveries, found.node if found is not None else None)
+    return Explanation(is_now, record, _incidents(deps, str(key)), recoveries, requests, decisions)
 
 
 def _in_slurm(deps: ReadDependencies, key: JobKey) -> str:
@@ -333,8 +337,11 @@ def _decisions(deps: ReadDependencies, subject: str) -> list[Record]:
     return deps.queries.decisions(NEWEST, only=DecisionFilter(subject=subject))
 
 
-def _decisions_of_job(deps: ReadDependencies, job_id: int, recoveries: list[Record]) -> list[Record]:
-    """Also those about nodes for which the job was moved."""
+def _decisions_of_job(
+    deps: ReadDependencies, job_id: int, recoveries: list[Record], stopped_by: str | None
+) -> list[Record]:
+    """Also those about nodes for which the job was moved, and about the one that has stopped it."""
     moved = deps.queries.decisions(NEWEST, only=DecisionFilter(recoveries=tuple(one["id"] for one in recoveries)))
-    found = {one["id"]: one for one in (*moved, *_decisions(deps, job_subject(job_id)))}
+    about = _decisions(deps, stopped_by) if stopped_by is not None else []
+    found = {one["id"]: one for one in (*moved, *about, *_decisions(deps, job_subject(job_id)))}
     return [found[number] for number in sorted(found, reverse=True)[:NEWEST]]

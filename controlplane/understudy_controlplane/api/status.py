@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
@@ -13,6 +12,7 @@ from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.access.token_ends import ending_soon
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.clock import moment
 from understudy_controlplane.config import Mode, SignalEffect
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.silence import silent_since
@@ -259,7 +259,7 @@ def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
 
 
 def _hour(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M UTC")
+    return moment(at).strftime("%H:%M UTC")
 
 
 def _words(proposal: Recovery) -> str:

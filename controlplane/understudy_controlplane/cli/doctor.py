@@ -24,13 +24,15 @@ from understudy_controlplane.cli.options import DEFAULT_CONFIG, config_of, confi
 from understudy_controlplane.cli.output import Exit, print_json
 from understudy_controlplane.cli.output import console as standard_output
 from understudy_controlplane.clock import Clock, SystemClock
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Config, Mode, Silence
 from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.detect.silence import BEFORE_SLURM_SECONDS, unconfirmed_seconds
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.plan.advice import Advice, advise, hooks_of
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
+from understudy_controlplane.slurm.parse import slurmd_timeout
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, read_view, slurm_version
 from understudy_controlplane.store.database import StoreError, look_at
 
@@ -105,6 +107,7 @@ def diagnose(
         _cluster(settings, config),
         _reading(gateway.slurm, policy, clock or SystemClock()),
         _user(settings, user_id, config),
+        _timeouts(settings, config.silence if config else Silence()),
         *([] if config is None else [_validation(config, user_id), _notifications(config)]),
         _hooks(settings),
         _database(config),
@@ -206,6 +209,25 @@ def _user(settings: Mapping[str, str], user_id: int, config: Config | None) -> C
         return Check("user", Severity.COST, name, why)
     why = f"only root and SlurmUser ({slurm_user}) may drain nodes; run the control plane as one of them"
     return Check("user", Severity.DANGER if _acts(config) else Severity.COST, name, why)
+
+
+def _timeouts(settings: Mapping[str, str], policy: Silence) -> Check:
+    """Slurm ends the jobs of a silent node by itself: what the control plane waits for has to be over by then."""
+    timeout = slurmd_timeout(settings)
+    dead = unconfirmed_seconds(timeout, policy)
+    found = f"SlurmdTimeout {timeout} s, a silent node is dead after {policy.dead_after_seconds:g} to {dead:g} s"
+    why = []
+    if timeout and dead + BEFORE_SLURM_SECONDS > timeout:
+        why.append(
+            f"Slurm may end the job of a silent node before the control plane holds its gang's seats, and waiting jobs "
+            f"take them: set SlurmdTimeout to {dead + BEFORE_SLURM_SECONDS:g} or more"
+        )
+    if timeout and policy.domain_wait_seconds >= timeout:
+        why.append(
+            "Slurm ends the jobs of a rack that falls silent before it has had its silence.domain_wait_seconds = "
+            f"{policy.domain_wait_seconds:g} to come back: set SlurmdTimeout above that"
+        )
+    return Check("time-outs", Severity.COST if why else Severity.GOOD, found, "; ".join(why))
 
 
 def _validation(config: Config, user_id: int) -> Check:

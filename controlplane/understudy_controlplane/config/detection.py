@@ -27,8 +27,8 @@ class Silence(Section):
         gt=0,
         description="The same for a node with a job where neither the job's gang, which stands still while most others "
         "go on, nor its launcher on another node confirms it: agent and slurmd may be silent because of the control "
-        "plane's own network alone. Not set: 120 s, and Slurm has to show that the node does not respond, which it "
-        "does within a third of SlurmdTimeout. Set: this time, whatever Slurm shows.",
+        "plane's own network alone. Not set: 120 s, and Slurm has to show that the node does not respond. Set: this "
+        "time, whatever Slurm shows. Where Slurm itself would end the job sooner, it is 10 s less than SlurmdTimeout.",
     )
     stopped_seconds: float = Field(
         600.0,

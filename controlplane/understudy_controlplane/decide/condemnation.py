@@ -68,7 +68,7 @@ def _goes_before_hang(snapshot: Snapshot, condemned: Entered) -> bool:
     a drain for the job's end that waits for its approval, may wait for longer than a gang should.
     """
     row, finding = condemned
-    waits = finding.signal is Signal.MOVE_ASKED or (
+    waits = finding.signal in (Signal.MOVE_ASKED, Signal.GANG_STOPPED) or (
         row.action is Action.DRAIN and awaits_approval(snapshot, finding.node)
     )
     return finding.signal not in HANGS and not waits
@@ -94,7 +94,9 @@ def _with_generation(snapshot: Snapshot, entered: Entered) -> Entered:
 
 def _can_wait(condemned: Entered) -> int:
     """What can wait leaves the guards' room to what cannot. No job can use a node that failed its validation."""
-    row, _ = condemned
+    row, finding = condemned
+    if finding.signal is Signal.GANG_STOPPED:
+        return 3  # the incident of its node is opened first
     if _failed_validation(row):
         return 2
     return 1 if row.action is Action.DRAIN else 0
@@ -220,7 +222,8 @@ def _opens_incident(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
     """A node that an administrator took is not at fault; a gang that hangs is, whichever node it waits for."""
     if finding.signal in HANGS:
         return True
-    return finding.signal not in (Signal.SEAT_LOST, Signal.MOVE_ASKED) and not _is_others(snapshot, row, finding)
+    elsewhere = (Signal.SEAT_LOST, Signal.MOVE_ASKED, Signal.GANG_STOPPED)
+    return finding.signal not in elsewhere and not _is_others(snapshot, row, finding)
 
 
 def _is_others(snapshot: Snapshot, row: Row, finding: Finding) -> bool:

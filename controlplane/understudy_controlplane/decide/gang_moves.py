@@ -9,19 +9,20 @@ import msgspec
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, failed_switch, guards, hangs, plans, spares
-from understudy_controlplane.decide.foreign_reservations import foreign_reservations, is_in_the_way
+from understudy_controlplane.decide.foreign_reservations import foreign_reservations, in_the_way_of, is_in_the_way
 from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import share_had, turn
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom
+from understudy_controlplane.detect.stopped import requeued_at
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
-from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, Recovery, SwapPlan, job_of
 from understudy_controlplane.fleet.slurm import SWITCHED_OFF
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -41,18 +42,22 @@ class Move:
 MOVED_ALREADY = Move(None, Because.RULE, "the gang is moved for another reason already")
 
 
-def move_key(finding: Finding) -> tuple[str, bool]:
-    """Of one node may be asked both: a move off it, and the restart of a gang that hangs there."""
-    return finding.label, finding.signal in HANGS
+def move_key(finding: Finding) -> tuple[str, bool, JobKey | None]:
+    """Of one node may be asked several: a move off it, the restart of a gang that hangs there, and new seats for each
+    gang that it has stopped.
+    """
+    stopped = finding.signal is Signal.GANG_STOPPED
+    return finding.label, finding.signal in HANGS, finding.job if stopped else None
 
 
-def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, bool], Move]:
+def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, bool, JobKey | None], Move]:
     """`move_key` of a finding → what becomes of the gang that hangs, or has a seat on its node. A node without one is
     left out.
     """
-    moves: dict[tuple[str, bool], Move] = {}
+    moves: dict[tuple[str, bool, JobKey | None], Move] = {}
     hung = [finding for finding in findings if finding.signal in HANGS]
-    findings = [finding for finding in findings if finding.signal not in HANGS]
+    stopped = [finding for finding in findings if finding.signal is Signal.GANG_STOPPED]
+    findings = [finding for finding in findings if finding not in hung and finding not in stopped]
     for job in _in_turn(current, findings):
         seats = _seats(current.snapshot, job)
         own = [finding for finding in findings if finding.node in seats and _concerns(finding, job)]
@@ -66,6 +71,10 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
         )
         current = current.after(move.plan)
         moves.update((move_key(finding), move) for finding in own)
+    for job, finding in _stopped_in_turn(current, stopped):
+        move = _start_again(current, job, finding)
+        current = current.after(move.plan)
+        moves[move_key(finding)] = move
     moved = {job_of(move.plan) for move in moves.values() if move.plan}
     for key in dict.fromkeys(finding.job for finding in hung):
         own = [finding for finding in hung if finding.job == key]
@@ -82,6 +91,33 @@ def _in_turn(current: Round, findings: Sequence[Finding]) -> list[Job]:
     lost = {finding.node for finding in findings if finding.signal is not Signal.MOVE_ASKED}
     jobs = gangs_on(snapshot, {finding.node for finding in findings})
     return sorted(jobs, key=lambda job: (lost.isdisjoint(_seats(snapshot, job)), turn(snapshot, config, job)))
+
+
+def _stopped_in_turn(current: Round, findings: Sequence[Finding]) -> list[tuple[Job, Finding]]:
+    found = [(current.snapshot.jobs[one.job], one) for one in findings if one.job is not None]
+    return sorted(found, key=lambda pair: turn(current.snapshot, current.config, pair[0]))
+
+
+def _start_again(current: Round, job: Job, finding: Finding) -> Move:
+    """A gang that waits in Slurm's queue gets those of its last nodes that it can have, and spares for the others."""
+    snapshot = current.snapshot
+    seats = snapshot.last_attempts[job.key].nodes
+    left = [name for name in seats if name in finding.nodes or _is_taken(current, job, name)]
+    own = [replace(finding, node=name) for name in left]
+    return _left_alone(snapshot, job, own) or _move(current, job, own, seats)
+
+
+def _is_taken(current: Round, job: Job, name: str) -> bool:
+    """Whether the gang cannot have this node again just now, though it is well."""
+    snapshot, node = current.snapshot, current.snapshot.nodes.get(name)
+    if node is None or node.slurm is None or not node.slurm.usable or node.is_spare or node.state in OUT_OF_SERVICE:
+        return True
+    plans_of_others = [*(one.plan for one in snapshot.recoveries), *current.moves]
+    return (
+        any(name in plan.claimed for plan in plans_of_others)
+        or name in in_the_way_of(snapshot, job, current.config)
+        or any((one.slurm.start_at or 0) >= requeued_at(snapshot, job) for one in snapshot.holders_of(name))
+    )
 
 
 def _before(current: Round, job: Job) -> str:
@@ -219,7 +255,7 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
     """An operator cancelled the move of this attempt, away from these nodes or out of this hang: it is not repeated."""
     for recovery in snapshot.cancelled:
         plan = recovery.swap
-        same = plan is not None and plan.job == job.key and plan.restart_count == job.slurm.restart_count
+        same = plan is not None and plan.job == job.key and plan.restart_count == snapshot.attempt_given_up(job)
         if plan is not None and same and _is_for(snapshot, job, recovery, plan, findings):
             words = f"recovery {recovery.id} of job {job.key.job_id} was {recovery.outcome}: left to a person"
             return Move(None, Because.CANCELLED, words)
@@ -227,7 +263,11 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
 
 
 def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
-    """Whether the plan was made for the same: a hang since which no step was made, or the same nodes."""
+    """Whether the plan was made for the same: a hang since which no step was made, the same nodes, or the attempt of a
+    gang that waits since.
+    """
+    if any(finding.signal is Signal.GANG_STOPPED for finding in findings):
+        return True
     hangs = any(finding.signal in HANGS for finding in findings)
     if plan.hang:
         table = snapshot.tables.get(job.key)
@@ -344,15 +384,14 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     objection = _cannot_move(current, job, findings, seats)
     if objection:
         return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
-    gone = _gone(snapshot, seats, findings)
-    leaving = [finding.node for finding in findings]
+    gone, leaving = _gone(snapshot, seats, findings), [finding.node for finding in findings]
     held = (
         _would_wait(snapshot, job, findings) or _held_back(current, job, leaving) or _after_drain(snapshot, job, gone)
     )
     if held is not None:
         return held
     needed = len(findings) + len(gone) + _removed(snapshot, job)
-    free = current.fitting(job, findings[0].node)
+    free = [name for name in current.fitting(job, findings[0].node) if name not in seats or name in leaving]
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
     if len(free) + len(preempted.nodes) < needed:
         words = f"no fitting {_wanted(current)} for job {job.key.job_id}: {len(free)} free, {needed} needed"
@@ -360,7 +399,8 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
     found = new_seats(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
     if isinstance(found, NoRoom):
-        words = f"no spare for job {job.key.job_id}: {found.words}; it stays until there is one{_before(current, job)}"
+        words = f"no spare for job {job.key.job_id}: {found.words}; it {_stays(job)} until there is one"
+        words += _before(current, job)
         return Move(None, Because.NO_SPARE, words)
     others = [
         other.key.job_id
@@ -404,9 +444,13 @@ def _without_spares(current: Round, job: Job, findings: Sequence[Finding], words
         plan = plans.swap_plan(snapshot, job, findings, nodes, (), gone=_gone(snapshot, nodes, findings))
         words += "; all its nodes are dead, so it is requeued, and Slurm starts it where it finds nodes"
         return Move(msgspec.structs.replace(plan, steps=plans.DEAD_GANG_STEPS), Because.RULE, words)
-    words += "; it stays until there is one"
+    words += f"; it {_stays(job)} until there is one"
     words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
     return Move(None, Because.NO_SPARE, words + _switched_off(snapshot))
+
+
+def _stays(job: Job) -> str:
+    return "stays" if job.running else "waits"
 
 
 def _is_dead(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> bool:
@@ -473,7 +517,7 @@ def _ended_in(snapshot: Snapshot, job: Job) -> bool:
     recovery = snapshot.recovery_of(job.key)
     before = recovery.swap if recovery is not None else None
     requeued = before is not None and job.slurm.restart_count > before.restart_count
-    return not requeued and not job.slurm.failed_by_itself
+    return not requeued and job.key not in snapshot.last_attempts and not job.slurm.failed_by_itself
 
 
 def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> str:

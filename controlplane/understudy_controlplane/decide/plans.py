@@ -134,11 +134,11 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
     before, taken = (earlier.excluded, earlier.pool_spares) if isinstance(earlier, PoolSwapPlan) else ((), ())
+    # Nodes of a gang that waits in Slurm's queue, which are out of service otherwise, or which others have now.
+    leaving += tuple(one.node for one in findings if one.signal is Signal.GANG_STOPPED and one.node in lost)
     own = (name for name in leaving if name in undrained and name not in job.slurm.excluded_nodes)
     excluded = tuple(dict.fromkeys((*before, *own)))
     kept = tuple(name for name in seats if name not in failed and name not in lost and name not in leaving)
-    table = snapshot.tables.get(job.key)
-    last_step = table.furthest if table else -1
     reservation = job.slurm.reservation
     if reservation.startswith(SEATS_PREFIX):
         reservation = earlier.reservation if earlier else ""
@@ -152,8 +152,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         user=job.slurm.user,
         account=job.slurm.account,
         submit_at=on_its_way.submit_at if on_its_way else job.slurm.submit_at,
-        restart_count=on_its_way.restart_count if on_its_way else job.slurm.restart_count,
-        last_step=on_its_way.last_step if on_its_way else (last_step if last_step >= 0 else None),
+        restart_count=on_its_way.restart_count if on_its_way else snapshot.attempt_given_up(job),
+        last_step=on_its_way.last_step if on_its_way else _last_step(snapshot, job),
         supersedes=superseded.id if superseded else None,
         reservation=reservation,
         drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
@@ -167,6 +167,15 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     )
 
 
+def _last_step(snapshot: Snapshot, job: Job) -> int | None:
+    """Of the attempt that is given up."""
+    last, table = snapshot.last_attempts.get(job.key), snapshot.tables.get(job.key)
+    if last is not None:
+        return last.last_step
+    step = table.furthest if table else -1
+    return step if step >= 0 else None
+
+
 def _requested(findings: Sequence[Finding], superseded: Recovery | None) -> bool:
     """What began for a person goes on as such."""
     before = superseded is not None and superseded.plan.requested
@@ -174,8 +183,10 @@ def _requested(findings: Sequence[Finding], superseded: Recovery | None) -> bool
 
 
 def _is_taken(snapshot: Snapshot, finding: Finding) -> bool:
-    """An operator or an administrator has the node."""
+    """An operator or an administrator has the node; or it is another recovery's to drain, if it is to be drained."""
     node = snapshot.nodes.get(finding.node)
+    if finding.signal is Signal.GANG_STOPPED and (node is None or node.state is not NodeState.QUARANTINED):
+        return True
     return finding.signal is Signal.SEAT_LOST or (node is not None and node.state in HELD_BY_PEOPLE)
 
 
@@ -219,8 +230,6 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     gone = [] if hang else _replaced_by_itself(snapshot, job, gang, findings)
     given_up = _given_up(gang, (*failed, *avoided), earlier, hang, gone)
     relaunched = given_up >= 0
-    table = snapshot.tables.get(job.key)
-    last_step = table.furthest if table else -1
     limit, credit = job.slurm.time_limit_minutes, credit_minutes(snapshot, job, config)
     steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
     return AllocationSwapPlan(
@@ -233,7 +242,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         job=job.key,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
-        last_step=last_step if last_step >= 0 else None,
+        last_step=_last_step(snapshot, job),
         supersedes=superseded.id if superseded else None,
         reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
         drain_reason=reason,
@@ -257,8 +266,6 @@ def launcher_restart_plan(
     snapshot: Snapshot, job: Job, fault_at: float, launch: int, credit_minutes_max: int
 ) -> LauncherRestartPlan:
     """Of a launch that the gang's launcher has given up by itself."""
-    table = snapshot.tables.get(job.key)
-    last_step = table.furthest if table else -1
     return LauncherRestartPlan(
         steps=(StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP, StepName.CREDIT_TIME),
         fault_at=fault_at,
@@ -267,7 +274,7 @@ def launcher_restart_plan(
         job=job.key,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
-        last_step=last_step if last_step >= 0 else None,
+        last_step=_last_step(snapshot, job),
         drain_reason="",
         launch=launch,
     )

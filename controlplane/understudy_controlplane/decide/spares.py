@@ -12,6 +12,7 @@ from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.site_signals import is_blocked
+from understudy_controlplane.detect.stopped import waits_for_nodes
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import (
@@ -127,6 +128,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     short = wanted(snapshot, policy) - len(_held(snapshot))
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
+    bad = {*bad, *_awaited(snapshot)}
     idle = [name for name in _unused(snapshot, config) if name not in bad and not _is_blocked(snapshot, name)]
     added = sorted((name for name in idle if choices.get(name)), key=natural)
     missing = short - len(added)
@@ -142,6 +144,12 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     by_name = sorted(others, key=natural, reverse=True)
     joining = spread(snapshot, sorted(by_name, key=joins_later), missing, joins_later)
     return (*sorted(joining, key=natural), *added)
+
+
+def _awaited(snapshot: Snapshot) -> set[str]:
+    """Nodes on which a gang ran that waits for nodes since."""
+    last = snapshot.last_attempts.items()
+    return {name for key, one in last if waits_for_nodes(snapshot.jobs[key]) for name in one.nodes}
 
 
 def leaving_pool(snapshot: Snapshot, config: Config) -> tuple[str, ...]:

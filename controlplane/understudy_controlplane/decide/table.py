@@ -275,6 +275,8 @@ TABLE: tuple[Row, ...] = (
         "an operator released it, and in Slurm it is out for a reason not of Understudy: a person resumes it there"),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
+    Row(300, ALL, (Signal.GANG_STOPPED,), None, Action.MOVE_GANG,
+        "a fault stopped the gang, and others requeued it: it gets spares, as if the control plane had moved it"),
     Row(330, (), (Signal.GANG_STAYS_SLOW,), None, Action.PAGE,
         "a move may cost all that it has done: its owner knows what it saved, and moves it, or lets it run"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,

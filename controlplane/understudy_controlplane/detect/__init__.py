@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import numpy as np
+
 from understudy_controlplane.config import Config
 from understudy_controlplane.detect.administration import administration, cancelled, faults_gone, undrained
 from understudy_controlplane.detect.block_fabric import block_faults_joined
@@ -29,6 +31,7 @@ from understudy_controlplane.detect.seats import lost_seats
 from understudy_controlplane.detect.silence import may_be_mass_silence, silence
 from understudy_controlplane.detect.site_signals import site_signals
 from understudy_controlplane.detect.slow_gang import slow_gangs
+from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.wear_trend import wear_trends
@@ -59,6 +62,7 @@ DETECTORS: Mapping[str, Detector] = {
     "fabric": lambda seen, config: ports(seen, config.hardware),
     "silence": lambda seen, config: silence(seen, config.silence),
     "seats": lambda seen, _: lost_seats(seen),
+    "stopped": lambda seen, _: stopped(seen),
     "straggler": lambda seen, config: straggler(seen, config.straggler, probed=config.probes_suspects(seen.mode)),
     "corruption": lambda seen, _: corruption(seen),
     "lemon": lambda seen, config: lemon(seen, config.lemon),
@@ -85,6 +89,7 @@ MASSES: Mapping[str, Callable[[Snapshot, Config], bool]] = {
 """Detectors whose findings hold everything back where they are many → whether they may be, counted in a simpler way."""
 
 
+@np.errstate(all="ignore")  # what cannot be computed of the numbers that ranks report is not known
 def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector] = DETECTORS) -> list[Finding]:
     """All findings of this moment. What is still so is found again at the next.
 

@@ -51,8 +51,21 @@ LAUNCHER_AGE_MAX_SECONDS = 12.0
 """A launcher is reported every five seconds."""
 
 
+BEFORE_SLURM_SECONDS = 10.0
+"""Slurm sets a node down, and requeues its jobs, no sooner than SlurmdTimeout after its death (ping_nodes.c). Held by
+then, the seats of a gang are its own; later, a waiting job has them.
+"""
+
 NEVER_HEARD, HEARD = "silence.never_heard", "silence.heard"
 """Rules that hold for a whole fleet at once while its agents are being installed."""
+
+
+def unconfirmed_seconds(slurmd_timeout_seconds: int, policy: Silence) -> float:
+    """Silence of agent and slurmd after which a node with a job is dead though nothing else confirms it."""
+    longest = policy.dead_unconfirmed_seconds or UNCONFIRMED_SECONDS
+    if not slurmd_timeout_seconds:
+        return longest
+    return min(longest, max(policy.dead_after_seconds, slurmd_timeout_seconds - BEFORE_SLURM_SECONDS))
 
 
 def silent_since(node: NodeView, started_at: float) -> float | None:
@@ -207,7 +220,7 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
         return "it has announced that it stops"
     if snapshot.holders_of(node.name):
         slurm_agrees = node.slurm is not None and node.slurm.silent
-        patience = policy.dead_unconfirmed_seconds or UNCONFIRMED_SECONDS
+        patience = unconfirmed_seconds(snapshot.slurmd_timeout_seconds, policy)
         if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):
             return "neither its gang, nor a launcher on another node, nor Slurm itself confirms that it is dead"
     return ""

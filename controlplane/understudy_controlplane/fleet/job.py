@@ -61,6 +61,15 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class LastAttempt:
+    """The newest attempt of a job that was seen to run."""
+
+    restart_count: int
+    nodes: tuple[str, ...]
+    last_step: int | None = None  # the furthest that it finished; None: not known
+
+
+@dataclass(frozen=True, slots=True)
 class KnownJob:
     """The stored values of the latest job of an id."""
 

@@ -216,6 +216,24 @@ class SlurmNode:
 HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})
 """The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
 
+SLURMS_DELAY_SECONDS_MAX = 3600.0
+"""A begin time that is further from the submit time was set by the job's owner, or an administrator."""
+
+WAITS_FOR_NODES = frozenset(
+    {
+        "None",
+        "BeginTime",  # Slurm's own delay after a requeue
+        "Cleaning",  # of its last attempt
+        "NodeDown",
+        "Nodes",  # "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+        "Priority",
+        "ReqNodeNotAvail",  # "ReqNodeNotAvail,_UnavailableNodes:n3"
+        "Reservation",
+        "Resources",
+    }
+)
+"""First words of the reasons of pending jobs that wait for nodes and for nothing else (job_state_reason.c)."""
+
 ENDED_STATES = frozenset(
     {
         "BOOT_FAIL",
@@ -294,6 +312,7 @@ class SlurmJob:
     time_limit_minutes: int | None = None  # None: none of its own
     required_nodes: tuple[str, ...] = ()  # it runs on no set of nodes without these
     features: str = ""  # that its nodes must have, as an expression of Slurm's
+    ranks_max: int | None = None  # GPUs that it has, else processors, or tasks if these are more; None: not known
     array_task: ArrayTask | None = None
     part_of: str = ""  # HETEROGENEOUS_JOB or WAITING_TASKS, which Slurm requeues and holds as a whole only
     exit_code: int = 0  # of its script, once it has ended
@@ -368,6 +387,20 @@ class SlurmJob:
     def waits_for_what_passes(self) -> bool:
         """It pends, and Slurm starts it once other jobs have ended, or the cluster is as it was."""
         return self.pending and not self.held and not _NEVER_PASSES.search(self.reason)
+
+    @property
+    def put_off(self) -> bool:
+        """Its user, or an administrator, has set a later begin time than Slurm does when it requeues a job."""
+        delayed = self.reason == "BeginTime" and self.start_at is not None
+        return delayed and (self.start_at or 0) - self.submit_at > SLURMS_DELAY_SECONDS_MAX
+
+    @property
+    def waits_for_nodes(self) -> bool:
+        """It would run if it had nodes. Not one that a person holds or puts off, or that waits for other jobs or for a
+        limit.
+        """
+        free = self.pending and not self.held and not self.put_off
+        return free and re.split("[,_ ]", self.reason)[0] in WAITS_FOR_NODES
 
     @property
     def held_after_failed_launch(self) -> bool:

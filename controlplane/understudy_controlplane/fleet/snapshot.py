@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.incident import (
     OpenIncident,
     is_of_the_node,
 )
-from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, Refusal, WrongResult
+from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, LastAttempt, Refusal, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
@@ -61,6 +61,7 @@ class Snapshot:
     jobs: Mapping[JobKey, Job]
     reservations: Mapping[str, SlurmReservation]
     slurm_ahead_seconds: float = 0.0  # slurmctld's clock, of the control plane's
+    slurmd_timeout_seconds: int = 0  # after which Slurm sets a silent node DOWN; 0: never, or not known
     halted: bool = False  # paused, and what is under way stops as well
     recoveries: tuple[Recovery, ...] = ()  # the open ones
     proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago
@@ -102,6 +103,8 @@ class Snapshot:
     """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
     was started, or resumed after it was suspended, by slurmctld's clock.
     """
+    last_attempts: Mapping[JobKey, LastAttempt] = field(default_factory=dict)
+    """Managed jobs that were requeued, and pend or are about to → the attempt that has ended."""
     checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
     """Jobs on a node that is slow or wears out → when their newest complete checkpoint was announced. Others are not
     looked up.
@@ -160,6 +163,11 @@ class Snapshot:
     def slurm_now(self) -> float:
         """By slurmctld's clock, which all times of Slurm's are of."""
         return self.now + self.slurm_ahead_seconds
+
+    def attempt_given_up(self, job: Job) -> int:
+        """The restart count of the attempt that a move gives up: of a job that was requeued, the one that has ended."""
+        last = self.last_attempts.get(job.key)
+        return last.restart_count if last is not None else job.slurm.restart_count
 
     def refused_at(self, refusal: Refusal) -> tuple[float, float]:
         """By slurmctld's clock: as if all clocks agreed, and by how far they are apart now. Clocks may have been set

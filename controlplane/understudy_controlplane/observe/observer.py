@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill, is_drill
 from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
-from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.job import Job, JobKey, LastAttempt
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     Generation,
@@ -39,6 +39,7 @@ from understudy_controlplane.observe.slurm_reader import SlurmReader
 from understudy_controlplane.observe.slurmd_probe import SlurmdProbe
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.observe.topology_reader import TopologyReader
+from understudy_controlplane.slurm.parse import slurmd_timeout
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""
@@ -90,6 +91,8 @@ class Observer:
         self._wear = GpuWear()
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
+        self._last_attempts: dict[tuple[JobKey, int], LastAttempt | None] = {}
+        """Job and restart count, while it pends → the attempt before; None: none was seen to run."""
         self._clock_sets = ClockSets()
         self.begin()
 
@@ -108,6 +111,7 @@ class Observer:
         self._out_since: dict[str, float] = {}
         """Of nodes that the last readings showed so without a break: the reading before these."""
         self._running: list[Job] = []
+        self._requeued: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
         self._events.forget()  # a clock that was set back changed their times
@@ -146,6 +150,11 @@ class Observer:
         shown = self._sources.directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         self._shown = {job.key: job for job in shown}
         self._running = [job for job in shown if job.running]
+        self._requeued = [
+            job
+            for job in shown
+            if job.managed and job.slurm.restart_count and (job.slurm.pending or job.slurm.completing)
+        ]
 
     def _look(self) -> Observation:
         sources, view = self._sources, self._view
@@ -197,6 +206,7 @@ class Observer:
             slurm_read_at=view.read_at if view else None,
             slurmctld_started_at=view.slurmctld_started_at if view else None,
             slurm_ahead_seconds=view.clock_ahead_seconds if view else 0.0,
+            slurmd_timeout_seconds=slurmd_timeout(self.reading.settings),
             slurm_error=self.reading.error,
             nodes=nodes,
             jobs=jobs,
@@ -261,6 +271,7 @@ class Observer:
             replaced=stores.launches.replacements(config.cluster),
             tables=tables,
             ordered_to_save=self._ordered_to_save(running),
+            last_attempts=self._attempts_before(),
             unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables], gangs),
         )
 
@@ -290,6 +301,25 @@ class Observer:
             key: float(max(job.slurm.start_at or self._started_at, job.slurm.suspended_or_resumed_at or 0))
             for (key, count), job in restarted.items()
             if self._progressed.get((key, count))
+        }
+
+    def _attempts_before(self) -> dict[JobKey, LastAttempt]:
+        """Each requeue is looked up once: the attempt that it has ended does not change."""
+        requeued = {(job.key, job.slurm.restart_count) for job in self._requeued}
+        rows = {
+            this: known.row
+            for this in requeued - self._last_attempts.keys()
+            if (known := self._sources.directory.get(this[0].job_id)) is not None
+        }
+        found = self._sources.stores.fleet.last_attempts(rows.values()) if rows else {}
+        self._last_attempts = {
+            **{this: self._last_attempts[this] for this in requeued & self._last_attempts.keys()},
+            **{this: found.get(row) for this, row in rows.items()},
+        }
+        return {
+            key: last
+            for (key, count), last in self._last_attempts.items()
+            if last is not None and last.restart_count < count  # one that is completing may end for good
         }
 
     def _moves(self, jobs: Collection[JobKey]) -> dict[JobKey, MoveRequest]:

@@ -16,7 +16,16 @@ from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.job import Checkpoint, FirstNan, Job, JobKey, KnownJob, Refusal, WrongResult
+from understudy_controlplane.fleet.job import (
+    Checkpoint,
+    FirstNan,
+    Job,
+    JobKey,
+    KnownJob,
+    LastAttempt,
+    Refusal,
+    WrongResult,
+)
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
@@ -63,6 +72,7 @@ class FleetReads(Protocol):
     def spares_size(self) -> SparesSize: ...
     def spare_choices(self, now: float) -> Mapping[str, bool]: ...
     def have_progressed(self, job_rows: Collection[int]) -> set[int]: ...
+    def last_attempts(self, job_rows: Collection[int]) -> Mapping[int, LastAttempt]: ...
 
 
 class RecoveryReads(Protocol):

@@ -318,7 +318,7 @@ RULES = (
     Rule(2, "AuthInfo=cred_expire", "cred_expire=70, or somewhat more than the longest Prolog takes",
          "lifetime of a job's credential, 120 s by default; before 25.11 also how long a requeued job must wait",
          _cred_expire_rule, ("AuthInfo",)),
-    Rule(3, "SlurmdTimeout", "60 to 120",
+    Rule(3, "SlurmdTimeout", "90 to 120",
          "when Slurm by itself declares a silent node DOWN; 300 s by default",
          _slurmd_timeout, ("SlurmdTimeout",)),
     Rule(4, "JobRequeue", "1",

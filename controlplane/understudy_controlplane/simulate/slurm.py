@@ -140,6 +140,7 @@ class VirtualSlurm:
         self.leaf_switches = 2
         self.block_nodes = 0  # of each block of topology/block; 0: there is a tree
         self._started_at = now - 1000
+        self.slurmd_timeout_seconds = SLURMD_TIMEOUT_SECONDS
         self.min_job_age_seconds = MIN_JOB_AGE_SECONDS
         self.partitions_down: set[str] = set()
         """In which no job starts, and running ones go on."""
@@ -327,7 +328,7 @@ class VirtualSlurm:
     def _moments(self) -> Iterator[float]:
         for node in self._nodes.values():
             if node.dead_since is not None and not node.down:
-                yield node.dead_since + SLURMD_TIMEOUT_SECONDS
+                yield node.dead_since + self.slurmd_timeout_seconds
             if node.reboot == "REQUESTED" and node.name not in self._busy():
                 yield self.now
         for job in self._jobs.values():
@@ -401,7 +402,7 @@ class VirtualSlurm:
         return {
             "ClusterName": "testbed",
             "SLURM_VERSION": "22.05.8",
-            "SlurmdTimeout": f"{SLURMD_TIMEOUT_SECONDS:.0f} sec",
+            "SlurmdTimeout": f"{self.slurmd_timeout_seconds:.0f} sec",
             "MinJobAge": f"{self.min_job_age_seconds:.0f} sec",
             "JobRequeue": "1",
             "BOOT_TIME": _printed(self._started_at),
@@ -788,7 +789,7 @@ class VirtualSlurm:
     def _time_out_nodes(self) -> None:
         for node in self._nodes.values():
             silent_since = node.dead_since
-            if silent_since is not None and not node.down and self.now - silent_since >= SLURMD_TIMEOUT_SECONDS:
+            if silent_since is not None and not node.down and self.now - silent_since >= self.slurmd_timeout_seconds:
                 self._down_by_slurm(node, "Not responding", adds=self.adds_to_reasons)
 
     def _forget(self) -> None:

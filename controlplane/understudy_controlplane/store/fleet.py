@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -33,6 +34,7 @@ from understudy_controlplane.fleet.job import (
     Job,
     JobKey,
     KnownJob,
+    LastAttempt,
     RestoreAnswer,
     RestoreDecision,
     RunJob,
@@ -90,6 +92,11 @@ _PROGRESSED = (
     select(tables.attempt.c.job)
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
     .distinct()
+)
+_LAST_ATTEMPTS = (
+    select(tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.nodes, tables.attempt.c.last_step)
+    .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.running_at.is_not(None))
+    .order_by(tables.attempt.c.restart_count.desc(), tables.attempt.c.launch)
 )
 _NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.running_at.is_(None))
 _RESTORE_POINT = select(tables.attempt).where(_IS_ATTEMPT)
@@ -314,6 +321,18 @@ class FleetStore:
         with reading(self._engine) as connection:
             for first in range(0, len(ids), IDS_AT_ONCE):
                 found.update(connection.execute(_PROGRESSED, {"jobs": ids[first : first + IDS_AT_ONCE]}).scalars())
+        return found
+
+    def last_attempts(self, job_rows: Collection[int]) -> dict[int, LastAttempt]:
+        """Of each of these jobs (rows) that was seen to run. A launcher's launches belong to their allocation."""
+        found: dict[int, LastAttempt] = {}
+        ids = list(job_rows)
+        with reading(self._engine) as connection:
+            for first in range(0, len(ids), IDS_AT_ONCE):
+                for row in connection.execute(_LAST_ATTEMPTS, {"jobs": ids[first : first + IDS_AT_ONCE]}):
+                    last = found.setdefault(row.job, LastAttempt(row.restart_count, tuple(row.nodes)))
+                    if row.restart_count == last.restart_count and row.last_step is not None:
+                        found[row.job] = replace(last, last_step=max(row.last_step, last.last_step or 0))
         return found
 
     def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:

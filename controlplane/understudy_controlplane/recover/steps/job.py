@@ -26,9 +26,6 @@ BEGIN_TIME_SLACK_SECONDS = 1.0
 REQUEUE_DELAY_SECONDS_MIN = 60.0
 """Slurm begins a requeued job 121 seconds after the requeue, or as soon as `cred_expire` allows."""
 
-SLURMS_DELAY_SECONDS_MAX = 3600.0
-"""A begin time that is further from the submit time was set by the job's owner, or an administrator."""
-
 CLOCKS_APART_SECONDS_MAX = 5.0
 """A time of Slurm's that is further ahead says nothing: this machine's clock was set."""
 
@@ -198,13 +195,7 @@ def _put_off_by_person(job: SlurmJob) -> str:
     """Why a person keeps the job from starting; empty: none does."""
     if job.held:
         return f"the job is held ({job.reason}): its user or an administrator has to release it"
-    return "its user or an administrator has set a later begin time" if _is_to_begin_later(job) else ""
-
-
-def _is_to_begin_later(job: SlurmJob) -> bool:
-    """By its begin time, which Slurm has not set itself."""
-    is_delayed = job.reason == "BeginTime" and job.start_at is not None
-    return is_delayed and (job.start_at or 0) - job.submit_at > SLURMS_DELAY_SECONDS_MAX
+    return "its user or an administrator has set a later begin time" if job.put_off else ""
 
 
 def _begins_later(job: SlurmJob, now: float) -> bool:
@@ -233,7 +224,7 @@ def observe_released(context: StepContext) -> Observation:
         return Wait("requeued within this second")
     if job.held_after_failed_launch:
         return Todo("Slurm holds the job since its launch failed")
-    if job.reason == "BeginTime" and not _is_to_begin_later(job) and _begins_later(job, context.slurm_now):
+    if job.reason == "BeginTime" and not job.put_off and _begins_later(job, context.slurm_now):
         return Todo("Slurm delays its start (BeginTime)")
     return Done(f"pending: {job.reason or 'free'}")
 

@@ -1,0 +1,99 @@
+"""The matrix: jobs, faults, Slurm's patience with a silent node, and whether the pool has a spare."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+JOBS = ("plain srun", "torchrun", "hook", "hook with collectives", "understudy run")
+FAULTS = ("node power off", "agent dead", "slurmd dead", "Xid", "rank killed")
+TIMEOUTS = (30, 60, 300)
+POOLS = ("spare", "none")
+
+
+NAMES_WRITTEN = {"notified_seconds": "told_seconds"}
+"""As readers of the file expect it."""
+NAMES_READ = {written: name for name, written in NAMES_WRITTEN.items()}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Batch:
+    """Cells that are measured in one site, one gang each."""
+
+    slurmd_timeout: int
+    fault: str
+    pool: str
+
+    @property
+    def give_up_seconds(self) -> float:
+        """Slurm sets a silent node down after SlurmdTimeout, at the latest after five thirds of it (ping_nodes.c)."""
+        return self.slurmd_timeout * 5 / 3 + 60
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`back_seconds`: from the fault until every rank of the gang works again, 0 if it never stopped;
+    `notified_seconds`: from the fault until a message to people names the job. None: it did not happen within
+    `waited_seconds`.
+    """
+
+    job: str
+    fault: str
+    slurmd_timeout: int
+    pool: str
+    back_seconds: float | None
+    notified_seconds: float | None
+    notified: str  # the words, empty where there were none
+    waited_seconds: float
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(self.slurmd_timeout, self.fault, self.pool)
+
+
+def batches(timeouts: Iterable[int], faults: Sequence[str], pools: Sequence[str]) -> list[Batch]:
+    """Those that take least time first: what is interrupted has measured most."""
+    return [Batch(*one) for one in itertools.product(sorted(timeouts), faults, pools)]
+
+
+def read(file: Path) -> dict[tuple[Any, ...], Cell]:
+    stored = json.loads(file.read_text())["cells"] if file.exists() else []
+    cells = [Cell(**{NAMES_READ.get(name, name): value for name, value in one.items()}) for one in stored]
+    return {(one.batch, one.job): one for one in cells}
+
+
+def write(file: Path, cells: Iterable[Cell], revision: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    key = lambda one: (one.batch, JOBS.index(one.job))  # noqa: E731
+    shown = {"revision": revision, "cells": [_stored(one) for one in sorted(cells, key=key)]}
+    file.write_text(json.dumps(shown, indent=1) + "\n")
+
+
+def _stored(cell: Cell) -> dict[str, Any]:
+    return {NAMES_WRITTEN.get(name, name): value for name, value in asdict(cell).items()}
+
+
+def table(cells: Iterable[Cell]) -> list[str]:
+    """As Markdown, a row for each fault, timeout and pool."""
+    cells = list(cells)
+    known = {(one.batch, one.job): one for one in cells}
+    lines = [f"| fault | SlurmdTimeout | pool | {' | '.join(JOBS)} |", "|---|---|---|" + "---|" * len(JOBS)]
+    for batch in sorted({one.batch for one in cells}):
+        shown = " | ".join(_shown(known.get((batch, job))) for job in JOBS)
+        lines.append(f"| {batch.fault} | {batch.slurmd_timeout} s | {batch.pool} | {shown} |")
+    return lines
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return "not run"
+    if cell.back_seconds is not None:
+        return f"{cell.back_seconds:.0f} s" if cell.back_seconds else "went on"
+    notified = (
+        f"notified after {cell.notified_seconds:.0f} s" if cell.notified_seconds is not None else "no person notified"
+    )
+    return f"not back in {cell.waited_seconds:.0f} s, {notified}"
