@@ -277,6 +277,8 @@ TABLE: tuple[Row, ...] = (
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
     Row(300, ALL, (Signal.GANG_STOPPED,), None, Action.MOVE_GANG,
         "a fault stopped the gang, and others requeued it: it gets spares, as if the control plane had moved it"),
+    Row(320, (), (Signal.PERSON_NEEDED,), None, Action.PAGE,
+        "it does not end by itself"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,
         "its work was ended for its move, and nothing that the control plane does starts it again: a person has to"),
     Row(360, (IN_SERVICE, PROBATION), (Signal.RELEASE_ASKED,), None, Action.NOTHING,
