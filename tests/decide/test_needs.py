@@ -160,6 +160,13 @@ def test_a_restarted_gang_that_pends_while_nodes_of_its_partition_are_out_names_
     assert need.why.endswith("was restarted and pends (Resources); of its partition n3, n4 are out of service")
 
 
+def test_where_people_took_those_nodes_it_waits_until_the_morning() -> None:
+    job = b.job(state="PENDING", nodes=(), node_count=4, restart_count=1, reason="Resources")
+    seen = b.snapshot(out("n3", NodeState.OPERATOR_HOLD), jobs=[job], waiting_since={"gang_pends job 7": b.NOW - 301})
+    (need,) = found(seen)
+    assert (need.kind, need.is_urgent(b.NOW)) == (NeedKind.GANG_PENDS, False)
+
+
 def test_what_has_no_time_of_its_own_began_when_it_was_seen_first() -> None:
     seen = b.snapshot(breaker="eight at once")
     assert [one.since for one in found(seen)] == [b.NOW]

@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.finding import HANGS, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.need import Need, NeedKind
-from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, NodeState, NodeView
+from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, RepairAttempt, job_of
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmJob
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS, Snapshot
@@ -270,7 +270,7 @@ def _approvals(snapshot: Snapshot) -> Iterator[Need]:
 
 
 def _pending(snapshot: Snapshot) -> Iterator[Need]:
-    """Restarted gangs for which Slurm finds no nodes, while Understudy keeps some of their partition out of service."""
+    """Restarted gangs for which Slurm finds no nodes, while some of their partition are out of service."""
     lost = {one.subject for one in _not_back(snapshot)}
     for job in snapshot.jobs.values():
         slurm = job.slurm
@@ -279,11 +279,14 @@ def _pending(snapshot: Snapshot) -> Iterator[Need]:
         if snapshot.recovery_of(job.key) is not None or f"job {job.key.job_id}" in lost:
             continue
         partitions = set(slurm.partition.split(","))
-        out = [
-            name
-            for name in sorted(snapshot.at_fault, key=spares.natural)
-            if (node := snapshot.nodes[name].slurm) is not None and partitions & set(node.partitions)
-        ]
+        out = sorted(
+            (
+                node.name
+                for node in snapshot.nodes.values()
+                if node.slurm is not None and partitions & {*node.slurm.partitions} and _is_away(node)
+            ),
+            key=spares.natural,
+        )
         if out:
             kind, subject = NeedKind.GANG_PENDS, f"job {job.key.job_id}"
             why = (
@@ -292,7 +295,13 @@ def _pending(snapshot: Snapshot) -> Iterator[Need]:
             )
             command = f"repair {out[0]}; `understudy node release {out[0]} REASON` returns it"
             since = _first_seen(snapshot, kind, subject)
-            yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=PENDS_SECONDS)
+            of_understudy = not snapshot.at_fault.isdisjoint(out)  # nodes that people took are known to them
+            page = PENDS_SECONDS if of_understudy else None
+            yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)
+
+
+def _is_away(node: NodeView) -> bool:
+    return node.state in OUT_OF_SERVICE or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
 
 
 def _not_back(snapshot: Snapshot) -> Iterator[Need]:
