@@ -173,8 +173,8 @@ def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> 
     if is_filled_by_others or still_gathering(snapshot):
         return []
     choices = snapshot.spare_choices
-    held = [name for name in held(snapshot) if name not in promised]
-    chosen = [name for name in held if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
+    kept = [name for name in held(snapshot) if name not in promised]
+    chosen = [name for name in kept if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
     size = wanted(snapshot, config.spares)
     if len(chosen) <= size:
         return []
@@ -185,7 +185,7 @@ def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> 
         return not is_fit(snapshot.nodes[name], snapshot, config), lemon, not on_probation
 
     in_order = sorted(sorted(chosen, key=natural, reverse=True), key=leaves_first)
-    staying = spread(snapshot, in_order, size, leaves_first, beside=[name for name in held if name not in chosen])
+    staying = spread(snapshot, in_order, size, leaves_first, beside=[name for name in kept if name not in chosen])
     return [name for name in chosen if name not in staying]
 
 
