@@ -393,8 +393,8 @@ def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
 def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move:
     """To spares from the pool."""
     snapshot = current.snapshot
-    if stays := _stays(current, job, findings, seats):
-        return stays
+    if not_movable := _not_movable(current, job, findings, seats):
+        return not_movable
     gone, leaving = _gone(snapshot, seats, findings), [finding.node for finding in findings]
     held = (
         _would_wait(snapshot, job, findings) or _held_back(current, job, leaving) or _after_drain(snapshot, job, gone)
@@ -471,7 +471,7 @@ def _is_dead(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> bool:
     return {*job.slurm.nodes} <= dead
 
 
-def _stays(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move | None:
+def _not_movable(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move | None:
     if over := _is_over(current.snapshot, job):
         return Move(None, Because.RULE, f"job {job.key.job_id} {over}")
     why = _cannot_move(current, job, findings, seats)
