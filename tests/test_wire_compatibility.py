@@ -117,7 +117,7 @@ def test_a_report_with_new_kinds_and_values_counts_without_them(release: str) ->
         "value Gpu.status=on_fire",
         "value HardwareEvent.kind=nvml_smoke",
     ]
-    assert len(decoded.facts_ignored) == 3
+    assert len(decoded.ignored) == 3
 
 
 def test_no_release_sends_the_value_unknown() -> None:

@@ -7,6 +7,7 @@ release is tagged, and never after.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -89,7 +90,7 @@ def _value(described: inspect.Type, name: str) -> Any:  # noqa: PLR0911 - one re
         case inspect.FloatType():
             return 1.5
         case inspect.StrType(pattern=pattern):
-            return "crc32:00000000" if pattern else name
+            return name if pattern is None or re.search(pattern, name) else "crc32:00000000"
     raise TypeError(f"no sample for {described} of {name}")
 
 

@@ -63,9 +63,8 @@ def arguments_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return ""
     own = filter(None, (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID")))
     ids = re.compile(rf"(?<!\d)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\d)")
-    added = environment.get("UNDERSTUDY_RESUME_ARGUMENTS", "")  # how many the launcher put to the end
     kept, skips_value = [os.path.basename(command[0])], False
-    for word in command[1 : len(command) - (int(added) if added.isdecimal() else 0)]:
+    for word in command[1:]:
         skipped = skips_value and not word.startswith("-")
         name, equals, _ = word.partition("=")
         leaves = OF_PLACE.match(name) or OF_RESUMING.search(word)

@@ -259,7 +259,7 @@ class Link:
             raise ConnectionError("the agent's answer is too long")
         for line in lines:
             answer = json.loads(line)
-            unknown = UNKNOWN_TYPE.search(str(answer.get("error"))) if answer.get("id") is None else None
+            unknown = UNKNOWN_TYPE.search(str(answer.get("error"))) if answer.get("type") == "error" else None
             if unknown is not None:
                 self._unknown.add(unknown[1])
                 text = "the agent is older than this hook and does not know %r: such messages are not sent"

@@ -53,6 +53,11 @@ from .training_inputs import training_inputs
 
 AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
+RESTORE_SECONDS = 1800.0
+"""How long a rank waits to know where to continue while no control plane answers; it could be an upgrade."""
+ANSWER_SECONDS = 60.0
+"""For one answer of the agent: one that is started again is asked again."""
+WAITING_SHOWN_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 1.0
 SECTION_CHARACTERS_MAX = 64
 ERROR_CHARACTERS_MAX = 500
@@ -160,12 +165,12 @@ class Monitor:
         return self._link is not None
 
     @overload
-    def restore_point(self, timeout_seconds: float = 60.0) -> RestorePoint: ...
+    def restore_point(self, timeout_seconds: float = RESTORE_SECONDS) -> RestorePoint: ...
 
     @overload
-    def restore_point(self, timeout_seconds: float = 60.0, *, otherwise: Other) -> RestorePoint | Other: ...
+    def restore_point(self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Other) -> RestorePoint | Other: ...
 
-    def restore_point(self, timeout_seconds: float = 60.0, *, otherwise: Any = STOP) -> Any:
+    def restore_point(self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Any = STOP) -> Any:
         """Where this attempt of the job continues, the same for all its ranks: a checkpoint to restore, or the
         beginning where nothing was ever saved.
 
@@ -173,6 +178,9 @@ class Monitor:
         `otherwise` is returned, where it is given.
 
         Outside of Slurm, as on a workstation, nothing is known of any checkpoint: it is the beginning, or `otherwise`.
+
+        While the control plane is away, as during an upgrade, this waits: a job that ends instead has lost its place in
+        the queue, and its launches. Rank 0 writes a line each minute. Without an agent on the node it waits 10 s.
 
         A checkpoint in an object store is fetched first, which takes its time; the path is of what was fetched.
 
@@ -206,10 +214,10 @@ class Monitor:
         if not link.connected.wait(min(timeout_seconds, AGENT_WAIT_SECONDS)):
             raise RestorePointUnknownError("no agent of Understudy answers on this node")
         reason = "no answer"
+        shown_at = time.monotonic()
         while (left_seconds := deadline - time.monotonic()) > 0:
-            answer = self._ask(link, {"type": "restore_point", "looks": True}, left_seconds)
-            if answer is None:
-                break
+            wait_seconds = min(left_seconds, ANSWER_SECONDS)
+            answer = self._ask(link, {"type": "restore_point", "looks": True}, wait_seconds) or {"error": reason}
             if answer.get("type") == "restore_point":
                 point = read_point(answer)
                 if not answer.get("look"):
@@ -217,13 +225,16 @@ class Monitor:
                     self._restored = nearest(point, answer)
                     return self._fetch(link, self._restored, answer)
                 try:
-                    self._look(link, point, answer, left_seconds)
+                    self._look(link, point, answer, wait_seconds)
                     continue
                 except ObjectStoreError as error:
                     answer = {"error": f"whether the checkpoint of step {point.step} is there is not known: {error}"}
             reason = str(answer.get("error"))
             if answer.get("final"):
                 raise RestorePointUnknownError(reason)
+            if self._is_first_rank and time.monotonic() - shown_at >= WAITING_SHOWN_SECONDS:
+                shown_at = time.monotonic()
+                log.warning("understudy: waits, as it is not known where to continue: %s", reason)
             time.sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
         raise RestorePointUnknownError(f"no restore point within {timeout_seconds:g} s: {reason}")
 
@@ -255,15 +266,15 @@ class Monitor:
             raise RestorePointUnknownError(f"the checkpoint of step {point.step} was not fetched: {error}") from error
 
     @overload
-    def restore(self, timeout_seconds: float = 60.0) -> AbstractContextManager[RestorePoint]: ...
+    def restore(self, timeout_seconds: float = RESTORE_SECONDS) -> AbstractContextManager[RestorePoint]: ...
 
     @overload
     def restore(
-        self, timeout_seconds: float = 60.0, *, otherwise: Other
+        self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Other
     ) -> AbstractContextManager[RestorePoint | Other]: ...
 
     @contextlib.contextmanager
-    def restore(self, timeout_seconds: float = 60.0, *, otherwise: Any = STOP) -> Iterator[Any]:
+    def restore(self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Any = STOP) -> Iterator[Any]:
         """Around the restore: yields restore_point(), and reports an exception in the block with restore_failed()."""
         point = self.restore_point(timeout_seconds, otherwise=otherwise)
         try:

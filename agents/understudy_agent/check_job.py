@@ -201,6 +201,15 @@ def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Itera
             )
     yield from _for_interactive_use(script)
     yield from _for_output(options)
+    named = {"job-name", "J"}.intersection(options) or any(
+        "UNDERSTUDY_RUN" in text or "--run" in _words(text) for _, text in script.commands
+    )
+    if not named:
+        text = (
+            "the job continues one of the same name, folder and arguments, and its name is the script's: name the run, "
+            "export UNDERSTUDY_RUN=NAME"
+        )
+        yield Finding(0, text, is_problem=False)
 
 
 def _for_interactive_use(script: Script) -> Iterator[Finding]:

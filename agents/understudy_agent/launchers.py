@@ -17,7 +17,7 @@ from typing import Any
 
 from understudy_agent.log import fields, log
 from understudy_agent.rank_messages import Answer, ControlPlaneSilent, ErrorAnswer, Hello, Progress
-from understudy_agent.shares import NoRoomError, Shares
+from understudy_agent.shares import NoRoomError, Pace, Shares
 from understudy_agent.uplink import RejectedError, UnreachableError
 from understudy_agent.wire import WIRE_VERSION, LauncherAnswer, LauncherReport, LauncherState
 
@@ -25,6 +25,9 @@ LAUNCHERS_OF_USER_MAX = 16
 LAUNCHERS_PER_NODE_MAX = 64
 WAIT_SECONDS = 5.0
 """Of one poll. A launcher whose state does not change is reported again after this time."""
+POLLS_AT_ONCE = 64
+POLLS_EACH_SECOND = 8.0
+"""Of one user's launchers. Sixteen that report nothing new send three in a second."""
 RETRY_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
 LAST_REPORT_SECONDS = 60.0
@@ -47,6 +50,7 @@ class Launchers:
         self.node = node
         self.ask = ask
         self._lines: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
+        self.polls = Pace(POLLS_AT_ONCE, POLLS_EACH_SECOND)
         self._last_reports: set[asyncio.Future[None]] = set()
         self._repeated: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
         """Those whose last report is sent again where the control plane does not answer."""
@@ -160,7 +164,8 @@ class LauncherLine:
 
     async def _follow(self) -> None:
         known = ""
-        while True:
+        while not self._refused:
+            await asyncio.sleep(self._launchers.polls.wait_seconds(self.user_id, time.monotonic()))
             self._changed.clear()
             begun = time.monotonic()
             answer = await self._poll(known)

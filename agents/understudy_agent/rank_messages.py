@@ -12,51 +12,51 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from understudy_agent.wire import (
-    COLLECTIVE_CHARACTERS_MAX,
     FILES_PER_SHARD_MAX,
-    INPUT_CHARACTERS_MAX,
+    NOT_UNDERSTOOD,
     PEERS_MAX,
-    PROGRAM_CHARACTERS_MAX,
-    SECTION_CHARACTERS_MAX,
-    STACK_CHARACTERS_MAX,
+    PRINTABLE,
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
     WORK_MAX,
     Amount,
     AnomalyKind,
-    Arguments,
+    CollectiveName,
     ComputeTestOrder,
+    Count,
+    Duration,
+    Label,
     LaunchEnded,
     LauncherAnswer,
     LauncherState,
     LaunchEvidence,
     LaunchStarted,
     Layout,
+    Line,
     OrderState,
+    PackedProgram,
     RestoreOutcome,
-    RunName,
     SaveOrder,
+    Section,
     ShardFile,
+    ShortLine,
+    Size,
+    Stack,
+    Step,
+    Text,
     Tier,
+    Time,
     Value,
+    WorldSize,
 )
 from understudy_agent.wire_unknown import unknown_in_any
 
 LINE_BYTES_MAX = 65_536
 
-NUL_IN_JSON = rb"\u0000"
-
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Step = Annotated[int, Meta(ge=0, le=2**53)]
-Size = Annotated[int, Meta(ge=0, le=2**62)]
-Seconds = Annotated[float, Meta(ge=0, le=1e7)]
-Time = Annotated[float, Meta(ge=0, le=1e11)]
-Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
-Checksum = Annotated[str, Meta(max_length=64, pattern="^([a-z0-9]+:[0-9a-f]+)?$")]
-Input = Annotated[str, Meta(max_length=INPUT_CHARACTERS_MAX)]
-NonEmpty = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
-Durations = Annotated[list[Seconds], Meta(min_length=1, max_length=STEPS_PER_WINDOW_MAX)]
-MoreDurations = Annotated[list[Seconds], Meta(max_length=STEPS_PER_WINDOW_MAX)]
+NonEmpty = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARACTERS_MAX, pattern=PRINTABLE)]
+WrittenChecksum = Annotated[str, Meta(max_length=64, pattern=r"\A([a-z0-9]+:[0-9a-f]+)?\Z")]
+Durations = Annotated[list[Duration], Meta(min_length=1, max_length=STEPS_PER_WINDOW_MAX)]
+MoreDurations = Annotated[list[Duration], Meta(max_length=STEPS_PER_WINDOW_MAX)]
 Works = Annotated[list[Annotated[float, Meta(ge=0, le=WORK_MAX)] | None], Meta(max_length=STEPS_PER_WINDOW_MAX)]
 
 
@@ -64,16 +64,16 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     job_id: Count
     restart_count: Count
     rank: Count
-    world_size: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    world_size: WorldSize
     pid: Count = 0  # for the log; the agent takes the pid from the kernel
     gpu_index: Count | None = None
-    role: Text = ""
+    role: Line = ""
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
-    release: Text = ""  # of the hook; empty before 0.2.0
+    release: Line = ""  # of the hook; empty before 0.2.0
     dp_rank: Count | None = None  # ranks that have the same one process the same batches
-    run: RunName = ""  # of the run to which the job belongs; empty: not known
-    run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
-    arguments: Arguments = ""  # a sum of the program's name and arguments; empty: not known
+    run: ShortLine = ""  # of the run to which the job belongs; empty: not known
+    run_folder: Line = ""  # where the run goes by the job's name, in this folder; empty: a user named it
+    arguments: Label = ""  # a sum of the program's name and arguments; empty: not known
     takes_orders: bool = False  # the hook knows SaveOrder
     takes_tests: bool = False  # the hook knows ComputeTestOrder
 
@@ -95,7 +95,7 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
 class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
     """The last one; sent when it changes, and when the rank leaves it."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX)]
+    name: CollectiveName
     sequence: Size
     entered_at: Time
     step: Step | None = None
@@ -105,13 +105,13 @@ class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
 class SectionEntered(msgspec.Struct, frozen=True, tag="section"):
     """What the training does besides steps, from now on; an empty name: nothing that it names."""
 
-    name: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] = ""
+    name: Section = ""
 
 
 class GpuUsed(msgspec.Struct, frozen=True, tag="gpu"):
     """Which GPU this rank uses. It goes before the index in the hello, which counts within the rank's cgroup."""
 
-    uuid: Annotated[str, Meta(max_length=96)]
+    uuid: Annotated[str, Meta(max_length=96, pattern=PRINTABLE)]
 
 
 class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
@@ -123,24 +123,24 @@ class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
 class MoreFile(msgspec.Struct, frozen=True):
     file: NonEmpty
     size_bytes: Size
-    checksum: Checksum = ""
+    checksum: WrittenChecksum = ""
 
 
 class ShardNotice(msgspec.Struct, frozen=True, tag="shard"):
     id: Size
     step: Step
     path: NonEmpty
-    file: Text  # "." is the path itself; empty: this rank wrote no file of its own
+    file: Line  # "." is the path itself; empty: this rank wrote no file of its own
     size_bytes: Size
     at: Time
-    checksum: Checksum = ""
+    checksum: WrittenChecksum = ""
     more: Annotated[list[MoreFile], Meta(max_length=FILES_PER_SHARD_MAX)] = []  # of this rank's part
     layout: Layout = Layout.UNKNOWN
-    blocked_seconds: Seconds | None = None
-    write_seconds: Seconds | None = None
+    blocked_seconds: Duration | None = None
+    write_seconds: Duration | None = None
     tier: Tier = Tier.UNKNOWN
-    copy_to: Text = ""
-    then_copy_to: Text = ""
+    copy_to: Line = ""
+    then_copy_to: Line = ""
 
 
 class DeletedNotice(msgspec.Struct, frozen=True, tag="checkpoint_deleted"):
@@ -159,8 +159,8 @@ class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
     kind: AnomalyKind
     step: Step
     at: Time
-    value: Annotated[str, Meta(max_length=64)] = ""
-    usual: float = 0.0
+    value: Label = ""
+    usual: Value = 0.0
     until: Step | None = None
 
 
@@ -187,8 +187,8 @@ class JobRestorePointQuestion(msgspec.Struct, frozen=True, tag="job_restore_poin
     job_id: Count
     restart_count: Count
     launch: Count = 0
-    run: RunName = ""  # of the run to which the job belongs; empty: not known
-    run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
+    run: ShortLine = ""  # of the run to which the job belongs; empty: not known
+    run_folder: Line = ""  # where the run goes by the job's name, in this folder; empty: a user named it
 
 
 class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
@@ -201,7 +201,7 @@ class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
 class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
     """Where the training thread is when no step has ended for minutes, innermost frame first."""
 
-    text: Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX)]
+    text: Stack
 
 
 class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
@@ -220,15 +220,15 @@ class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
 class ProgramSeen(msgspec.Struct, frozen=True, tag="program"):
     """Files that this rank has read to start, after its first step. Only rank 0 sends it."""
 
-    packed: Annotated[str, Meta(min_length=1, max_length=PROGRAM_CHARACTERS_MAX)]
+    packed: PackedProgram
 
 
 class InputsSeen(msgspec.Struct, frozen=True, tag="inputs"):
     """What the training runs with. Only rank 0 sends it."""
 
-    code: Input = ""
-    config: Input = ""
-    data: Input = ""
+    code: ShortLine = ""
+    config: ShortLine = ""
+    data: ShortLine = ""
 
 
 class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
@@ -331,10 +331,15 @@ class UnknownMessage(msgspec.Struct, frozen=True):
     fact: UnknownFact | None = None  # in a LaunchNotice
 
 
+class Identified(msgspec.Struct, frozen=True):
+    id: Size | None = None
+
+
 _TYPES = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Message))
 _FACT_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in (LaunchStarted, LaunchEnded, LaunchEvidence))
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _unknown_decoder = msgspec.json.Decoder(UnknownMessage)
+_identified_decoder = msgspec.json.Decoder(Identified)
 _encoder = msgspec.json.Encoder()
 
 
@@ -358,13 +363,12 @@ def _decode(line: bytes) -> Message | UnknownMessage:
         return unknown
 
 
-def contains_nul(value: object) -> bool:
-    """Whether any text of a message contains the character NUL."""
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, msgspec.Struct):
-        value = msgspec.structs.astuple(value)
-    return isinstance(value, tuple | list) and any(contains_nul(one) for one in value)
+def identifier_in(line: bytes) -> int | None:
+    """The id of a message that decode() could not read; None: it has none."""
+    try:
+        return _identified_decoder.decode(line).id
+    except NOT_UNDERSTOOD:
+        return None
 
 
 def unknown_content(line: bytes) -> list[str]:

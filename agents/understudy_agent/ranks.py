@@ -28,7 +28,6 @@ from understudy_agent.process import ProcessClock, peer
 from understudy_agent.programs import Programs
 from understudy_agent.rank_messages import (
     LINE_BYTES_MAX,
-    NUL_IN_JSON,
     Acknowledged,
     AnomalyNotice,
     Answer,
@@ -49,9 +48,9 @@ from understudy_agent.rank_messages import (
     Steps,
     UnknownMessage,
     Whereabouts,
-    contains_nul,
     decode,
     encode,
+    identifier_in,
     unknown_content,
 )
 from understudy_agent.save_orders import SaveOrders, is_for
@@ -78,6 +77,7 @@ from understudy_agent.wire import (
     SaveOrder,
     ShardFile,
     TrainingInputs,
+    in_words,
 )
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
@@ -96,6 +96,12 @@ ARRIVALS_OF_USER_MAX = RANKS_PER_NODE_MAX
 CONNECTS_AT_ONCE = 2 * RANKS_PER_NODE_MAX
 CONNECTS_EACH_SECOND = 64.0
 """Of one user. More are closed before anything is made for them."""
+
+MESSAGES_AT_ONCE = 4096
+MESSAGES_EACH_SECOND = 2048.0
+"""Of one user, and twice as many of all users together. What is more waits in its socket. A rank sends up to 16 in a
+second; the agent reads some 20,000.
+"""
 
 ACCEPTED_AT_ONCE = 64
 """Before the event loop turns to other work."""
@@ -161,6 +167,8 @@ class RankServer:
         self.programs: Programs[RankConnection] = Programs()
         self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
         self._lines = Pace(LINES_AT_ONCE, LINES_EACH_SECOND)
+        self.messages = Pace(MESSAGES_AT_ONCE, MESSAGES_EACH_SECOND)
+        self.all_messages = Pace(2 * MESSAGES_AT_ONCE, 2 * MESSAGES_EACH_SECOND)
         self._listening: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -270,9 +278,16 @@ class RankServer:
             self._seated.leave(rank)
             rank.close()
             writer.close()
+            if writer.transport.get_write_buffer_size():
+                rank.cut_off()  # what it does not read would keep the connection
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
             self._conversations.discard(task)
+
+    async def take_turns(self, user_id: int) -> None:
+        """After each message: the agent's own work goes on, however many messages wait."""
+        now = time.monotonic()
+        await asyncio.sleep(max(self.messages.wait_seconds(user_id, now), self.all_messages.wait_seconds(None, now)))
 
     def may_log(self, user_id: int) -> bool:
         """Whether what a process of this user does may be a line of the log."""
@@ -318,6 +333,7 @@ class RankConnection:
     async def listen(self, reader: asyncio.StreamReader, on_seated: Callable[[], None]) -> None:
         """Until the rank closes the connection. Raises RefusedError and ConnectionError."""
         while True:
+            await self._server.take_turns(self.user_id)
             try:
                 line = await reader.readline()
             except ValueError as error:
@@ -327,12 +343,10 @@ class RankConnection:
             try:
                 message = decode(line)
             except msgspec.MsgspecError as error:
-                raise RefusedError(f"the message cannot be decoded: {error}") from error
+                self._refuse(identifier_in(line), error)
+                continue
             if isinstance(message, UnknownMessage):
                 self._ignore(message)
-                continue
-            if NUL_IN_JSON in line and contains_nul(message):
-                self._refuse_nul(message)
                 continue
             self._sit_down(message, on_seated)
             self._take(message)
@@ -383,13 +397,12 @@ class RankConnection:
         except msgspec.MsgspecError as error:
             raise RefusedError(f"the message cannot be decoded: {error}") from error
 
-    def _refuse_nul(self, message: Message) -> None:
-        """No database stores it. A message with an id is answered, so that the sender does not repeat it."""
-        error = "a text contains the character NUL; leave it out"
-        identifier = getattr(message, "id", None)
-        if not isinstance(identifier, int):
-            raise RefusedError(error)
-        self.answer(ErrorAnswer(error=error, id=identifier))
+    def _refuse(self, identifier: int | None, error: Exception) -> None:
+        """A message with an id is answered, so that the sender does not repeat it. Raises RefusedError for others."""
+        text = f"the message cannot be decoded: {in_words(error)}"
+        if identifier is None:
+            raise RefusedError(text) from error
+        self.answer(ErrorAnswer(error=text, id=identifier))
 
     def _sit_down(self, message: Message, on_seated: Callable[[], None]) -> None:
         """Takes its place when it names its job, and another one when it names another job. Raises RefusedError."""
@@ -509,7 +522,7 @@ class RankConnection:
             self._announce(msgspec.structs.replace(message.fact, user_id=self.user_id), message.id)
             return
         try:
-            line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self._writer.close)
+            line = self._launcher or self._server.launchers.open(self.user_id, self.answer, self.cut_off)
         except TooManyLaunchersError as error:
             raise RefusedError(str(error)) from error
         self._launcher = line

@@ -86,13 +86,25 @@ class Pace:
         self._left: dict[Hashable, tuple[float, float]] = {}  # by user: how many are left, and when that was so
 
     def admits(self, who: Hashable, now: float) -> bool:
-        left, at = self._left.pop(who, (float(self._burst), now))
-        left = min(self._burst, left + (now - at) * self._each_second)
+        left = self._left_of(who, now)
         admitted = left >= 1
-        self._left[who] = (left - admitted, now)
+        self._note(who, left - admitted, now)
+        return admitted
+
+    def wait_seconds(self, who: Hashable, now: float) -> float:
+        """How long it waits for its turn: it comes in any case."""
+        left = self._left_of(who, now) - 1
+        self._note(who, left, now)
+        return max(0.0, -left / self._each_second)
+
+    def _left_of(self, who: Hashable, now: float) -> float:
+        left, at = self._left.pop(who, (float(self._burst), now))
+        return min(self._burst, left + (now - at) * self._each_second)
+
+    def _note(self, who: Hashable, left: float, now: float) -> None:
+        self._left[who] = (left, now)
         while len(self._left) > USERS_REMEMBERED_MAX:
             del self._left[next(iter(self._left))]  # the one that came longest ago
-        return admitted
 
 
 def _newest_of_the_largest(groups: dict[MemberT, int], newcomers: int) -> MemberT:

@@ -65,32 +65,68 @@ SECTION_CHARACTERS_MAX = 64
 STACK_CHARACTERS_MAX = 512
 EVIDENCE_CHARACTERS_MAX = 32_768
 PROGRAM_CHARACTERS_MAX = 32_768
-INPUT_CHARACTERS_MAX = 255
 PROGRAMS_PER_NODE_MAX = 2
 PACKED_NODES_CHARACTERS_MAX = 57_344
+EPOCH_SECONDS_MAX = 4_102_444_800.0
+"""The year 2100."""
 WORK_MAX = 1e30
 PEERS_MAX = 6
 """With which a rank's transfers are reported: in a pipeline it has two or four."""
 LAUNCHER_WAIT_SECONDS_MAX = 20.0
 
 
+WITHOUT_NUL = r"\A[^\x00]*\Z"
+"""No database stores the character NUL."""
+
+PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
+"""Nothing that a terminal or a log would carry out, and no line ends."""
+
+
+def in_words(error: Exception) -> str:
+    """What is wrong with a message, without regular expressions."""
+    text = str(error)
+    for pattern, words in (
+        (WITHOUT_NUL, "text without the character NUL"),
+        (PRINTABLE, "text without control characters"),
+    ):
+        text = text.replace(f"`str` matching regex {pattern!r}", words)
+    return text
+
+
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Size = Annotated[int, Meta(ge=0, le=2**62)]
+Size = Annotated[int, Meta(ge=0, le=2**53)]
+"""A thousand of them are below 2**63."""
 Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Reading = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+"""A whole number as hardware reports it."""
+Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
+Time = Annotated[float, Meta(ge=0, le=EPOCH_SECONDS_MAX)]
+"""The control plane also compares a fact's time with its own clock."""
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-RunName = Annotated[str, Meta(max_length=255)]
-Arguments = Annotated[str, Meta(max_length=64)]
-Input = Annotated[str, Meta(max_length=INPUT_CHARACTERS_MAX)]
-Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=WITHOUT_NUL)]
+"""For people. What a terminal would carry out is replaced where it is stored."""
+AnyText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+"""Of hardware, whose facts count whatever they contain: the control plane replaces what cannot be stored."""
+Line = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=PRINTABLE)]
+ShortLine = Annotated[str, Meta(max_length=255, pattern=PRINTABLE)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=PRINTABLE)]
+Label = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+"""As hardware is known by, such as a serial number."""
+BusId = Annotated[str, Meta(max_length=32, pattern=PRINTABLE)]
+PartNumber = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
 Duration = Annotated[float, Meta(ge=0, le=1e7)]
-PackedNodes = Annotated[str, Meta(max_length=PACKED_NODES_CHARACTERS_MAX)]
+PackedNodes = Annotated[str, Meta(max_length=PACKED_NODES_CHARACTERS_MAX, pattern=PRINTABLE)]
 """Seats, spares and lost nodes of a gang whose names are too long for a line: three host lists of Slurm in as many
 lines, compressed with zlib, base85. The fields of their own are empty then.
 """
-RowLabel = Annotated[str, Meta(max_length=32)]
+RowLabel = Annotated[str, Meta(max_length=32, pattern=PRINTABLE)]
+CollectiveName = Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX, pattern=PRINTABLE)]
+Section = Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX, pattern=PRINTABLE)]
+Stack = Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX, pattern=WITHOUT_NUL)]
+PackedProgram = Annotated[str, Meta(min_length=1, max_length=PROGRAM_CHARACTERS_MAX, pattern=PRINTABLE)]
+Checksum = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
 
 
 class WireEnum(StrEnum):
@@ -124,52 +160,52 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     Counters without `recent` count since the driver was loaded or the GPU was reset.
     """
 
-    index: int
+    index: Count
     status: GpuStatus
-    uuid: str = ""
-    bus_id: str = ""  # "0000:1b:00.0": domain of four hex digits, lower case
-    serial: str = ""
-    name: str = ""
-    vbios: str = ""
-    error: str = ""
-    temperature_celsius: int | None = None
-    power_watts: float | None = None
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    clock_event_reasons: int | None = None  # bit mask, nvmlClocksEventReason*
-    utilization_percent: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    ecc_uncorrected: int | None = None  # volatile, since the driver was loaded
+    uuid: Label = ""
+    bus_id: BusId = ""  # "0000:1b:00.0": domain of four hex digits, lower case
+    serial: Label = ""
+    name: ShortLine = ""
+    vbios: Label = ""
+    error: Text = ""
+    temperature_celsius: Reading | None = None
+    power_watts: Measure | None = None
+    sm_clock_mhz: Reading | None = None
+    sm_clock_max_mhz: Reading | None = None
+    clock_event_reasons: Reading | None = None  # bit mask, nvmlClocksEventReason*
+    utilization_percent: Reading | None = None
+    memory_used_bytes: Reading | None = None
+    memory_total_bytes: Reading | None = None
+    ecc_uncorrected: Reading | None = None  # volatile, since the driver was loaded
     remapped_rows_pending: bool | None = None
     remapped_rows_failed: bool | None = None
-    recovery_action: int | None = None  # NVML field 230; 0 = none
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    power_limit_watts: float | None = None
-    ecc_corrected: int | None = None
-    remapped_rows_uncorrectable: int | None = None
+    recovery_action: Reading | None = None  # NVML field 230; 0 = none
+    pcie_generation: Reading | None = None
+    pcie_generation_max: Reading | None = None
+    pcie_width: Reading | None = None
+    pcie_width_max: Reading | None = None
+    power_limit_watts: Measure | None = None
+    ecc_corrected: Reading | None = None
+    remapped_rows_uncorrectable: Reading | None = None
     sram_threshold_exceeded: bool | None = None  # the driver's own flag: this GPU is worn out
-    slowed_share_recent: float | None = None  # of the samples, with a slowdown that hardware asked for (0 to 1)
-    power_violation_seconds: float | None = None  # how long clocks were held down by the power limit
-    thermal_violation_seconds: float | None = None  # ... and by temperature
-    pcie_replays: int | None = None
-    pcie_replays_recent: int | None = None
-    nvlinks: int | None = None  # how many are up
-    nvlinks_max: int | None = None  # the most that were up at once in this boot
-    nvlink_errors: int | None = None  # replays, recoveries and CRC errors of all links
-    nvlink_errors_recent: int | None = None
-    fabric_state: int | None = None  # nvmlGpuFabricState; 3 = registered
-    fabric_status: int | None = None  # nvmlReturn of that registration; 0 = success
-    fabric_health: int | None = None  # bit mask, NVML_GPU_FABRIC_HEALTH_MASK_*
-    missing_seconds: float = 0.0  # since NVML listed it last
-    replaced_uuid: str = ""  # another GPU that had this bus address earlier in this boot
-    board_part_number: str = ""  # what a spare part is ordered by
-    memory_banks_low: int | None = None  # banks with few rows left that could replace faulty ones
-    memory_banks_spent: int | None = None  # ... and with none
-    retired_pages: int | None = None  # of its memory, which GPUs before Ampere have instead of remapped rows
+    slowed_share_recent: Measure | None = None  # of the samples, with a slowdown that hardware asked for (0 to 1)
+    power_violation_seconds: Measure | None = None  # how long clocks were held down by the power limit
+    thermal_violation_seconds: Measure | None = None  # ... and by temperature
+    pcie_replays: Reading | None = None
+    pcie_replays_recent: Reading | None = None
+    nvlinks: Reading | None = None  # how many are up
+    nvlinks_max: Reading | None = None  # the most that were up at once in this boot
+    nvlink_errors: Reading | None = None  # replays, recoveries and CRC errors of all links
+    nvlink_errors_recent: Reading | None = None
+    fabric_state: Reading | None = None  # nvmlGpuFabricState; 3 = registered
+    fabric_status: Reading | None = None  # nvmlReturn of that registration; 0 = success
+    fabric_health: Reading | None = None  # bit mask, NVML_GPU_FABRIC_HEALTH_MASK_*
+    missing_seconds: Measure = 0.0  # since NVML listed it last
+    replaced_uuid: Label = ""  # another GPU that had this bus address earlier in this boot
+    board_part_number: PartNumber = ""  # what a spare part is ordered by
+    memory_banks_low: Reading | None = None  # banks with few rows left that could replace faulty ones
+    memory_banks_spent: Reading | None = None  # ... and with none
+    retired_pages: Reading | None = None  # of its memory, which GPUs before Ampere have instead of remapped rows
     retired_pages_pending: bool | None = None  # some wait for a reset
 
 
@@ -178,24 +214,24 @@ class Port(msgspec.Struct, frozen=True, omit_defaults=True):
 
     device: Name  # "mlx5_0"
     number: Count
-    link_layer: str = ""  # "InfiniBand" or "Ethernet"
-    state: str = ""  # "ACTIVE", "DOWN", "INIT", "ARMED"
-    physical_state: str = ""  # "LinkUp", "Polling", "Disabled", ...
-    rate_gbps: float | None = None
-    rate_gbps_max: float | None = None  # the highest seen in this boot
+    link_layer: Label = ""  # "InfiniBand" or "Ethernet"
+    state: Label = ""  # "ACTIVE", "DOWN", "INIT", "ARMED"
+    physical_state: Label = ""  # "LinkUp", "Polling", "Disabled", ...
+    rate_gbps: Measure | None = None
+    rate_gbps_max: Measure | None = None  # the highest seen in this boot
     was_active: bool = False  # in this boot: the loss of a port that was never used does not matter
-    down_seconds: float | None = None  # since it was last seen active; None: it is
-    link_downed: int | None = None
-    link_downed_recent: int | None = None
-    symbol_errors: int | None = None
-    symbol_errors_recent: int | None = None
-    transport_errors: int | None = None  # of RDMA: time-outs, lost packets, retries that were used up
-    transport_errors_recent: int | None = None
-    pause_storms: int | None = None  # how often it stopped its peers until its own watchdog ended that
-    pause_storms_recent: int | None = None
-    module_celsius: float | None = None  # of the cable or optical module
-    module_celsius_max: float | None = None  # that the module itself accepts
-    module_received_milliwatts: float | None = None  # light, of its weakest lane
+    down_seconds: Measure | None = None  # since it was last seen active; None: it is
+    link_downed: Reading | None = None
+    link_downed_recent: Reading | None = None
+    symbol_errors: Reading | None = None
+    symbol_errors_recent: Reading | None = None
+    transport_errors: Reading | None = None  # of RDMA: time-outs, lost packets, retries that were used up
+    transport_errors_recent: Reading | None = None
+    pause_storms: Reading | None = None  # how often it stopped its peers until its own watchdog ended that
+    pause_storms_recent: Reading | None = None
+    module_celsius: Measure | None = None  # of the cable or optical module
+    module_celsius_max: Measure | None = None  # that the module itself accepts
+    module_received_milliwatts: Measure | None = None  # light, of its weakest lane
     module_received_low: bool | None = None  # that is less than the module itself accepts
 
     @property
@@ -207,10 +243,10 @@ NOT_MOUNTED = "not mounted"
 
 
 class Disk(msgspec.Struct, frozen=True, omit_defaults=True):
-    path: Text
+    path: Line
     total_bytes: Size
     free_bytes: Size  # to users without privileges
-    free_inodes_share: float | None = None  # 0 to 1; None: this file system does not count them
+    free_inodes_share: Measure | None = None  # 0 to 1; None: this file system does not count them
     problem: Text = ""  # "read-only", NOT_MOUNTED, or the error of asking; only where it was well earlier in this boot
 
 
@@ -220,13 +256,13 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_total_bytes: Size | None = None
     memory_available_bytes: Size | None = None
     fabric_manager: bool | None = None  # the service runs; False: it ran earlier in this boot; None: not known
-    memory_errors_corrected: int | None = None  # EDAC, of all memory controllers, since boot
-    memory_errors_uncorrected: int | None = None
+    memory_errors_corrected: Reading | None = None  # EDAC, of all memory controllers, since boot
+    memory_errors_uncorrected: Reading | None = None
     clock_synchronised: bool | None = None  # by the kernel's own judgement
-    clock_error_seconds: float | None = None  # the kernel's bound on how far it is off
-    cpu_pressure_percent: float | None = None  # of the last minute, in which some task waited for a processor
-    io_pressure_percent: float | None = None  # ... in which all tasks that had work waited for storage
-    memory_pressure_percent: float | None = None  # ... in which all waited for memory
+    clock_error_seconds: Measure | None = None  # the kernel's bound on how far it is off
+    cpu_pressure_percent: Measure | None = None  # of the last minute, in which some task waited for a processor
+    io_pressure_percent: Measure | None = None  # ... in which all tasks that had work waited for storage
+    memory_pressure_percent: Measure | None = None  # ... in which all waited for memory
     disks: list[Disk] = []
     versions: Annotated[dict[Name, Name], Meta(max_length=VERSIONS_PER_NODE_MAX)] = {}  # of kernel, BIOS, firmware
 
@@ -255,9 +291,9 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
     its peers' is the one that they wait for.
     """
 
-    name: Annotated[str, Meta(min_length=1, max_length=COLLECTIVE_CHARACTERS_MAX)]
+    name: CollectiveName
     sequence: Size  # counts the collectives that this rank's process entered; the first is 1
-    entered_at: Annotated[float, Meta(ge=0, le=1e11)]
+    entered_at: Time
     step: Step | None = None  # the step that the rank was in; None between steps
     inside: bool = False  # it had not left it when the rank reported this
 
@@ -356,17 +392,17 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_count: Count  # SLURM_RESTART_COUNT; it and `launch` identify the attempt of the job
     rank: Count
     world_size: WorldSize
-    gpu_index: int | None = None  # on this node; None where the rank uses no GPU
+    gpu_index: Count | None = None  # on this node; None where the rank uses no GPU
     user_id: UserId = 0  # of the rank's process, as the kernel reports
-    role: Text = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
+    role: Line = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
     first_step: Step = 0
     self_seconds: list[float] = []
     wall_seconds: list[float] = []
     launch: Count = 0  # of the gang within this allocation, as its launcher counts
     collective: Collective | None = None  # None: none was reported
-    section: Annotated[str, Meta(max_length=SECTION_CHARACTERS_MAX)] | None = None
+    section: Section | None = None
     """What the training does besides steps, such as "evaluation"; empty: nothing that it names; None: not reported."""
-    stack: Annotated[str, Meta(max_length=STACK_CHARACTERS_MAX)] = ""  # where it stands still, innermost frame first
+    stack: Stack = ""  # where it stands still, innermost frame first
     dp_rank: Count | None = None  # ranks that have the same one process the same batches; None: not known
     data_seconds: list[float] = []  # waiting for data, of each step; empty: none waited
     work: list[float | None] = []  # how much each step had to do, in a unit of the training's own; empty: not known
@@ -414,7 +450,7 @@ class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel")
     boot_id: str
     sequence: Size  # of the kernel log record within this boot
     at: float
-    text: Text  # the message as logged, cut at TEXT_CHARACTERS_MAX
+    text: AnyText  # the message as logged, cut at TEXT_CHARACTERS_MAX
     xid: Count | None = None
     bus_id: str = ""
 
@@ -426,13 +462,13 @@ class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_sta
     restart_count: Count
     rank: Count
     world_size: WorldSize
-    started_at: float  # when the rank's process was created, as the kernel reports
+    started_at: Time  # when the rank's process was created, as the kernel reports
     pid: Count
     launch: Count = 0
     user_id: UserId = 0  # of that process, as the kernel reports
-    run: RunName = ""  # of the run to which the job belongs; empty: not known
-    run_folder: Text = ""  # where the run goes by the job's name, in this folder; empty: a user named it
-    arguments: Arguments = ""  # a sum of the program's name and arguments; empty: not known
+    run: ShortLine = ""  # of the run to which the job belongs; empty: not known
+    run_folder: Line = ""  # where the run goes by the job's name, in this folder; empty: a user named it
+    arguments: Label = ""  # a sum of the program's name and arguments; empty: not known
 
 
 class TrainingInputs(msgspec.Struct, frozen=True, omit_defaults=True, tag="training_inputs"):
@@ -444,9 +480,9 @@ class TrainingInputs(msgspec.Struct, frozen=True, omit_defaults=True, tag="train
     restart_count: Count
     rank: Count
     world_size: WorldSize
-    code: Input = ""  # a commit and a sum of files, or a sum of the main script
-    config: Input = ""  # a sum of the files that the user names, or of the command line's arguments
-    data: Input = ""  # a version that the user names
+    code: ShortLine = ""  # a commit and a sum of files, or a sum of the main script
+    config: ShortLine = ""  # a sum of the files that the user names, or of the command line's arguments
+    data: ShortLine = ""  # a version that the user names
     launch: Count = 0
     user_id: UserId = 0
 
@@ -459,7 +495,7 @@ class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step
     rank: Count
     world_size: WorldSize
     step: Step
-    at: float
+    at: Time
     launch: Count = 0
     user_id: UserId = 0
 
@@ -467,9 +503,9 @@ class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step
 class ShardFile(msgspec.Struct, frozen=True):
     """A further file of a rank's part of a checkpoint."""
 
-    file: Text
+    file: Line
     size_bytes: Size
-    checksum: Annotated[str, Meta(max_length=64)] = ""
+    checksum: Checksum = ""
 
 
 class Layout(WireEnum):
@@ -503,11 +539,11 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     rank: Count
     world_size: WorldSize
     step: Step  # training continues with this step after a restore
-    path: Text
-    file: Text
+    path: Line
+    file: Line
     size_bytes: Size
-    checksum: str  # that the writer made; empty: none
-    at: float
+    checksum: Checksum  # that the writer made; empty: none
+    at: Time
     launch: Count = 0
     user_id: UserId = 0
     more_files: Annotated[tuple[ShardFile, ...], Meta(max_length=FILES_PER_SHARD_MAX)] = ()
@@ -515,8 +551,8 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     blocked_seconds: Duration | None = None  # by which this rank's training was held up; None: not known
     write_seconds: Duration | None = None  # from its begin until it was written
     tier: Tier = Tier.UNKNOWN
-    copy_to: Text = ""  # where it is to be copied by the nodes that wrote it, as `path`; empty: nowhere
-    then_copy_to: Text = ""  # where that copy is to be copied in turn
+    copy_to: Line = ""  # where it is to be copied by the nodes that wrote it, as `path`; empty: nowhere
+    then_copy_to: Line = ""  # where that copy is to be copied in turn
 
 
 class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
@@ -527,8 +563,8 @@ class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="ch
     rank: Count
     world_size: WorldSize
     step: Step
-    path: Text
-    at: float
+    path: Line
+    at: Time
     launch: Count = 0
     user_id: UserId = 0
 
@@ -551,9 +587,9 @@ class RestoreReport(msgspec.Struct, frozen=True, omit_defaults=True, tag="restor
     rank: Count
     world_size: WorldSize
     step: Step
-    path: Text
+    path: Line
     outcome: RestoreOutcome
-    at: float
+    at: Time
     error: Text = ""
     launch: Count = 0
     user_id: UserId = 0
@@ -580,9 +616,9 @@ class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
     world_size: WorldSize
     kind: AnomalyKind
     step: Step
-    at: float
-    value: Annotated[str, Meta(max_length=64)] = ""  # as the rank printed it: JSON knows no NaN
-    usual: float = 0.0  # the median of what was seen before; 0 while too little was
+    at: Time
+    value: Label = ""  # as the rank printed it: JSON knows no NaN
+    usual: Value = 0.0  # the median of what was seen before; 0 while too little was
     until: Step | None = None  # None: it continues
     launch: Count = 0
     user_id: UserId = 0
@@ -595,7 +631,7 @@ class JobRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_refus
 
     job_id: Count
     at: float
-    reason: Text = ""  # the control plane's reason, as the Prolog read it
+    reason: AnyText = ""  # the control plane's reason, as the Prolog read it
     restart_count: Count | None = (
         None  # of the attempt that was kept off; None where Slurm does not give it to its Prolog
     )
@@ -624,10 +660,10 @@ class HardwareEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="hardwa
     boot_id: str
     at: float
     kind: HardwareKind
-    part: Text  # a GPU's bus address, or a port as "mlx5_0/1"
+    part: AnyText  # a GPU's bus address, or a port as "mlx5_0/1"
     number: Size | None = None
     seconds: float = 0.0
-    text: Text = ""
+    text: AnyText = ""
 
 
 class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_started"):
@@ -641,7 +677,7 @@ class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     launch: Count
     seats: tuple[Name, ...]  # the gang's nodes by node rank
     spares: tuple[Name, ...]
-    at: float
+    at: Time
     user_id: UserId = 0  # of the launcher's process, as the kernel reports
     lost: tuple[Name, ...] = ()  # nodes of the allocation that it does not use any more
     nodes_packed: PackedNodes = ""
@@ -672,11 +708,11 @@ class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_e
     launch: Count
     table_row: RowLabel  # of the launcher's own table: docs/launcher.md
     reason: Text
-    at: float
+    at: Time
     progressed: bool = False  # beyond what any launch before it had reached
     counted: bool = False  # it cost a launch of the budget for launches without progress
     cause: LaunchCause = LaunchCause.PROGRAM
-    failed_node: Text = ""  # where a rank failed first; empty: no rank failed
+    failed_node: ShortLine = ""  # where a rank failed first; empty: no rank failed
     rank: Count | None = None
     status: Signed | None = None  # of that rank: its exit code, or a signal's number below zero
     blamed: tuple[Name, ...] = ()  # nodes that the launcher does not use any more from now on
@@ -702,9 +738,9 @@ class LaunchEvidence(msgspec.Struct, frozen=True, omit_defaults=True, tag="launc
     restart_count: Count
     launch: Count
     kind: EvidenceKind
-    at: float
+    at: Time
     summary: Text
-    text: Annotated[str, Meta(max_length=EVIDENCE_CHARACTERS_MAX)]
+    text: Annotated[str, Meta(max_length=EVIDENCE_CHARACTERS_MAX, pattern=WITHOUT_NUL)]
     user_id: UserId = 0
 
 
@@ -754,7 +790,7 @@ class ProgramFiles(msgspec.Struct, frozen=True):
     job_id: Count
     restart_count: Count
     user_id: UserId  # from the kernel
-    packed: Annotated[str, Meta(min_length=1, max_length=PROGRAM_CHARACTERS_MAX)]
+    packed: PackedProgram
 
 
 class KeptJob(msgspec.Struct, frozen=True):
@@ -775,7 +811,7 @@ class KeptSave(msgspec.Struct, frozen=True, omit_defaults=True):
     world_size: WorldSize
     ranks: Annotated[list[Count], Meta(max_length=KEPT_RANKS_MAX)]  # whose parts are here
     size_bytes: Size
-    at: float  # of the newest part
+    at: Time  # of the newest part
     restored: Count = 0  # attempts that went on from it, as far as this keeper knows
     blocked_seconds: Duration | None = None  # by which the training of a rank of this node was held up
 
@@ -801,19 +837,19 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     node: Name
     boot_id: Name
     sequence: Size  # counts up within one life of the agent process
-    agent_started_at: float
-    sent_at: float
-    driver_version: str = ""
+    agent_started_at: Time
+    sent_at: Time
+    driver_version: Label = ""
     gpus: list[Gpu] = []
     ranks: list[RankWindow] = []
     facts: list[Fact] = []
-    problems: list[str] = []  # what the agent could not read, as text
+    problems: list[Text] = []  # what the agent could not read, as text
     ports: list[Port] = []
     host: Host | None = None
-    nvml_silent_seconds: float = 0.0  # since the call that NVML has not answered; 0: it answers in time
+    nvml_silent_seconds: Measure = 0.0  # since the call that NVML has not answered; 0: it answers in time
     nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
-    ports_silent_seconds: float = 0.0  # since reading the ports began; they are left out meanwhile. 0: they are read
-    host_silent_seconds: float = 0.0  # the same of the host
+    ports_silent_seconds: Measure = 0.0  # since reading the ports began; they are left out meanwhile. 0: they are read
+    host_silent_seconds: Measure = 0.0  # the same of the host
     release: Text = ""  # of the agent; empty before 0.2.0
     stopping: bool = False  # the last report before the agent stops, as for an upgrade
     kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none

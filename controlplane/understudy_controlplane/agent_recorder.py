@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import structlog
 
 from understudy_agent.wire import Part
 from understudy_controlplane.observe.inventory import MOVE_SECONDS_MIN, NODES_AT_ONCE, RECORD_INTERVAL_SECONDS
 from understudy_controlplane.observe.observer import Observation, agent_since
+from understudy_controlplane.store.database import caused_by_content
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
 
+log = structlog.get_logger()
+
 AGENTS_INTERVAL_SECONDS = 60.0
+
+SeenT = TypeVar("SeenT")
 
 
 class AgentRecorder:
@@ -31,9 +39,9 @@ class AgentRecorder:
             first = {one.name: agent_since(one, observation.heard[one.name]) for one in new if one.name in agents}
             self._fleet.note_seen(agents, observation.slurmds_first_answered, now, first)
         if observation.gpus_due:
-            self._repairs.see_gpus(observation.gpus_due, now)
+            each_alone(lambda seen: self._repairs.see_gpus(seen, now), observation.gpus_due)
         if parts := self._parts_due(observation, now):
-            self._parts.see(parts, now)
+            each_alone(lambda seen: self._parts.see(seen, now), parts)
 
     def _parts_due(self, observation: Observation, now: float) -> dict[str, Sequence[Part]]:
         """Node → its parts, where these have changed or the last record is an hour old; as with GPUs, no node whose
@@ -62,3 +70,17 @@ class AgentRecorder:
             return set()
         self._agents_recorded_at, self._agents_recorded = now, heard
         return heard
+
+
+def each_alone(see: Callable[[Mapping[str, Sequence[SeenT]]], None], seen: Mapping[str, Sequence[SeenT]]) -> None:
+    """A node whose parts cannot be stored keeps no other node's from it. Raises StoreError where the database fails."""
+    try:
+        see(seen)
+    except Exception as error:
+        if not caused_by_content(error):
+            raise
+        if len(seen) == 1:
+            log.exception("parts_not_stored", node=next(iter(seen)))
+            return
+        for node, parts in seen.items():
+            each_alone(see, {node: parts})

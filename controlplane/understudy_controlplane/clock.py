@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
 JUMP_SECONDS = 2.0
@@ -25,6 +26,15 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+CALENDAR_ENDS_AT = 253_402_128_000.0
+"""The last days of the year 9999, in any time zone."""
+
+
+def moment(at: float, zone: tzinfo = UTC) -> datetime:
+    """A time for people: the nearest that a calendar has, from 1970 on. Rows of earlier releases hold any number."""
+    return datetime.fromtimestamp(min(max(at, 0.0), CALENDAR_ENDS_AT), zone)
 
 
 class ClockWatch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -12,6 +11,7 @@ import structlog
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.report import ReportFormat, fleet_report, rendered
 from understudy_controlplane.api.report_sections import digest
+from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.notices import of_week
 from understudy_controlplane.fleet.notice import Notice, NoticeSource
 from understudy_controlplane.notify.addresses import Attachment
@@ -37,7 +37,7 @@ def last_week(now: float) -> tuple[float, float]:
 
 def name_of(since: float) -> str:
     """As 2026-W47."""
-    return datetime.fromtimestamp(since, UTC).strftime("%G-W%V")
+    return moment(since).strftime("%G-W%V")
 
 
 def attached(deps: ReadDependencies, notice: Notice) -> Attachment | None:

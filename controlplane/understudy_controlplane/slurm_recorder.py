@@ -76,7 +76,11 @@ class SlurmRecorder:
         self._telemetry.expect(
             {
                 job.job_id: ExpectedJob(
-                    job.restart_count, job.user_id, frozenset(job.nodes), job.suspended_or_resumed_at
+                    job.restart_count,
+                    job.user_id,
+                    frozenset(job.nodes),
+                    job.suspended_or_resumed_at,
+                    job.ranks_max,
                 )
                 for job in running.values()
             },

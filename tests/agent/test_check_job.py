@@ -16,11 +16,11 @@ from understudy_agent.check_job import Finding, check
 GOOD = """#!/bin/bash
 #SBATCH --nodes=66 --no-kill --requeue --comment=understudy
 #SBATCH --gres=gpu:8
-#SBATCH --signal=B:USR1@120
+#SBATCH --signal=B:USR1@120 --job-name=llm
 exec understudy run --nodes 64 --preload torch -- python train.py
 """
 POOL = """#!/bin/bash
-#SBATCH -N 64
+#SBATCH -N 64 -J llm
 #SBATCH --comment "team-a understudy"
 #SBATCH --requeue
 
@@ -145,12 +145,13 @@ def test_what_stands_in_the_way_is_named_with_its_line(old: str, new: str, line:
     ("old", "new", "words"),
     [
         ("--nodes=66", "--nodes=64", "no spare"),
-        ("#SBATCH --signal=B:USR1@120\n", "", "no warning"),
+        ("--signal=B:USR1@120 ", "", "no warning"),
         ("--nodes 64", '--nodes "$NODES"', "not checked"),
         ("--gres=gpu:8", "--output=log", "--open-mode=append"),
         ("--gres=gpu:8", "--array=1-4 --output=log-%%a", "name it with %A_%a"),
         ("--gres=gpu:8", "--gpus-per-task=1 --ntasks-per-node=8", "by $LOCAL_RANK"),
         ("--gres=gpu:8", "--gres=gpu:8 --ntasks=100", "the same number of ranks"),
+        (" --job-name=llm", "", "export UNDERSTUDY_RUN=NAME"),
         ("train.py", "train.py --resume $CKPT", "reads $CKPT once"),
         ("train.py", "train.py --resume-from $(ls -t runs | head -1)", "once"),
         ("--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=1", "each node gets one rank"),

@@ -11,8 +11,10 @@ from understudy_agent.wire import (
     Anomaly,
     AnomalyKind,
     CheckpointShard,
+    Fact,
     FirstStep,
     KernelEvent,
+    RankStarted,
     Transfers,
 )
 
@@ -196,3 +198,32 @@ def test_beyond_the_limit_of_ranks_the_oldest_window_is_dropped() -> None:
     for rank in range(3):
         windows.add(hello(rank), steps(0, 1), 1000)
     assert [window.rank for window in windows.take()] == [1, 2]
+
+
+def test_a_fact_that_is_set_back_holds_up_no_other_user_and_not_the_node() -> None:
+    queue = FactQueue()
+    bad = [FirstStep(7, 0, rank, 4, 1, 1.0, user_id=2000) for rank in range(3)]
+    good, event = FirstStep(8, 0, 0, 4, 1, 1.0, user_id=1000), KernelEvent("boot", 1, 1.0, "NVRM: Xid")
+    for fact in (*bad, good):
+        queue.put(fact)
+    queue.set_back(bad[0])
+    assert queue.oldest(2) == [good, bad[1]], "the other user is next, then another fact of this one"
+    queue.put(event)
+    assert queue.oldest(1) == [event]
+    queue.set_back(event)
+    assert queue.oldest(3) == [good, bad[1], event], "what the node reports waits for its turn, too"
+    queue.acknowledge([good])
+    assert queue.oldest(1) == [event], "and goes first once something was taken"
+
+
+def test_a_full_queue_drops_the_most_expendable_of_the_user_that_has_most() -> None:
+    queue = FactQueue(of_users_max=100)
+    starts = [RankStarted(7, 0, rank, 1000, 1.0, 1, user_id=2000) for rank in range(90)]
+    steps = [FirstStep(7, 0, rank, 1000, 1, 1.0, user_id=2000) for rank in range(90)]
+    other = FirstStep(8, 0, 0, 4, 1, 1.0, user_id=1000)
+    facts: list[Fact] = [other, *starts, *steps]
+    for fact in facts:
+        queue.put(fact)
+    held = queue.oldest(1000)
+    assert (len(held), queue.dropped) == (100, 81)
+    assert set(held) == {other, *starts, *steps[-9:]}

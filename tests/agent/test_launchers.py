@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -22,14 +23,18 @@ from understudy_agent.launch.messages import LauncherState
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 from understudy_agent.launch.progress import HookProgress, TimeAlive
 from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts
-from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX
+from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX, Launchers
+from understudy_agent.shares import Pace
+from understudy_agent.uplink import RejectedError
 from understudy_agent.wire import (
     EarlierAllocations,
     LaunchEnded,
     LauncherAnswer,
     LauncherOrders,
+    LauncherReport,
     LaunchStarted,
 )
+from understudy_agent.wire import LauncherState as WireState
 from understudy_agent.wire import Restart as WireRestart
 
 pytestmark = pytest.mark.integration
@@ -351,3 +356,50 @@ def test_nonsense_from_the_agent_is_harmless(tmp_path: Path, answer: bytes) -> N
 def test_verdicts_of_several_sources_are_joined(tmp_path: Path, line: AgentLine) -> None:
     (tmp_path / "verdicts").write_text("n9 by hand\n")
     assert AllVerdicts(FileVerdicts(tmp_path / "verdicts"), line).poll() == {"n9": "by hand"}
+
+
+class TestPolls:
+    """A connection that reads nothing stays when it is asked to go; its process may change its state all the time."""
+
+    def launchers(self, error: Exception | None) -> tuple[Launchers, list[LauncherReport]]:
+        asked: list[LauncherReport] = []
+
+        async def ask(report: LauncherReport) -> LauncherAnswer:
+            asked.append(report)
+            if error is not None:
+                raise error
+            return await asyncio.Future()
+
+        return Launchers("c", "n1", ask), asked
+
+    def test_a_launcher_that_was_refused_is_not_reported_again(self) -> None:
+        async def play() -> int:
+            launchers, asked = self.launchers(RejectedError("no"))
+            line = launchers.open(1000, lambda _answer: None, lambda: None)
+            line.take(msgspec.convert(STATE, WireState))
+            for _ in range(200):
+                await asyncio.sleep(0)
+            line.take(msgspec.convert(NEXT, WireState))
+            for _ in range(200):
+                await asyncio.sleep(0)
+            line.stop()
+            return len(asked)
+
+        assert asyncio.run(play()) == 1
+
+    def test_states_that_change_without_end_are_reported_at_a_pace_of_their_user(self) -> None:
+        async def play() -> int:
+            launchers, asked = self.launchers(None)
+            launchers.polls = Pace(4, 1e-3)
+            lines = [launchers.open(1000, lambda _answer: None, lambda: None) for _ in range(2)]
+            for number in range(100):
+                for line in lines:
+                    line.take(msgspec.convert({**STATE, "launch": number}, WireState))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            count = len(asked)
+            for line in lines:
+                line.stop()
+            return count
+
+        assert asyncio.run(play()) == 4

@@ -64,3 +64,10 @@ def test_of_arrivals_the_oldest_of_the_same_user_go_first() -> None:
     room: Arrivals[str] = Arrivals(4, 3)
     assert [room.enter(name, 1) for name in ("a", "b", "c", "d")] == [None, None, None, "a"]
     assert [room.enter(name, 2) for name in ("x", "y")] == [None, "b"], "the user that has most makes room"
+
+
+def test_who_comes_too_often_waits_and_all_that_come_have_their_turn() -> None:
+    pace = Pace(burst=2, each_second=4.0)
+    assert [pace.wait_seconds(1, 10.0) for _ in range(5)] == [0.0, 0.0, 0.25, 0.5, 0.75]
+    assert pace.wait_seconds(2, 10.0) == 0.0
+    assert pace.wait_seconds(1, 11.0) == 0.0

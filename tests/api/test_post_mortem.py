@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Double, update
 
 from tests.dashboard.site import played
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import as_user, bearer
 from understudy_controlplane.api.post_mortem import Moved, Story, lines
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store import tables
 
 pytestmark = pytest.mark.integration
 
@@ -152,3 +154,25 @@ def test_what_users_wrote_breaks_no_table_and_no_block() -> None:
 def test_a_gang_that_still_stands_has_no_cost_yet() -> None:
     running = SWAP | {"ended_at": None, "status": "running", "phases_ms": {"detected": 2000}}
     assert "- job 17 stands still since 1970-01-01 00:01:40.000 (recovery 9 runs)" in story(Moved(running, 8, 1.0))
+
+
+@pytest.mark.parametrize("at", [1e308, -1e308])
+def test_a_row_with_a_time_that_no_calendar_has_breaks_no_page(
+    viewer: TestClient, rehearsal: Rehearsal, at: float
+) -> None:
+    """Earlier releases stored what a node, or a user's launcher, named."""
+    node = viewer.get("/v1/incidents").json()["items"][0]["subject"]
+    job = viewer.get("/v1/jobs").json()["items"][0]["job_id"]
+    with rehearsal.control_plane.engine.begin() as connection:
+        for table in tables.metadata.sorted_tables:
+            times = {column.name: at for column in table.c if isinstance(column.type, Double)}
+            if times and table not in (tables.audit, tables.token):
+                connection.execute(update(table).values(times))
+    of_api = [path for path, operations in viewer.get("/openapi.json").json()["paths"].items() if "get" in operations]
+    pages = ["/", "/dashboard", f"/dashboard/nodes/{node}", f"/dashboard/jobs/{job}", "/dashboard/incidents/1"]
+    pages.append("/v1/incidents/1/post-mortem?format=text")
+    known = {"node": node, "job_id": str(job)}
+    paths = [re.sub("{([a-z_]+)}", lambda match: known.get(match[1], "1"), path) for path in [*of_api, *pages]]
+    answers = {path: viewer.get(path).status_code for path in paths if "live" not in path and "events" not in path}
+    assert {path: status for path, status in answers.items() if status >= 500 or status == 401} == {}
+    assert sum(status == 200 for status in answers.values()) > 30

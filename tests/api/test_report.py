@@ -181,3 +181,14 @@ def test_the_trace_of_400_servers_gives_its_known_figures(year: Engine) -> None:
     assert [round(one.share, 2) for one in costs.outages.failed_again] == pytest.approx(
         [0.226, 0.314, 0.428], abs=0.015
     )
+
+
+@pytest.mark.parametrize("query", ["since=-1e300", "until=1e300", "since=1e300&until=-1e300", "gpu_hour_price=1e308"])
+def test_a_time_that_no_calendar_has_is_refused(viewer: TestClient, query: str) -> None:
+    assert viewer.get(f"/v1/report?{query}").status_code == 422
+
+
+def test_a_span_that_ends_before_it_begins_or_has_not_begun_is_empty(viewer: TestClient) -> None:
+    for query in ("since=4000000000&until=0", "since=4000000000", "since=0&until=1"):
+        for form in ("json", "text", "html", "csv"):
+            assert viewer.get(f"/v1/report?{query}&format={form}").status_code == 200

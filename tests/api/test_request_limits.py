@@ -18,7 +18,7 @@ from tests.new_database import new_database
 from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_agent.wire import NOT_UNDERSTOOD, REPORT_BYTES_MAX
 from understudy_controlplane.access.admission import Sender
-from understudy_controlplane.api.request_limits import RequestLimits
+from understudy_controlplane.api.request_limits import CHANGES_OF_USER_EACH_HOUR, RequestLimits
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Limits
 from understudy_controlplane.fleet.identity import Role
@@ -100,7 +100,9 @@ def limited(limits: Limits, meters: Meters) -> TestClient:
 
     def sender_of(request: HTTPConnection) -> Sender:
         name = request.headers.get("authorization", "wrong").removeprefix("Bearer ")
-        return Sender("an address", has_token=False) if name == "wrong" else Sender(name, has_token=True)
+        if name == "wrong":
+            return Sender("an address", has_token=False)
+        return Sender(name, has_token=True, is_user=name.startswith("user"))
 
     return TestClient(RequestLimits(Starlette(), limits, Refusals(meters), sender_of))
 
@@ -121,6 +123,14 @@ def test_an_address_that_sends_too_many_requests_is_refused() -> None:
         return meters.registry.get_sample_value("understudy_reports_refused_total", {"cause": "rate"})
 
     assert (counted(), client.post("/v1/reports").status_code, counted()) == (0, 429, 1)
+
+
+def test_what_a_user_of_the_cluster_changes_fills_no_audit() -> None:
+    """It has a row for each change, and none is ever deleted."""
+    client = limited(Limits(), Meters())
+    answers = [status(client, "POST", "user 1000") for _ in range(CHANGES_OF_USER_EACH_HOUR + 3)]
+    assert answers == [404] * (CHANGES_OF_USER_EACH_HOUR + 1) + [429] * 2
+    assert status(client, "POST", "user 1001") == status(client, "GET", "user 1000") == 404
 
 
 def test_refused_requests_of_nodes_are_counted_by_their_status() -> None:
@@ -155,6 +165,18 @@ def test_a_flood_of_others_from_its_address_refuses_no_facts_of_an_agent(tmp_pat
         assert [client.post("/v1/reports", headers=unknown).status_code for _ in range(2)] == [401, 429]
         report = msgspec.json.encode(b.report("n1", facts=[b.xid_event("n1", 79).event]))
         assert client.post("/v1/reports", content=report, headers=bearer(Role.NODE, "n1")).status_code == 200
+
+
+def test_what_a_node_asks_for_its_users_programs_takes_nothing_of_its_reports(tmp_path: Path) -> None:
+    config = b.config(mode="observe", server={"database": with_tokens(new_database(tmp_path / "a.db"), ["n1"])})
+    config = config.model_copy(update={"limits": Limits(writes_per_second_per_token=0.1)})
+    with closing(compose(config, Outside(VirtualSlurm(["n1"]), lambda _node: True, Still()))) as made:
+        made.loop.tick()
+        client, node, report = TestClient(made.app), bearer(Role.NODE, "n1"), msgspec.json.encode(b.report("n1"))
+        assert client.post("/v1/reports", content=report, headers=node).status_code == 200, "the token is known now"
+        asked = [client.post("/v1/launchers", content=b"{}", headers=node).status_code for _ in range(9)]
+        assert (asked[0], asked[-1]) == (400, 429)
+        assert client.post("/v1/reports", content=report, headers=node).status_code == 200
 
 
 def test_the_defaults_refuse_nothing_that_a_fleet_sends() -> None:

@@ -43,6 +43,7 @@ from understudy_controlplane.access.munge import parse as parse_credential
 from understudy_controlplane.api.user_tokens import UserTokenRequest
 from understudy_controlplane.config import ConfigError, Signals, parse_config
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.hostlist import HOSTS_MAX, HostListError, compress, expand
 from understudy_controlplane.fleet.identity import Identity, Role
 from understudy_controlplane.fleet.job import KnownJob
 from understudy_controlplane.fleet.operator import Verb
@@ -50,7 +51,6 @@ from understudy_controlplane.ingest.alertmanager import AlertmanagerBody, target
 from understudy_controlplane.ingest.decode import decode_report
 from understudy_controlplane.ingest.site_signals import SignalBody
 from understudy_controlplane.slurm import parse
-from understudy_controlplane.slurm.hostlist import HOSTS_MAX, HostListError, compress, expand
 from understudy_controlplane.slurm.protocol import SlurmError
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import DatabaseInMemory
@@ -69,7 +69,6 @@ def read_report(body: bytes) -> None:
     """What can be decoded can be stored: SQL refuses none of it."""
     try:
         decoded = decode_report(body[:REPORT_BYTES_MAX])
-        unknown_in(Report, body[:REPORT_BYTES_MAX])
     except NOT_UNDERSTOOD:
         return
     store, known = _store()
@@ -207,7 +206,7 @@ async def _converse(content: bytes) -> None:
 
 def _understood(report: Report) -> None:
     decoded = decode_report(msgspec.json.encode(report))
-    assert (decoded.report, decoded.facts_ignored) == (report, []), report
+    assert (decoded.report, decoded.ignored) == (report, []), report
 
 
 async def _no_restore_point(request: RestorePointRequest) -> RestorePoint:

@@ -7,7 +7,7 @@ import runpy
 import pytest
 
 from tests import REPOSITORY
-from understudy.identity import arguments_of, read_identity
+from understudy.identity import read_identity
 
 SCRIPT = REPOSITORY / "agents" / "understudy_agent" / "hooks" / "scripts" / "restore_point.py"
 RANK = {"SLURM_JOB_ID": "7", "RANK": "2", "WORLD_SIZE": "4"}
@@ -61,9 +61,3 @@ def test_arguments_are_those_of_an_experiment_and_not_of_one_of_its_jobs(
     found = read_identity(RANK | {"SLURM_JOB_ID": str(job)}, command).arguments
     assert len(first) == 16
     assert (found == first) is alike
-
-
-def test_what_the_launcher_puts_to_the_end_to_continue_is_no_other_experiment() -> None:
-    added = {"UNDERSTUDY_RESUME_ARGUMENTS": "2"}
-    assert arguments_of([*COMMAND, "--load", "x"], added) == arguments_of(COMMAND, {})
-    assert arguments_of([], {}) == arguments_of([""], {}) == ""

@@ -325,6 +325,33 @@ def test_without_an_agent_training_continues_and_that_is_logged_once(
     assert len(caplog.records) == 1
 
 
+def test_a_rank_waits_for_a_control_plane_that_is_away_and_rank_0_writes_why(
+    plane: FakeControlPlane,
+    config: Config,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It failed after 60 seconds: three launches of a gang, and an innocent node was replaced."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setattr("understudy.monitor.WAITING_SHOWN_SECONDS", 0.5)
+    plane.restore_points[7, 0] = (30, "/ckpt/30")
+    plane.stop()
+    found: list[RestorePoint] = []
+    with running_agent(config), caplog.at_level(logging.WARNING, "understudy.train"):
+        monitor = Monitor()
+        rank = threading.Thread(target=lambda: found.append(monitor.restore_point()))
+        rank.start()
+        deadline = time.monotonic() + 30
+        while "waits, as it is not known where to continue" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "waits, as it is not known where to continue" in caplog.text
+        assert not found
+        plane.start()
+        rank.join(30)
+        monitor.close()
+    assert found == [RestorePoint(30, "/ckpt/30")]
+
+
 def test_outside_a_slurm_job_nothing_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import queue
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,3 +267,19 @@ def test_the_newest_checkpoint_is_in_every_answer(route: Route) -> None:
     assert (answer["restore_step"], answer["restore_path"], answer["restore_ranks"]) == (40, "/c/40", 8)
     threading.Timer(0.2, lambda: route.newest.append(RestoreDecision(RestoreAnswer.RESTORE, 60, "/c/60"))).start()
     assert route.post(wait_seconds=0.6).json()["restore_step"] == 60, "as it is when the answer goes out"
+
+
+def test_nodes_are_unpacked_only_for_the_user_of_the_job(route: Route) -> None:
+    bomb = base64.b85encode(zlib.compress(b"n[0-65535]\n" * 80_000)).decode()
+    assert route.post(user_id=1001, seats=(), nodes_packed=bomb).status_code == 403
+    answer = route.post(seats=(), nodes_packed=bomb)
+    assert (answer.status_code, "host list" in answer.json()["detail"]) == (400, True)
+    assert route.launchers.gangs() == {}
+
+
+def test_no_text_of_a_launcher_has_what_no_database_stores(route: Route) -> None:
+    wrong: list[dict[str, Any]] = [{"unwell": {"n1": "\0"}}, {"unwell": {"\0": "x"}}, {"seats": ("n1\0",)}]
+    for changes in (*wrong, {"group_sizes": "\0"}):
+        answer = route.post(**changes)
+        assert (answer.status_code, "text without" in answer.json()["detail"]) == (400, True), changes
+    assert route.launchers.gangs() == {}

@@ -48,6 +48,7 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import refuse_denied
+from understudy_controlplane.ingest.quotas import Quotas
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
 from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
@@ -136,6 +137,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         give,
         lambda node, _now: unfit.get(node, ""),
         Rates(per_second=50),
+        quotas=Quotas(user_bytes_each_hour=1 << 20),
         meters=meters,
         refusals=Refusals(meters),
         kernel_log=KERNEL_LOG,
@@ -238,8 +240,10 @@ def test_what_is_no_text_or_has_no_end_is_refused_as_any_other_nonsense(route: R
         LaunchEnded(7, 0, 0, "L130", "over", b.NOW, status=2**63),
     ],
 )
-def test_a_number_that_no_database_holds_is_refused(route: Route, fact: Fact) -> None:
-    refused(route.post(b.report("n1", facts=[fact])), 400, "cannot be read")
+def test_a_number_that_no_database_holds_is_refused_alone(route: Route, fact: Fact) -> None:
+    answer = route.post(b.report("n1", facts=[fact, b.xid_event("n1", 79, sequence=2).event])).json()
+    assert (answer["facts"], ["a fact cannot be read" in text for text in answer["dropped"]]) == (1, [True])
+    assert (route.events_stored, route.telemetry.facts_dropped_total) == (1, 1)
 
 
 def test_an_xid_that_an_older_agent_could_not_parse_is_stored_with_code_and_address(route: Route) -> None:
@@ -271,7 +275,8 @@ def test_the_last_collective_of_a_rank_is_heard_with_its_window_and_bounded(rout
     assert answer is not None
     assert answer[1][0].collective == entered
     for nonsense in (Collective("", 3, b.NOW), Collective("x" * 65, 3, b.NOW), Collective("x", 3, 1e99)):
-        refused(route.post(b.report("n1", ranks=[window(collective=nonsense)])), 400, "cannot be read")
+        (why,) = route.post(b.report("n1", ranks=[window(collective=nonsense)])).json()["dropped"]
+        assert "what a rank reports cannot be read" in why
 
 
 def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(route: Route) -> None:
@@ -353,10 +358,14 @@ def test_what_only_a_newer_release_sends_is_ignored_and_counted_and_the_rest_is_
     assert route.telemetry.unknown.totals() == {"field": 4, "value": 4, "kind": 4}
 
 
-def test_an_invalid_fact_beside_one_of_an_unknown_kind_is_refused(route: Route) -> None:
+def test_facts_that_cannot_be_read_are_left_out_and_named(route: Route) -> None:
     facts = [{"type": "fan_stopped"}, {"type": "kernel", "boot_id": b.BOOT, "sequence": -1, "at": b.NOW, "text": ""}]
+    facts += [7, {}, msgspec.to_builtins(b.xid_event("n1", 79).event)]
     report = msgspec.to_builtins(b.report("n1")) | {"facts": facts}
-    refused(route.post(msgspec.json.encode(report)), 400, "cannot be read")
+    answer = route.post(msgspec.json.encode(report)).json()
+    assert (answer["facts"], len(answer["dropped"]), route.events_stored) == (1, 4, 1)
+    assert "does not know: fan_stopped" in answer["dropped"][0]
+    assert "$.sequence" in answer["dropped"][1]
 
 
 def test_an_unknown_wire_version_is_named_whatever_else_is_in_the_report(route: Route) -> None:
@@ -445,7 +454,21 @@ def test_a_window_that_cannot_be_true_is_dropped_and_the_rest_of_the_report_take
 
 @pytest.mark.parametrize("changes", [{"rank": -1}, {"world_size": 0}, {"first_step": -1}, {"first_step": 2**60}])
 def test_a_number_out_of_all_bounds_is_refused_by_name(route: Route, changes: dict[str, int]) -> None:
-    refused(route.post(b.report("n1", ranks=[window(**changes)])), 400, next(iter(changes)))
+    (why,) = route.post(b.report("n1", ranks=[window(**changes)])).json()["dropped"]
+    assert next(iter(changes)) in why
+    assert route.telemetry.progress() == {}
+
+
+def test_a_rank_claims_no_larger_gang_than_slurm_has_allotted(route: Route) -> None:
+    """Each rank that it claims to be one of would take memory, and time of every round."""
+    of_job = ExpectedJob(0, 1000, frozenset({"n1", "n2"}), ranks_max=40)
+    route.telemetry.expect({7: of_job})
+    (why,) = route.post(b.report("n1", ranks=[window(world_size=41)])).json()["dropped"]
+    assert "it cannot be in a world of 41 on 2 nodes" in why
+    assert "dropped" not in route.post(b.report("n1", ranks=[window(world_size=40)])).json()
+    assert not ExpectedJob(0, 1000, frozenset({"n1", "n2"}), ranks_max=2).may_have(33)
+    assert ExpectedJob(0, 1000, frozenset({"n1", "n2"}), ranks_max=2).may_have(32), "several on one processor"
+    assert ExpectedJob(0, 1000, frozenset({"n1", "n2"})).may_have(512), "where it is not known"
 
 
 def test_a_window_that_contradicts_its_gang_is_dropped(route: Route) -> None:
@@ -534,10 +557,12 @@ def test_a_job_that_names_folders_is_restored_from_no_other(route: Route) -> Non
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"path": "/c/\0"}, "path contains the character NUL"),
-        ({"file": "\0"}, "file contains the character NUL"),
-        ({"checksum": "a" * 65}, "checksum has 65 characters, at most 64 are stored"),
-        ({"path": "/" + "ä" * 1000}, "path has 2001 bytes, at most 2000 are stored"),
+        ({"path": "/c/\0"}, "cannot be read: Expected text without control characters - at `$.path`"),
+        ({"file": "\x1b[2J"}, "cannot be read: Expected text without control characters - at `$.file`"),
+        ({"checksum": "a" * 65}, "cannot be read: Expected `str` of length <= 64 - at `$.checksum`"),
+        ({"at": 1e308}, "cannot be read: Expected `float` <= 4102444800.0 - at `$.at`"),
+        ({"size_bytes": 2**62}, "cannot be read: Expected `int` <= 9007199254740992 - at `$.size_bytes`"),
+        ({"path": "/" + "ä" * 1000}, "no database stores it: path has 2001 bytes, at most 2000 are stored"),
     ],
 )
 def test_a_fact_that_no_database_stores_is_set_aside_and_blocks_no_other(
@@ -545,12 +570,13 @@ def test_a_fact_that_no_database_stores_is_set_aside_and_blocks_no_other(
 ) -> None:
     bad = msgspec.structs.replace(own_shard(0), **changes)
     response = route.post(b.report("n1", facts=[bad, b.xid_event("n1", 79).event, started(0)]))
-    assert response.json()["dropped"] == [f"a fact about job 7 that no database stores was set aside: {why}"]
+    (dropped,) = response.json()["dropped"]
+    assert why in dropped
     assert (route.events_stored, route.telemetry.facts_dropped_total) == (1, 1)
 
 
 def test_such_a_fact_that_waited_for_its_job_blocks_no_other(route: Route) -> None:
-    bad = msgspec.structs.replace(own_shard(0), path="\0", restart_count=1)
+    bad = msgspec.structs.replace(own_shard(0), path="/" + "ä" * 1000, restart_count=1)
     ahead = [msgspec.structs.replace(own_shard(rank), restart_count=1) for rank in range(2)]
     route.post(b.report("n1", facts=[bad, *ahead]))
     route.telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1", "n2"}))})
@@ -565,6 +591,24 @@ def test_a_line_of_the_kernel_log_is_stored_whatever_it_contains(route: Route) -
     assert (stored.event.text, len(stored.event.bus_id)) == ("NVRM: Xid \N{REPLACEMENT CHARACTER}", 32)
 
 
+def test_what_is_over_a_users_quota_is_refused_visibly_and_the_rest_is_stored(route: Route) -> None:
+    shards = [msgspec.structs.replace(own_shard(0), step=step, path="/c" + "x" * 1000) for step in range(128)]
+    answers = [route.post(b.report("n1", facts=shards)).json() for _ in range(6)]
+    assert ["dropped" in answer for answer in answers] == [False] * 4 + [True] * 2
+    assert "128 facts of user 1000 on n1: 1 MiB in an hour are stored, and no more" in answers[-1]["dropped"]
+    answer = route.post(b.report("n1", facts=[b.xid_event("n1", 79).event, shards[0]])).json()
+    assert (len(answer["dropped"]), route.events_stored) == (1, 1)
+    assert route.telemetry.facts_dropped_total == 3
+
+
+@pytest.mark.parametrize("changes", [{"uuid": "GPU-\0"}, {"serial": "\x1b[2J"}, {"bus_id": "x" * 33}, {"name": "a\nb"}])
+def test_what_a_node_calls_its_gpus_is_bounded_by_the_columns_that_store_it(
+    route: Route, changes: dict[str, str]
+) -> None:
+    refused(route.post(b.report("n1", gpus=[msgspec.structs.replace(b.gpu(0), **changes)])), 400, next(iter(changes)))
+    assert route.telemetry.heard() == {}
+
+
 def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
     facts = [b.xid_event("n1", 79, sequence=i).event for i in range(257)]
     refused(route.post(b.report("n1", facts=facts)), 422, "257 facts")
@@ -572,8 +616,9 @@ def test_too_many_facts_are_refused_as_a_whole(route: Route) -> None:
 
 
 def test_a_shard_of_a_rank_outside_its_world_is_refused(route: Route) -> None:
-    shard = CheckpointShard(7, 0, 4, 4, 20, "/c", "rank-4", 1, "crc32:00000000", b.NOW)
-    refused(route.post(b.report("n1", facts=[shard])), 422, "rank 4")
+    shard = CheckpointShard(7, 0, 4, 4, 20, "/c", "rank-4", 1, "crc32:00000000", b.NOW, user_id=1000)
+    (why,) = route.post(b.report("n1", facts=[shard])).json()["dropped"]
+    assert "rank 4 is not in a world of 4" in why
 
 
 def test_a_fact_that_cannot_be_stored_is_not_acknowledged(route: Route) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from understudy_agent.launch import evidence, rank_process, seat
 from understudy_agent.launch.tree import below, kill_below
-from understudy_controlplane.slurm.hostlist import expand
+from understudy_controlplane.fleet.hostlist import expand
 
 HOME = Path(os.environ["HOME"])
 

@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import socket
+import tracemalloc
 import zlib
 from typing import get_type_hints
 
@@ -20,8 +21,8 @@ from understudy_agent.launch import agent_line, channel, decide, launcher, messa
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
-from understudy_controlplane.ingest.packed_nodes import with_nodes
-from understudy_controlplane.slurm.hostlist import HostListError
+from understudy_controlplane.fleet.hostlist import HostListError
+from understudy_controlplane.fleet.packed_nodes import with_nodes
 
 SHOWN: messages.LaunchEvidence = {
     "type": "launch_evidence",
@@ -189,9 +190,25 @@ def test_messages_of_other_gangs_are_as_before() -> None:
     assert sent == {name: value for name, value in STATE.items() if name != "nodes_packed"}
 
 
-def test_a_short_line_cannot_name_more_than_a_cluster_has() -> None:
-    long = "x" * 200
-    packed = base64.b85encode(zlib.compress(f"{long}[0-9999]\n\n".encode())).decode()
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x" * 200 + "[0-9999]\n\n", "more than 1048576 characters"),
+        ("n[0-65535]\n" * 80_000, "more than [0-9]+ characters|names more than"),
+        ("n[0-9]\n" * 140_000, "host list"),
+        (("node[0-999]," * 80_000)[:-1] + "\n\n", "more than"),
+        ("n1\n", "must contain 3 host lists"),
+    ],
+)
+def test_a_short_line_cannot_name_more_than_a_cluster_has(text: str, why: str) -> None:
+    packed = base64.b85encode(zlib.compress(text.encode())).decode()
+    assert len(packed) <= wire.PACKED_NODES_CHARACTERS_MAX
     state = wire.LauncherState(7, 0, 0, wire.LauncherPhase.RUNNING, (), nodes_packed=packed)
-    with pytest.raises(HostListError, match="more than 1048576 characters"):
-        with_nodes(state)
+    tracemalloc.start()
+    try:
+        with pytest.raises(HostListError, match=why):
+            with_nodes(state)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_agent.launch.node_list import REASONS_MAX, by_reason, fold
-from understudy_controlplane.slurm.hostlist import expand
+from understudy_controlplane.fleet.hostlist import expand
 
 NAMES = st.builds(
     lambda prefix, number, width: f"{prefix}{number:0{width}d}" if width else prefix,

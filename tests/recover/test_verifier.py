@@ -306,7 +306,8 @@ def test_no_damaged_checkpoint_is_restored(damage: str, tmp_path: Path) -> None:
         name, size, checksum = first if rank == 0 else ("", 0, "")
         of_rank = (7, 0, rank, 2, 20, str(saved.path), name, size, checksum, saved.announced[0]["at"])
         shard = CheckpointShard(*of_rank, user_id=OWNER, more_files=files)
-        assert FactStore(site.engine).record(f"n{rank + 1}", [shard], b.NOW, lambda _: site.known) == []
+        now = saved.announced[0]["at"]
+        assert FactStore(site.engine).record(f"n{rank + 1}", [shard], now, lambda _: site.known) == []
     site.clock.at = saved.announced[0]["at"] + MINUTE
     PackingStore(site.engine).pack(site.clock.now())
     if damage != "none":

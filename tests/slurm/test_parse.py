@@ -312,3 +312,18 @@ def test_a_ring_between_switches_is_left_out() -> None:
     assert parse_topology("RingName=r1 Nodes=n1 RingSize=8\nSwitchName=s1 Level=0 Nodes=n2\n") == (
         TopologyUnit(UnitKind.SWITCH, "s1", ("n2",)),
     )
+
+
+@pytest.mark.parametrize(
+    ("allotted", "ranks_max"),
+    [
+        ("NumCPUs=32 NumTasks=2 CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=32,node=2,billing=32", 32),
+        ("NumCPUs=2 NumTasks=2 CPUs/Task=1 ReqTRES=cpu=2 AllocTRES=cpu=2,mem=1G,node=2,gres/gpu=16", 16),
+        ("NumCPUs=384 NumTasks=2 CPUs/Task=1 TRES=cpu=384,node=2,billing=32,gres/gpu=16,gres/gpu:h100=16", 16),
+        ("NumCPUs=50K NumTasks=2 CPUs/Task=1 TRES=cpu=51200,node=2", 51_200),
+        ("NumCPUs=384 NumTasks=20 CPUs/Task=1 TRES=cpu=384,node=2,gres/gpu=16", 20),
+    ],
+)
+def test_a_job_has_as_many_ranks_as_slurm_has_allotted_to_it(allotted: str, ranks_max: int) -> None:
+    line = re.sub(r"NumCPUs=.*? TRES=\S+", allotted, job_line(5))
+    assert job(line).ranks_max == ranks_max

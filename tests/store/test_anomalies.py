@@ -304,6 +304,10 @@ def test_after_a_job_that_ended_well_the_next_begins_and_by_its_id_it_is_continu
     points.note_run(named, TrainingRun("7", ""))
     decision = points.give(named, Attempt(0))
     assert points.line(named, decision) == "continues job 7 from step 20, /c/20"
+    later = [msgspec.structs.replace(one, job_id=9, user_id=JOB.slurm.user_id) for one in (*gang(), *shards(40))]
+    assert FactStore(engine).record("n2", later, b.NOW + 70, lambda _: new) == []
+    fleet.end_attempts({alone.row: Attempt(0)}, b.NOW + 80)
+    assert points.give(named, Attempt(0, 1)).step == 20, "not job 9, which began after job 7 had ended"
     points.note_run(alone, TrainingRun("11", ""))
     assert points.give(alone, Attempt(0)).answer is RestoreAnswer.FRESH, "its own id"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +14,8 @@ import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, delete, event, func, select, update
+from sqlalchemy import Connection, Engine, delete, event, func, select, update
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -56,7 +59,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError, open_database, reading
-from understudy_controlplane.store.facts import Circumstances, FactStore
+from understudy_controlplane.store.facts import SIZE_BYTES_MAX, Circumstances, FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
@@ -273,6 +276,20 @@ class TestCheckpoints:
         with engine.connect() as connection:
             (row,) = connection.execute(select(tables.launch_start.c.seats, tables.launch_start.c.spares))
         assert tuple(map(list, row)) == (["n2", "n1"], ["n3"])
+
+    def test_packed_nodes_are_unpacked_when_their_job_is_known_and_within_bounds(self, engine: Engine) -> None:
+        facts = FactStore(engine)
+        for launch, text in enumerate(("n[2-3]\nn1\n", "n[0-65535]\n" * 80_000)):
+            packed = base64.b85encode(zlib.compress(text.encode())).decode()
+            fact = LaunchStarted(7, 0, launch, (), (), b.NOW, user_id=1000, nodes_packed=packed)
+            facts.record("n1", [fact], b.NOW, lambda _: None)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        with capture_logs() as logs:
+            assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 2
+        assert [one["event"] for one in logs] == ["launch_without_nodes"]
+        with engine.connect() as connection:
+            rows = connection.execute(select(tables.launch_start.c.seats, tables.launch_start.c.spares)).all()
+        assert [tuple(row) for row in rows] == [(["n2", "n3"], ["n1"]), ([], [])]
 
     def test_shards_about_no_job_do_not_wait_for_ever(self, engine: Engine) -> None:
         record(engine, None, shard(0))
@@ -695,3 +712,66 @@ def test_driver_and_gpus_are_kept_with_each_event(engine: Engine) -> None:
     facts.record("n1", events, b.NOW, lambda _: None, Circumstances(generation=machine))
     assert [one.generation for one in facts.kernel_events(0, 0.0)] == [machine]
     assert [one.generation for one in facts.hardware_events(0, 0.0)] == [machine]
+
+
+class TestWhatNoDatabaseStores:
+    """The agent and the decoder refuse it; a release that forgets one must not stop a report, a tick or a neighbour."""
+
+    def test_a_checkpoint_larger_than_any_storage_is_counted_up_to_a_limit(self, engine: Engine, job_row: int) -> None:
+        files = tuple(ShardFile(f"f{number}", 2**53) for number in range(256))
+        for ranks in ((0, 1), (2, 3)):
+            record(engine, job_row, *started_gang(), *(changed(rank, more_files=files) for rank in ranks))
+        for rank in range(4):
+            record(engine, job_row, changed(rank, step=30, size_bytes=2**53, more_files=files, path="/d"))
+        with engine.connect() as connection:
+            sizes = connection.execute(select(tables.checkpoint.c.size_bytes, tables.checkpoint.c.shards)).all()
+        assert [tuple(row) for row in sizes] == [(SIZE_BYTES_MAX, 4)] * 2
+
+    def test_a_fact_that_cannot_be_stored_fails_alone(self, engine: Engine) -> None:
+        text = "\0" if is_postgresql(engine) else "\ud800"
+        bad = [changed(1, size_bytes=2**63), changed(1, step=2**63), changed(2, path=text)]
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        with capture_logs() as logs:
+            dropped = FactStore(engine).record("n1", [*bad, shard(0)], b.NOW, lambda _: known)
+        assert ["CheckpointShard cannot be stored" in text for text in dropped] == [True] * 3
+        assert [one["event"] for one in logs] == ["fact_not_stored"] * 3
+        with engine.connect() as connection:
+            assert connection.execute(select(tables.checkpoint.c.shards)).scalars().all() == [1]
+
+    def test_one_that_waited_for_its_job_is_dropped_alone_when_it_comes(self, engine: Engine) -> None:
+        facts = FactStore(engine)
+        facts.record("n1", [shard(0), shard(1)], b.NOW, lambda _: None)
+        with engine.begin() as connection:
+            refuse_shards_of_rank(connection, 0)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        attached = facts.attach_waiting(lambda _: known, b.NOW, nodes_now)
+        assert (attached.found, ["cannot be stored" in text for text in attached.unreadable]) == (1, [True])
+        assert facts.attach_waiting(lambda _: known, b.NOW, nodes_now).found == 0
+
+    def test_a_time_that_is_none_neither_loses_what_hardware_reports_nor_is_kept(self, engine: Engine) -> None:
+        event = msgspec.structs.replace(b.xid_event("n1", 79).event, at=1e308)
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        late = FirstStep(7, 0, 0, 4, 1, b.NOW + 2 * 86400, user_id=known.user_id)
+        (why,) = FactStore(engine).record("n1", [event, late], b.NOW, lambda _: known)
+        assert "dated more than a day ahead" in why
+        (stored,) = FactStore(engine).kernel_events(0, 0.0)
+        assert stored.event.at == b.NOW
+
+
+def changed(rank: int, **changes: Any) -> CheckpointShard:
+    return msgspec.structs.replace(shard(rank), **changes)
+
+
+def is_postgresql(engine: Engine) -> bool:
+    return engine.dialect.name == "postgresql"
+
+
+def refuse_shards_of_rank(connection: Connection, rank: int) -> None:
+    """As a limit that this release does not know would."""
+    if is_postgresql(connection.engine):
+        connection.exec_driver_sql(f"ALTER TABLE checkpoint_shard ADD CHECK (rank <> {rank})")
+        return
+    connection.exec_driver_sql(
+        f"CREATE TRIGGER refuse BEFORE INSERT ON checkpoint_shard WHEN NEW.rank = {rank} "
+        "BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )

@@ -37,6 +37,7 @@ class Sender:
 
     name: str
     has_token: bool
+    is_user: bool = False  # of the cluster, who acts on own jobs
 
 
 class Admission:
@@ -131,7 +132,7 @@ class Admission:
             return Sender(f"{of_proxy} (proxy)", has_token=True)
         of_user = self.users.find(secret, address) if self.users and secret is not None else None
         if of_user is not None:
-            return Sender(of_user.label, has_token=True)
+            return Sender(of_user.label, has_token=True, is_user=True)
         token = self._tokens.known(secret) if secret is not None else None
         if token is None:
             return Sender(address, has_token=False)

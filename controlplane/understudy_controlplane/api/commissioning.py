@@ -15,12 +15,12 @@ from understudy_controlplane.api.operator_requests import not_ready
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.records import StageRecord
 from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.plan.commissioning import Acceptance, acceptance, bins, progress
-from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.store.stages import KeptResult
 
 Targets = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -23,6 +22,7 @@ from understudy_controlplane.api.records import (
 )
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.requests import RequestState, only_by, request_states
+from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.restore_point import other_size
 from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.counted import times
@@ -283,7 +283,7 @@ def explain_node(deps: ReadDependencies, name: str) -> Explanation | Response:
     slurm = record["slurm"]
     there = f"in Slurm {slurm['state']} {' '.join(slurm['flags'])}".rstrip() if slurm else "not in Slurm"
     reason = f": {slurm['reason']}" if slurm and slurm["reason"] else ""
-    since = datetime.fromtimestamp(record["since"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    since = moment(record["since"]).strftime("%Y-%m-%d %H:%M:%S")
     is_now = f"{name} is {record['state']}{' (spare)' if record['spare'] else ''} since {since}, {there}{reason}"
     return Explanation(
         is_now,

@@ -8,12 +8,12 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.api.pages import Epoch, known_parameters
 from understudy_controlplane.decide.observed import DAY_SECONDS, RuleRecord, records
 
 DAYS = 30
 
-Since = Annotated[float | None, Query(allow_inf_nan=False, description="Seconds since the epoch; without it 30 days.")]
+Since = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it 30 days.")]
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from understudy_agent.wire import EPOCH_SECONDS_MAX
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import Record
@@ -21,6 +22,8 @@ NAME_CHARACTERS_MAX = 255
 
 Cursor = int | str | None
 Name = Annotated[str, Field(max_length=NAME_CHARACTERS_MAX)]
+Epoch = Annotated[float, Field(ge=0, le=EPOCH_SECONDS_MAX)]
+"""Seconds since the Unix epoch."""
 Number = Annotated[int, Field(ge=0, le=ID_MAX)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from understudy_controlplane.api.jobs import job_records
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.report import gpus_of
+from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.plain_text import one_line, without_controls
@@ -350,7 +350,7 @@ def _words(text: str) -> str:
 
 
 def _time(at: float | None) -> str:
-    return "now" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return "now" if at is None else moment(at).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _seconds(seconds: float) -> str:

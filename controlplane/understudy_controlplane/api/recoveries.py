@@ -15,7 +15,7 @@ from understudy_controlplane.api.dependencies import (
     RecoveryId,
     TicketId,
 )
-from understudy_controlplane.api.pages import Name, Number, NumberedQuery, known_parameters, numbered_page
+from understudy_controlplane.api.pages import Epoch, Name, Number, NumberedQuery, known_parameters, numbered_page
 from understudy_controlplane.api.timeline import phases_ms
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.job import Attempt
@@ -42,8 +42,8 @@ class IncidentsQuery(NumberedQuery):
 
 
 class DecisionsQuery(NumberedQuery):
-    since: float | None = Field(None, allow_inf_nan=False, description="Seconds since the epoch: then or later.")
-    until: float | None = Field(None, allow_inf_nan=False, description="Seconds since the epoch: before.")
+    since: Epoch | None = Field(None, description="Seconds since the epoch: then or later.")
+    until: Epoch | None = Field(None, description="Seconds since the epoch: before.")
     subject: Name | None = None
     action: Action | None = None
 

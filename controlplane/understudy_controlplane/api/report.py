@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.fleet_report import FleetReport
-from understudy_controlplane.api.pages import known_parameters
+from understudy_controlplane.api.pages import Epoch, known_parameters
 from understudy_controlplane.api.report_files import as_csv, as_html, as_text
 from understudy_controlplane.api.report_sections import sections
 from understudy_controlplane.decide.observed import DAY_SECONDS, records
@@ -39,13 +39,13 @@ MEDIA_TYPES = {
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """Of a report in HTML: it has styles of its own, so that its file stands alone, and no script."""
 
-Since = Annotated[float | None, Query(allow_inf_nan=False, description="Seconds since the epoch; without it 7 days.")]
-Until = Annotated[float | None, Query(allow_inf_nan=False, description="Seconds since the epoch; without it now.")]
+Since = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it 7 days.")]
+Until = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it now.")]
 Price = Annotated[
     float | None,
     Query(
         gt=0,
-        allow_inf_nan=False,
+        le=1e6,
         description="Of one GPU for an hour, in any currency; without it `checkpoints.gpu_hour_price`.",
     ),
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from understudy_controlplane.api.fleet_report import FleetReport
+from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.plan.causes import PEOPLE
 from understudy_controlplane.plan.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
@@ -27,7 +27,7 @@ class Section:
 
 
 def date(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return moment(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def shown(cell: Cell) -> str:

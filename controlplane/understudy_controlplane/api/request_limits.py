@@ -26,6 +26,10 @@ from understudy_controlplane.live.meters import ROUTES_OF_NODES
 REPORTS = "/v1/reports"
 READING = frozenset({"GET", "HEAD"})
 
+HOUR_SECONDS = 3600.0
+CHANGES_OF_USER_EACH_HOUR = 120
+"""Each is an entry of the audit, which no person can delete."""
+
 
 class RequestLimits:
     """ASGI middleware."""
@@ -39,6 +43,7 @@ class RequestLimits:
         self._sender_of = sender_of
         self._reads = Rates(limits.reads_per_second_per_token)
         self._writes = Rates(limits.writes_per_second_per_token)
+        self._changes_of_users = Rates(CHANGES_OF_USER_EACH_HOUR / HOUR_SECONDS, HOUR_SECONDS)
         self._without_token = Rates(limits.requests_per_second_per_address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,12 +68,15 @@ class RequestLimits:
 
     def _refusal(self, scope: Scope, sender: Sender) -> Response | None:
         rates, now = self._rates_of(scope, sender), time.monotonic()
-        if not rates.admits(sender.name, now):
+        # What a node asks for its users' programs takes nothing of what it may report.
+        of_node = sender.has_token and scope["path"] in ROUTES_OF_NODES
+        purpose = f"{sender.name} {scope['path']}" if of_node else sender.name
+        if not rates.admits(purpose, now):
             error = f"too many requests from {sender.name}"
             if scope["path"] == REPORTS:
                 self._refusals.note(Cause.RATE, sender.name, error, now)
             refusal = refuse(429, error, "wait for the time in Retry-After, and send fewer requests")
-            refusal.headers["Retry-After"] = str(math.ceil(max(rates.wait_seconds(sender.name, now), 1.0)))
+            refusal.headers["Retry-After"] = str(math.ceil(max(rates.wait_seconds(purpose, now), 1.0)))
             return refusal
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             return refuse(400, "the address of the request contains the character NUL", "send it without NUL")
@@ -77,7 +85,9 @@ class RequestLimits:
     def _rates_of(self, scope: Scope, sender: Sender) -> Rates:
         if not sender.has_token:
             return self._without_token
-        return self._reads if scope["method"] in READING else self._writes
+        if scope["method"] in READING:
+            return self._reads
+        return self._changes_of_users if sender.is_user else self._writes
 
 
 def _bounded(receive: Receive) -> Receive:

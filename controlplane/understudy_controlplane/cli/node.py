@@ -160,7 +160,7 @@ def tests(client: Client, as_json: bool, limit: int, name: str | None, stage: st
 
 
 def names_of(hosts: str, hint: str = "HOSTS") -> tuple[str, ...]:
-    from understudy_controlplane.slurm.hostlist import HostListError, expand
+    from understudy_controlplane.fleet.hostlist import HostListError, expand
 
     try:
         names = expand(hosts)

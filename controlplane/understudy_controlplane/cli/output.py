@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
@@ -106,4 +106,4 @@ def fail(message: str, code: Exit) -> NoReturn:
 @lru_cache(maxsize=1024)
 def date(at: float | None) -> str:
     """Nodes of thousands were often changed at the same time."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") if at else ""
+    return moment(at).strftime("%Y-%m-%d %H:%M:%S") if at else ""

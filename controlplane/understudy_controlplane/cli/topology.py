@@ -12,8 +12,8 @@ import msgspec
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.output import Exit, print_json
 from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.hostlist import compress
 from understudy_controlplane.fleet.plain_text import one_line
-from understudy_controlplane.slurm.hostlist import compress
 
 if TYPE_CHECKING:
     from understudy_client import Client

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from understudy_controlplane.api.report_sections import shown
+from understudy_controlplane.clock import moment
 
 FOLDER = Path(__file__).parent
 STATIC = {
@@ -57,9 +57,9 @@ def when(at: float | None) -> Markup:
     """A time. The script of the page adds how long ago that is."""
     if at is None:
         return Markup("—")
-    moment = datetime.fromtimestamp(at, UTC)
+    at_utc = moment(at)
     return Markup('<time datetime="{}" data-at="{}">{}</time>').format(
-        moment.isoformat(timespec="milliseconds"), f"{at:.3f}", moment.strftime("%Y-%m-%d %H:%M:%S")
+        at_utc.isoformat(timespec="milliseconds"), f"{at:.3f}", at_utc.strftime("%Y-%m-%d %H:%M:%S")
     )
 
 
@@ -117,7 +117,7 @@ def environment() -> Environment:
         "words": words,
         "cell": shown,
         "job_of": job_of_subject,
-        "moment": lambda at: datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC",
+        "moment": lambda at: moment(at).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC",
         "segment": lambda text: quote(str(text), safe=""),
     }
     made.globals["ui"] = made.get_template("ui.html").module

@@ -8,7 +8,6 @@ and pages are views of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect
 from understudy_controlplane.decide import guards, spares
@@ -476,8 +475,8 @@ def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 def _drills(snapshot: Snapshot) -> Iterator[Need]:
     for name, drill in snapshot.drills.items():
-        until = datetime.fromtimestamp(drill.until, UTC).strftime("%H:%M UTC")
-        why = f"a drill goes on: {name} until {until}"
+        minutes = max(0, round((drill.until - snapshot.now) / 60))
+        why = f"a drill goes on: {name}, for {counted(minutes, 'minute')} more"
         since = _first_seen(snapshot, NeedKind.DRILL, name)
         yield Need(NeedKind.DRILL, name, since, why, f"`understudy inject {name} end REASON` ends it")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import numpy as np
+
 from understudy_controlplane.config import Config
 from understudy_controlplane.detect.administration import administration, cancelled, faults_gone, undrained
 from understudy_controlplane.detect.block_fabric import block_faults_joined
@@ -87,6 +89,7 @@ MASSES: Mapping[str, Callable[[Snapshot, Config], bool]] = {
 """Detectors whose findings hold everything back where they are many → whether they may be, counted in a simpler way."""
 
 
+@np.errstate(all="ignore")  # what cannot be computed of the numbers that ranks report is not known
 def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector] = DETECTORS) -> list[Finding]:
     """All findings of this moment. What is still so is found again at the next.
 

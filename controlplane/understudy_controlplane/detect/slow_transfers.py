@@ -103,12 +103,12 @@ class _Judged:
 
     def _late(self, rank: int, peer: int) -> float:
         """By how much the peer is later than others of its role, for whatever reason. Not known: inf."""
-        others = [
-            float(np.nanmean(self._windows[place, -2:] - self._usual[place, -2:]))
+        others = (
+            self._windows[place, -2:] - self._usual[place, -2:]
             for place in np.flatnonzero(self._pairs[:, 0] == peer).tolist()
             if self._pairs[place, 1] != rank
-        ]
-        waits = [excess for excess in others if np.isfinite(excess)]
+        )
+        waits = [float(known.mean()) for excess in others if len(known := excess[np.isfinite(excess)])]
         own = self._lateness[peer]
         return max([float(own), *waits]) if np.isfinite(own) else np.inf
 

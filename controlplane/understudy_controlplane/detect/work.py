@@ -287,7 +287,6 @@ def _noise(times: Floats, group: Indices) -> Floats:
     """How much steps of a rank vary beside those of its role, as a share; one value a role."""
     few = group[:, :: max(1, group.shape[1] // NOISE_SAMPLE)]
     some = np.ascontiguousarray(times[few, ::THINNED])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        relative = some / _usual(some)
+    relative = some / _usual(some)
     away = np.abs(relative - medians(relative, least=STEPS_MIN // THINNED)[..., None])
     return MAD_TO_SIGMA * medians(away.reshape(len(away), -1), least=STEPS_MIN)

@@ -1,31 +1,46 @@
 """Reading a report of this release or another one of the same wire version: what this release does not know is left
-out, and the rest of the report counts.
+out, and the rest of the report counts. So it does where a fact, or what a rank or keeper reports, is out of bounds:
+processes of users choose these, and one of them must not silence its node.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
 from understudy_agent.wire import (
+    NOT_UNDERSTOOD,
     RELEASE,
     Anomaly,
     AnomalyKind,
     Fact,
     HardwareEvent,
     HardwareKind,
+    Keeper,
+    Part,
+    ProgramFiles,
+    RankWindow,
     Report,
     RestoreOutcome,
     RestoreReport,
+    in_words,
 )
-from understudy_agent.wire_unknown import unknown_in
+from understudy_agent.wire_unknown import KIND, NAME_CHARACTERS_MAX, unknown_in
 
 _report = msgspec.json.Decoder(Report)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_raw_facts = msgspec.json.Decoder(list[msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _kinds = frozenset(kind.__struct_config__.tag for kind in get_args(Fact))
+_keeper = msgspec.json.Decoder(Keeper)
+_of_users: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
+    "facts": ("a fact", msgspec.json.Decoder(Fact)),
+    "ranks": ("what a rank reports", msgspec.json.Decoder(RankWindow)),
+    "parts": ("a part of the node", msgspec.json.Decoder(Part)),
+    "programs": ("a program's files", msgspec.json.Decoder(ProgramFiles)),
+}
+"""Lists in a report, of which each item is read alone where the report cannot be read as a whole."""
 
 
 class _Tagged(msgspec.Struct):
@@ -40,36 +55,63 @@ class Decoded:
     report: Report
     unknown: list[str]
     """What was ignored, as wire_unknown names it."""
-    facts_ignored: list[str]
-    """Why each fact was ignored that is in the message and not in `report`."""
+    ignored: list[str]
+    """Why each fact, or other item, was ignored that is in the message and not in `report`."""
 
 
 def decode_report(body: bytes) -> Decoded:
-    """Raises NOT_UNDERSTOOD where more is wrong than that something is unknown."""
+    """Raises NOT_UNDERSTOOD where more is wrong than single items, or than that something is unknown."""
+    ignored, kinds = list[str](), list[str]()
     try:
         report = _report.decode(body)
     except msgspec.ValidationError:
-        kept, ignored = _without_unknown_facts(body)
-        report = _report.decode(kept)
-    else:
-        ignored = []
+        body, ignored, kinds = _readable(body)
+        report = _report.decode(body)
     facts = [fact for fact in report.facts if not _of_unknown_kind(fact)]
     if len(facts) < len(report.facts):
         ignored += [_objection(f"{type(fact).__name__}.kind") for fact in report.facts if _of_unknown_kind(fact)]
         report = msgspec.structs.replace(report, facts=facts)
     unknown = unknown_in(Report, body) if ignored or report.release != RELEASE else []
-    return Decoded(report, unknown, ignored)
+    return Decoded(report, unknown + [f"{KIND} {kind[:NAME_CHARACTERS_MAX]}" for kind in kinds], ignored)
 
 
-def _without_unknown_facts(body: bytes) -> tuple[bytes, list[str]]:
-    """The same report without facts whose kind this release does not know, and why each was left out."""
-    members = _members.decode(body)
-    facts = _raw_facts.decode(members.get("facts", b"[]"))
-    tags = [_tag.decode(fact).type for fact in facts]
-    members["facts"] = msgspec.Raw(
-        msgspec.json.encode([fact for fact, tag in zip(facts, tags, strict=True) if tag in _kinds])
-    )
-    return msgspec.json.encode(members), [_objection(tag) for tag in tags if tag not in _kinds]
+def _readable(body: bytes) -> tuple[bytes, list[str], list[str]]:
+    """The same report without what this release does not know or cannot read, why each item was left out, and the kinds
+    of facts among them that it does not know.
+    """
+    members, ignored, kinds = _members.decode(body), list[str](), list[str]()
+    for name, (what, decoder) in _of_users.items():
+        items, kept = _items.decode(members.get(name, b"null")), list[msgspec.Raw]()
+        for item in items or ():
+            kind = _unknown_kind(item) if name == "facts" else ""
+            objection = _objection(kind) if kind else _why_not(item, what, decoder)
+            kinds += [kind] if kind else []
+            ignored += [objection] if objection else []
+            kept += [] if objection else [item]
+        if items is not None:
+            members[name] = msgspec.Raw(msgspec.json.encode(kept))
+    if "keeper" in members and (objection := _why_not(members["keeper"], "what the keeper reports", _keeper)):
+        del members["keeper"]
+        ignored.append(objection)
+    return msgspec.json.encode(members), ignored, kinds
+
+
+def _why_not(item: msgspec.Raw, what: str, decoder: msgspec.json.Decoder[Any]) -> str:
+    """Empty: it can be read."""
+    try:
+        decoder.decode(item)
+    except NOT_UNDERSTOOD as error:
+        return f"{what} cannot be read: {in_words(error)}"
+    return ""
+
+
+def _unknown_kind(fact: msgspec.Raw) -> str:
+    """Empty: this release knows it, or it is no fact."""
+    try:
+        kind = _tag.decode(fact).type
+    except NOT_UNDERSTOOD:
+        return ""
+    return kind if kind not in _kinds else ""
 
 
 def _of_unknown_kind(fact: Fact) -> bool:

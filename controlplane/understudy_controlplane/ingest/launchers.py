@@ -15,17 +15,20 @@ from understudy_agent.wire import (
     LauncherAnswer,
     LauncherReport,
     LauncherState,
+    in_words,
 )
 from understudy_controlplane.access.admission import Admission, only_for
 from understudy_controlplane.fleet.gang import Gang, orders_version
+from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob
+from understudy_controlplane.fleet.packed_nodes import with_nodes
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.packed_nodes import with_nodes
 from understudy_controlplane.ingest.reports import ReportDependencies, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers
-from understudy_controlplane.slurm.hostlist import HostListError
 from understudy_controlplane.store.database import StoreError
+
+COMPARE = "compare it with agents/understudy_agent/wire.py"
 
 _decoder = msgspec.json.Decoder(LauncherReport)
 
@@ -37,10 +40,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
     async def follow_launcher(request: Request) -> Response:
         """Take a launcher's report, and answer when there are new orders for it or after the time that it asks for."""
         identity = await admission.admit(request, Permission.REPORT)
-        body = await read_body(request)
-        if body is None:
-            return refuse(413, f"a launcher's report has at most {REPORT_BYTES_MAX} bytes", "it names too many nodes")
-        report = _decode(deps, body)
+        report = await _read(deps, request)
         if isinstance(report, Response):
             return report
         only_for(identity, report.node)
@@ -52,6 +52,9 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
         objection = objection_to(report, known, nodes)
         if objection is not None:
             return objection
+        report = await asyncio.to_thread(_with_nodes, report)
+        if isinstance(report, Response):
+            return report
         try:
             earlier = await _earlier_allocations(deps, launchers, known, state)
             if launchers.note(gang_of(report, nodes, deps.clock.now())):
@@ -76,16 +79,16 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
     return router
 
 
-def _decode(deps: ReportDependencies, body: bytes) -> LauncherReport | Response:
+async def _read(deps: ReportDependencies, request: Request) -> LauncherReport | Response:
+    body = await read_body(request)
+    if body is None:
+        return refuse(413, f"a launcher's report has at most {REPORT_BYTES_MAX} bytes", "it names too many nodes")
     try:
         report = _decoder.decode(body)
-        report = msgspec.structs.replace(report, state=with_nodes(report.state))
-    except (*NOT_UNDERSTOOD, HostListError) as error:
-        return refuse(400, f"the report cannot be decoded: {error}", "compare it with agents/understudy_agent/wire.py")
+    except NOT_UNDERSTOOD as error:
+        return refuse(400, f"the report cannot be decoded: {in_words(error)}", COMPARE)
     if report.version != WIRE_VERSION:
         return wrong_version(report.version)
-    if not report.state.seats:
-        return refuse(400, "the report names no node of the gang", "compare it with agents/understudy_agent/wire.py")
     if report.cluster != deps.cluster:
         return refuse(
             400,
@@ -93,6 +96,14 @@ def _decode(deps: ReportDependencies, body: bytes) -> LauncherReport | Response:
             "set `cluster` in the agent",
         )
     return report
+
+
+def _with_nodes(report: LauncherReport) -> LauncherReport | Response:
+    try:
+        report = msgspec.structs.replace(report, state=with_nodes(report.state))
+    except HostListError as error:
+        return refuse(400, f"the report cannot be decoded: {error}", COMPARE)
+    return report if report.state.seats else refuse(400, "the report names no node of the gang", COMPARE)
 
 
 def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str]) -> Response | None:

@@ -1,4 +1,4 @@
-"""How many requests each sender may send: a rate, and some seconds' worth of it at once."""
+"""How much each sender may send, as requests or bytes: a rate, and some seconds' worth of it at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Rates:
         """Until a request that was not admitted would be."""
         return max(self._due.get(sender, now) - now - self._burst_seconds, 0.0)
 
-    def admits(self, sender: str, now: float) -> bool:
+    def admits(self, sender: str, now: float, amount: float = 1.0) -> bool:
         """`now` is monotonic."""
         due = max(self._due.get(sender, now), now)
         if due - now > self._burst_seconds:
             return False
         if len(self._due) >= SENDERS_MAX:
             self._forget(now)
-        self._due[sender] = due + self._interval_seconds
+        self._due[sender] = due + amount * self._interval_seconds
         return True
 
     def _forget(self, now: float) -> None:

@@ -34,8 +34,6 @@ from understudy_agent.wire import (
     KeptJob,
     KernelEvent,
     KernelLogPolicy,
-    LaunchStarted,
-    RankFact,
     ReadBack,
     ReadBackResult,
     Report,
@@ -50,14 +48,13 @@ from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, Rest
 from understudy_controlplane.fleet.node import Generation, generation_of
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.decode import Decoded, decode_report
-from understudy_controlplane.ingest.packed_nodes import with_nodes
+from understudy_controlplane.ingest.quotas import Quotas
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
 from understudy_controlplane.live.allocations import MARGIN_SECONDS
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
-from understudy_controlplane.slurm.hostlist import HostListError
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.launches import LaunchStore
@@ -131,6 +128,7 @@ class ReportDependencies:
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
     checkpoints_deleted: Callable[[], None] = lambda: None
+    quotas: Quotas = field(default_factory=Quotas)
     meters: Meters = field(default_factory=Meters)
     refusals: Refusals = field(default_factory=lambda: Refusals(Meters()))
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
@@ -338,13 +336,6 @@ def objection_to(deps: ReportDependencies, report: Report) -> Response | None:
     ]
     if too_many:
         return refuse(422, f"node {report.node} reports {'; '.join(too_many)}", "send it in several reports")
-    for fact in report.facts:
-        if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
-            return refuse(
-                422,
-                f"rank {fact.rank} is not in a world of {fact.world_size} (job {fact.job_id})",
-                "ranks count from 0",
-            )
     return None
 
 
@@ -370,13 +361,13 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     except StoreError as error:
         log.exception("facts_not_stored", node=report.node, count=len(report.facts))
         return refuse(503, f"the facts could not be stored: {type(error).__name__}", "repeat the report")
+    deps.telemetry.note_facts_dropped(len(refused) + len(decoded.ignored))
     if report.facts:
-        deps.telemetry.note_facts_dropped(len(refused))
         if any(isinstance(fact, CheckpointDeleted) for fact in report.facts):
             deps.checkpoints_deleted()
         dropped += refused
         deps.wake_loop()
-    dropped += decoded.facts_ignored
+    dropped += decoded.ignored
     to_read = deps.read_back(report.node)
     if to_read is not None and report.read_back is not None and report.read_back.number == to_read.number:
         try:
@@ -417,9 +408,10 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
     behind = now - report.sent_at
     last = behind if abs(behind) > MARGIN_SECONDS else 0.0  # by the node's clock, or by the report's way
     first = 0.0 if 0 < last <= ON_THE_WAY_SECONDS_MAX else last
-    return deps.facts.record(
+    admitted, too_many = deps.quotas.admitted(report.node, report.facts, deps.clock.monotonic())
+    return too_many + deps.facts.record(
         report.node,
-        [_parsed(fact) for fact in report.facts],
+        [_parsed(fact) for fact in admitted],
         now,
         deps.directory.find,
         Circumstances(
@@ -431,11 +423,6 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
 
 
 def _parsed(fact: Fact) -> Fact:
-    if isinstance(fact, LaunchStarted):
-        try:
-            return with_nodes(fact)
-        except HostListError:
-            log.warning("launch_without_nodes", job=fact.job_id)
     return with_code(fact) if isinstance(fact, KernelEvent) else fact
 
 

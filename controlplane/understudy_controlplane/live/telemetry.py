@@ -17,6 +17,8 @@ from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
 
 STEP_SECONDS_MAX = 1e6
+RANKS_PER_NODE_USUAL = 16
+"""That a gang may have on each node whatever Slurm allotted: a program may start several ranks on one processor."""
 
 
 class UnknownNode(Exception):
@@ -32,6 +34,12 @@ class ExpectedJob:
     user_id: int
     nodes: frozenset[str]
     suspended_or_resumed_at: int | None = None  # as `SlurmJob` has it
+    ranks_max: int | None = None  # the same
+
+    def may_have(self, ranks: int) -> bool:
+        """What a rank claims to be one of takes memory for each."""
+        of_node = RANKS_PER_NODE_MAX if self.ranks_max is None else RANKS_PER_NODE_USUAL
+        return ranks <= max(len(self.nodes) * of_node, self.ranks_max or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +192,7 @@ class Telemetry:
             return f"Slurm knows of no attempt {window.restart_count} running on {node} now"
         if window.user_id != job.user_id:
             return f"they come from user {window.user_id}"
-        if window.rank >= window.world_size or window.world_size > len(job.nodes) * RANKS_PER_NODE_MAX:
+        if window.rank >= window.world_size or not job.may_have(window.world_size):
             return f"it cannot be in a world of {window.world_size} on {len(job.nodes)} nodes"
         return _impossible(window) or self._differs_from_gang(window)
 

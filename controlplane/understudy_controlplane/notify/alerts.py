@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
+from understudy_controlplane.clock import moment
 from understudy_controlplane.config import Config, Importance
 from understudy_controlplane.fleet.notice import Notice, Stage
 from understudy_controlplane.notify.plain import plain, plain_lines
@@ -52,4 +52,4 @@ def _alert(one: Notice, config: Config, ends_at: float) -> dict[str, object]:
 
 
 def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return moment(at).isoformat(timespec="milliseconds")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from understudy_controlplane.clock import moment
 from understudy_controlplane.config import OWNERS, Importance, Notify, ReceiverKind
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource, Stage
@@ -179,7 +179,7 @@ def _counts(notices: Sequence[Notice]) -> str:
 
 
 def _state(one: Notice, policy: Notify) -> str:
-    at = datetime.fromtimestamp(one.at, ZoneInfo(policy.time_zone)).strftime("%Y-%m-%d %H:%M:%S %Z")
+    at = moment(one.at, ZoneInfo(policy.time_zone)).strftime("%Y-%m-%d %H:%M:%S %Z")
     words = {Stage.OPEN: "open", Stage.RECOVERED: "jobs run again", Stage.FAILED: "a recovery failed"}
     state = "over" if one.stage is Stage.OVER else words.get(one.stage, "")
     person = "a person is needed" if one.importance is Importance.PAGE and one.stage is not Stage.OVER else ""

@@ -419,8 +419,9 @@ class RestorePoints:
         if named is None or named.user_id != job.user_id or named.row in known:
             return []
         _, jobs = self._fleet.run_jobs(named.row)
-        before = self._family(named, known)[0].jobs
-        return [one for one in (*(one for one in jobs if one.row == named.row), *before) if one.row not in known]
+        own = [one for one in jobs if one.row == named.row]
+        before = [one for one in self._family(named, known)[0].jobs if one.began_at < own[0].began_at] if own else []
+        return [one for one in (*own, *before) if one.row not in known]
 
     def _catalogue(self, job: KnownJob) -> restore_point.Catalogue:
         store, (found, others) = self._checkpoints, self._family(job)

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from understudy_controlplane.fleet.hostlist import compress
 from understudy_controlplane.fleet.preemption import PreemptionRules, PreemptType
 from understudy_controlplane.fleet.slurm import (
     JobAddress,
@@ -22,7 +23,6 @@ from understudy_controlplane.fleet.slurm import (
     SlurmStep,
     TopologyUnit,
 )
-from understudy_controlplane.slurm.hostlist import compress
 from understudy_controlplane.slurm.parse import (
     JobReader,
     NodeReader,

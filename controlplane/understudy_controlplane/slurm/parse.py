@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
     PENDING_STATES,
@@ -28,7 +29,6 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
     UnitKind,
 )
-from understudy_controlplane.slurm.hostlist import HostListError, expand
 from understudy_controlplane.slurm.protocol import SlurmError
 
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
@@ -40,10 +40,14 @@ _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
     r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime|SegmentSize"
-    r"|NumCPUs|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|Contiguous)="
+    r"|NumCPUs|NumTasks|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|Contiguous)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS, features of a
 cluster)."""
+_ALLOTTED = re.compile(
+    r"NumCPUs=(?P<cpus>\d{1,9}[KM]?)\S* NumTasks=(?P<tasks>\d{1,9}[KM]?) .*? (?:Alloc)?TRES=(?P<tres>\S+)", re.DOTALL
+)
+_ALLOTTED_GPUS = re.compile(r"gres/gpu=(\d{1,9}[KM]?)")
 _ALWAYS_THERE = (" JobState=", " Restarts=", " SubmitTime=", " NumNodes=")
 """Slurm prints them for each job, behind what users write between its own fields."""
 _SIZE = re.compile(r"(\d{1,15})([KMGTP]?)")
@@ -377,6 +381,7 @@ def _job(record: str) -> SlurmJob | None:
         # While pending, Slurm may still show the nodes of the attempt before.
         nodes=() if state in PENDING_STATES else hosts(_value(own_part, "NodeList") or ""),
         node_count=_number(own_part, "NumNodes", record),
+        ranks_max=_ranks_max(own_part),
         comment=_comment(record, user_text.start()),
         batch=(_value(own_part, "BatchFlag") or "0") != "0",
         requeue=_value(own_part, "Requeue") == "1",
@@ -442,6 +447,19 @@ def _part_of(record: str) -> str:
         return HETEROGENEOUS_JOB
     array = _ARRAY.match(record)
     return WAITING_TASKS if array is not None and array["task"] is None else ""
+
+
+def _ranks_max(own_part: str) -> int | None:
+    found = _ALLOTTED.search(own_part)
+    if found is None:
+        return None
+    gpus = _ALLOTTED_GPUS.search(found["tres"])
+    return max(_in_units(gpus[1] if gpus else found["cpus"]), _in_units(found["tasks"]))
+
+
+def _in_units(text: str) -> int:
+    """Slurm may print 51200 as "50K"."""
+    return int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
 
 
 def _comment(record: str, start: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, Executable, Table, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
@@ -27,6 +27,7 @@ __all__ = [
     "DatabaseInMemory",
     "Engine",
     "StoreError",
+    "caused_by_content",
     "insert_if_new",
     "insert_new",
     "insert_or_update",
@@ -42,6 +43,13 @@ __all__ = [
     "reading",
     "without_secrets",
 ]
+
+
+def caused_by_content(error: Exception) -> bool:
+    """Whether what was to be stored is the cause, and not the database: then other rows can be stored."""
+    by_content = isinstance(error, DataError | IntegrityError) or type(error) is StatementError
+    return by_content or not isinstance(error, StoreError)
+
 
 BUSY_TIMEOUT_MILLISECONDS = 10_000
 

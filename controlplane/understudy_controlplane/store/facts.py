@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import structlog
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -49,17 +50,21 @@ from understudy_agent.wire import (
     LaunchEvidence,
     LaunchStarted,
     Layout,
+    RankFact,
     RankStarted,
     RestoreReport,
     Tier,
     TrainingInputs,
 )
+from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
+from understudy_controlplane.fleet.packed_nodes import with_nodes
 from understudy_controlplane.fleet.run_attempts import INPUTS
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
     Columns,
+    caused_by_content,
     insert_if_new,
     insert_new,
     insert_or_update,
@@ -68,6 +73,8 @@ from understudy_controlplane.store.database import (
 )
 from understudy_controlplane.store.fleet import note_run
 from understudy_controlplane.store.shard_map import unpack
+
+log = structlog.get_logger()
 
 JOB_FACT_TABLES: dict[type, Table] = {
     RankStarted: tables.rank_start,
@@ -127,6 +134,14 @@ job within a second."""
 
 UNREADABLE = -1
 """Instead of the restart count of a fact that cannot be read."""
+
+AHEAD_SECONDS_MAX = 24 * 3600.0
+"""By which a fact may be dated after the control plane's clock. MUNGE, and with it Slurm, does without a node whose
+clock is minutes ahead.
+"""
+
+SIZE_BYTES_MAX = 2**62
+"""At which the size of a checkpoint stops counting."""
 
 KEY_BYTES_MAX = 2000
 """Of a text by which facts are known again: PostgreSQL's indices hold 2704 bytes."""
@@ -232,11 +247,37 @@ class FactStore:
         known_job: Callable[[int], KnownJob | None],
         around: Circumstances = NOTHING_KNOWN,
     ) -> list[str]:
-        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words.
+        """One transaction: all of them or, with an exception, none. Returns what was not believed, in words, or not
+        stored: a fact that cannot be stored fails alone.
 
         A fact about a job is believed when its owner's process reports it from a node of that attempt. It waits where
         Slurm has not shown the attempt yet.
         """
+        facts = tuple(facts)
+        try:
+            return self._record(node, facts, now, known_job, around)
+        except Exception as error:
+            if not caused_by_content(error):
+                raise
+        dropped: list[str] = []
+        for fact in facts:
+            try:
+                dropped += self._record(node, [fact], now, known_job, around)
+            except Exception as error:
+                if not caused_by_content(error):
+                    raise
+                log.exception("fact_not_stored", node=node)
+                dropped.append(f"a {type(fact).__name__} cannot be stored: {type(error).__name__}")
+        return dropped
+
+    def _record(
+        self,
+        node: str,
+        facts: Iterable[Fact],
+        now: float,
+        known_job: Callable[[int], KnownJob | None],
+        around: Circumstances,
+    ) -> list[str]:
         rows: list[tuple[Table, dict[str, Any]]] = []
         waiting: list[JobFact] = []
         of_jobs: list[tuple[KnownJob, JobFact]] = []
@@ -251,7 +292,7 @@ class FactStore:
         shown = self._nodes_shown(node, of_jobs, around.nodes_now)
         for job, fact in of_jobs:
             nodes = shown[job.row, fact.restart_count]
-            objection = _objection(node, job, fact, nodes)
+            objection = _objection(node, job, fact, nodes, now)
             if objection:
                 dropped.append(objection)
             elif nodes is None:
@@ -332,8 +373,19 @@ class FactStore:
     ) -> Attached:
         """Give facts that waited for their attempt to its job, and drop those that waited too long or are not believed.
 
-        A row that cannot be read is set aside until it has waited too long, and stops no other.
+        A row that cannot be read is set aside until it has waited too long, and stops no other. One that cannot be
+        stored is dropped.
         """
+        try:
+            return self._attach(known_job, now, nodes_now, each_alone=False)
+        except Exception as error:
+            if not caused_by_content(error):
+                raise
+        return self._attach(known_job, now, nodes_now, each_alone=True)
+
+    def _attach(
+        self, known_job: Callable[[int], KnownJob | None], now: float, nodes_now: NodesNow, *, each_alone: bool
+    ) -> Attached:
         table = tables.waiting_fact
         with self._lock:
             if self._waiting is None:
@@ -353,7 +405,8 @@ class FactStore:
                 number_in_order(connection)
                 self._waiting = None  # counted again if this transaction fails
                 rows = connection.execute(select(table).where(due).order_by(table.c.id).limit(WAITING_AT_ONCE)).all()
-                attached = _Attachment(connection, waiting, known_job, nodes_now, now).attach(rows)
+                attachment = _Attachment(connection, waiting, known_job, nodes_now, now, each_alone)
+                attached = attachment.attach(rows)
                 if too_old:
                     oldest = connection.execute(select(func.min(table.c.received_at))).scalar()
                     waiting.oldest_at = math.inf if oldest is None else oldest
@@ -392,26 +445,40 @@ class _Attachment:
     known_job: Callable[[int], KnownJob | None]
     nodes_now: NodesNow
     now: float
+    each_alone: bool  # as where a row cannot be stored: it must not undo the others
     found: int = 0
+    unreadable: list[str] = field(default_factory=list)
 
     def attach(self, rows: Sequence[Row[Any]]) -> Attached:
         over: list[int] = []
-        unreadable: list[str] = []
         for row in rows:
             too_old = self.now - row.received_at > WAITING_SECONDS_MAX
             fact = _read(row)
             if fact is None and row.id not in self.waiting.set_aside:
                 self.waiting.set_aside.add(row.id)
                 _take_one(self.waiting.runs, (row.job_id, UNREADABLE))
-                shown = row.fact[:TEXT_SHOWN_MAX]
-                unreadable.append(f"fact {row.id} of node {row.node} about job {row.job_id}: {shown}")
-            judged = fact is not None and self._judge(row, fact)
+                self._note_unreadable(row, "cannot be read")
+            judged = fact is not None and (self._judge_alone if self.each_alone else self._judge)(row, fact)
             if judged or too_old:
                 over.append(row.id)
             if fact is not None and (judged or too_old):
                 self.waiting.remove(_run_of(fact), (row.node, fact.user_id))
         self.connection.execute(delete(tables.waiting_fact).where(tables.waiting_fact.c.id.in_(over)))
-        return Attached(self.found, tuple(unreadable))
+        return Attached(self.found, tuple(self.unreadable))
+
+    def _note_unreadable(self, row: Row[Any], why: str) -> None:
+        shown = f"fact {row.id} of node {row.node} about job {row.job_id}"
+        self.unreadable.append(f"{shown} {why}: {row.fact[:TEXT_SHOWN_MAX]}")
+
+    def _judge_alone(self, row: Row[Any], fact: JobFact) -> bool:
+        try:
+            with self.connection.begin_nested():
+                return self._judge(row, fact)
+        except Exception as error:
+            if not caused_by_content(error):
+                raise
+            self._note_unreadable(row, f"cannot be stored ({type(error).__name__})")
+        return True
 
     def _judge(self, row: Row[Any], fact: JobFact) -> bool:
         """Store the fact where it is believed. False: Slurm has not shown its attempt yet."""
@@ -419,7 +486,7 @@ class _Attachment:
         if job is None:
             return False
         nodes = _nodes_of(self.connection, job.row, fact, self.nodes_now)
-        if not job.managed or _objection(row.node, job, fact, nodes):
+        if not job.managed or _objection(row.node, job, fact, nodes, row.received_at):
             return True
         if nodes is None:
             return False
@@ -430,15 +497,15 @@ class _Attachment:
         return True
 
 
-def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] | None) -> str:
+def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] | None, now: float) -> str:
     """Why the fact is not believed; empty: nothing speaks against it. `nodes` are those of its attempt."""
     if not job.believes(fact.user_id):
         return f"user {fact.user_id} speaks for job {fact.job_id} of user {job.user_id}"
     if nodes is not None and node not in nodes:
         return f"{node} speaks for attempt {fact.restart_count} of job {fact.job_id}, which does not run there"
-    text = _unstorable(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
-    if text:
-        return f"a fact about job {fact.job_id} that no database stores was set aside: {text}"
+    impossible = _impossible(node, fact, now)
+    if impossible:
+        return f"a fact about job {fact.job_id}: {impossible}"
     paths = [fact.path] if isinstance(fact, CheckpointShard | CheckpointDeleted) else []
     if isinstance(fact, CheckpointShard):
         paths += filter(None, (fact.copy_to, fact.then_copy_to))
@@ -447,6 +514,17 @@ def _objection(node: str, job: KnownJob, fact: JobFact, nodes: Collection[str] |
         shown = outside[0][:TEXT_SHOWN_MAX]
         return f"job {fact.job_id} announced a checkpoint outside the folders in its comment: {shown}"
     return ""
+
+
+def _impossible(node: str, fact: JobFact, now: float) -> str:
+    """What in it cannot be, or not be stored; empty: nothing."""
+    if isinstance(fact, RankFact) and fact.rank >= fact.world_size:
+        return f"rank {fact.rank} is not in a world of {fact.world_size}"
+    at = fact.started_at if isinstance(fact, RankStarted) else getattr(fact, "at", now)
+    if at > now + AHEAD_SECONDS_MAX:
+        return f"it is dated more than a day ahead: the clock of {node} is wrong, or the program"
+    text = _key_too_long(JOB_FACT_TABLES[type(fact)], msgspec.structs.asdict(fact))
+    return f"no database stores it: {text}" if text else ""
 
 
 def _training_run(fact: JobFact) -> TrainingRun | None:
@@ -481,20 +559,12 @@ def _read(row: Row[Any]) -> JobFact | None:
     return fact
 
 
-def _unstorable(table: Table, values: Mapping[str, Any]) -> str:
-    """Which text no database stores, and why; empty: none."""
-    for name, value in values.items():
-        column = table.c.get(name)
-        if column is None or not isinstance(value, str):
-            continue
-        if "\0" in value:
-            return f"{name} contains the character NUL"
-        if isinstance(column.type, String) and column.type.length and len(value) > column.type.length:
-            return f"{name} has {len(value)} characters, at most {column.type.length} are stored"
-        if len(value.encode()) > KEY_BYTES_MAX and any(
-            column.name in one.columns for one in table.constraints if isinstance(one, UniqueConstraint)
-        ):
-            return f"{name} has {len(value.encode())} bytes, at most {KEY_BYTES_MAX} are stored"
+def _key_too_long(table: Table, values: Mapping[str, Any]) -> str:
+    """Which text no index stores; empty: none."""
+    keys = {key.name for one in table.constraints if isinstance(one, UniqueConstraint) for key in one.columns}
+    for name in sorted(keys & values.keys()):
+        if isinstance(values[name], str) and len(values[name].encode()) > KEY_BYTES_MAX:
+            return f"{name} has {len(values[name].encode())} bytes, at most {KEY_BYTES_MAX} are stored"
     return ""
 
 
@@ -511,13 +581,14 @@ def _storable(table: Table, values: dict[str, Any]) -> tuple[Table, dict[str, An
 def _of_node(
     node: str, fact: KernelEvent | HardwareEvent | JobRefused, now: float, around: Circumstances
 ) -> tuple[Table, dict[str, Any]]:
-    values: dict[str, Any] = msgspec.structs.asdict(fact) | {"node": node, "received_at": now}
+    at = fact.at if 0 <= fact.at <= now + AHEAD_SECONDS_MAX else now  # what hardware reports counts all the same
+    values: dict[str, Any] = msgspec.structs.asdict(fact) | {"node": node, "received_at": now, "at": at}
     if isinstance(fact, JobRefused):
         return tables.job_refusal, values
     values |= {"driver_version": around.generation.driver_version, "gpu_set": around.generation.gpu_set}
     if isinstance(fact, HardwareEvent):
         return tables.hardware_event, values | {"kind": fact.kind.value}
-    return tables.kernel_event, values | {"jobs": [list(job) for job in around.jobs_at(fact.at)]}
+    return tables.kernel_event, values | {"jobs": [list(job) for job in around.jobs_at(at)]}
 
 
 def _of_job(
@@ -525,6 +596,10 @@ def _of_job(
 ) -> tuple[Table, dict[str, Any]]:
     """A launcher names and blames no nodes but those of its attempt."""
     if isinstance(fact, LaunchStarted):
+        try:
+            fact = with_nodes(fact)
+        except HostListError as error:
+            log.warning("launch_without_nodes", job=fact.job_id, error=str(error))
         seats, spares, lost = (
             tuple(name for name in dict.fromkeys(names) if name in nodes)
             for names in (fact.seats, fact.spares, fact.lost)
@@ -534,7 +609,7 @@ def _of_job(
         failed, blamed = fact.failed_node, tuple(name for name in fact.blamed if name in nodes)
         fact = msgspec.structs.replace(fact, failed_node=failed if failed in nodes else "", blamed=blamed)
     values: dict[str, Any] = msgspec.structs.asdict(fact) | {"job": job_row, "received_at": received_at}
-    for name in ("job_id", "user_id", "run", "run_folder", "arguments"):
+    for name in ("job_id", "user_id", "run", "run_folder", "arguments", "nodes_packed"):
         values.pop(name, None)
     if isinstance(fact, TrainingInputs):
         new = {"nodes": [], "restore_path": ""}  # where Slurm has not shown the attempt yet
@@ -575,7 +650,12 @@ def _store(connection: Connection, rows: Iterable[tuple[Table, dict[str, Any]]])
         same = dict(zip(OF_CHECKPOINT, key, strict=True))
         packed = _packed_ranks(connection, same)
         new, at = [one for one in found if one["rank"] not in packed], max(one["at"] for one in found)
-        counted = {"shards": len(new), "size_bytes": sum(map(_size, new)), "at": at, "packed": False}
+        counted = {
+            "shards": len(new),
+            "size_bytes": min(sum(map(_size, new)), SIZE_BYTES_MAX),
+            "at": at,
+            "packed": False,
+        }
         counted |= {name: _longest(one[name] for one in found) for name in ("blocked_seconds", "write_seconds")}
         counted["layout"] = _layout({one["layout"] for one in found})
         counted["tier"] = _tier({one["tier"] for one in found})
@@ -644,7 +724,10 @@ def _with_more_ranks(stored: Columns, new: Columns) -> dict[str, Any]:
 def _with_more_shards(stored: Columns, new: Columns) -> dict[str, Any]:
     return {
         "shards": stored.shards + new.shards,
-        "size_bytes": stored.size_bytes + new.size_bytes,
+        "size_bytes": case(
+            (stored.size_bytes > SIZE_BYTES_MAX - new.size_bytes, SIZE_BYTES_MAX),
+            else_=stored.size_bytes + new.size_bytes,
+        ),
         "at": case((stored.at < new.at, new.at), else_=stored.at),
         "packed": new.packed,
         "layout": case(

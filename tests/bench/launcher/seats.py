@@ -30,7 +30,7 @@ from understudy_agent.launch.protocol import (
     Message,
     encode,
 )
-from understudy_controlplane.slurm.hostlist import expand
+from understudy_controlplane.fleet.hostlist import expand
 
 HOME = Path(os.environ.get("BENCH_HOME", "."))
 LOOK_SECONDS = 0.01

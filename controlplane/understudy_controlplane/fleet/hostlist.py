@@ -25,11 +25,12 @@ class HostListError(ValueError):
     """Not a host list."""
 
 
-def expand(text: str) -> tuple[str, ...]:
-    """The names in the order written; none for "" and Slurm's "(null)"."""
+def expand(text: str, characters_max: int = HOSTS_MAX * NAME_CHARACTERS_MAX) -> tuple[str, ...]:
+    """The names in the order written; none for "" and Slurm's "(null)". `characters_max`: of all names together."""
     if text in NO_HOSTS:
         return ()
     names: list[str] = []
+    left = characters_max
     for part in _parts(text):
         pieces: list[list[str]] = []
         number, characters = 1, 0
@@ -41,6 +42,9 @@ def expand(text: str) -> tuple[str, ...]:
                 raise HostListError(f"host list names more than {HOSTS_MAX} hosts: {text[:80]!r}")
             if characters > NAME_CHARACTERS_MAX:
                 raise HostListError(f"a name has more than {NAME_CHARACTERS_MAX} characters in host list {text[:80]!r}")
+        left -= number * characters
+        if left < 0:
+            raise HostListError(f"the names have more than {characters_max} characters in host list {text[:80]!r}")
         names.extend("".join(choice) for choice in itertools.product(*pieces))
     return tuple(names)
 
