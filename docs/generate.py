@@ -82,6 +82,8 @@ GUARDS = {
     "repaired nor validated, and does not return",
     Because.DECISION_FAILED: "an error in this decision, or in another one about the same gang: nothing is done, and a "
     "person is notified",
+    Because.LEFT_TO_PERSON: "Understudy cannot requeue this gang (no `--requeue`, `--nodelist`, another user's "
+    "reservation), and waiting changes nothing: a person is paged at once, with its owner and what ends it",
     Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
 }
 

@@ -113,6 +113,7 @@ EXIT_CODES = {
     3: "refused: the state of a node or recovery, or a guard, does not allow it",
     4: "the control plane cannot be reached, or cannot answer now",
     5: "recorded only: the control plane observes, or an operator has to approve it first",
+    6: "something needs a person (`understudy status --check`)",
 }
 
 

@@ -26,6 +26,15 @@ class SparePool(msgspec.Struct, frozen=True):
     wanted: int
 
 
+class Need(msgspec.Struct, frozen=True):
+    kind: str
+    subject: str
+    since: float | None
+    why: str
+    command: str
+    urgent: bool
+
+
 class Status(msgspec.Struct, frozen=True):
     cluster: str
     mode: str
@@ -43,6 +52,8 @@ class Status(msgspec.Struct, frozen=True):
     mode_configured: str = ""
     mode_limit: str = ""
     mode_limit_until: float | None = None
+    needs: tuple[Need, ...] | None = None  # the first ones; None: as `problems`
+    needs_count: int | None = None
 
 
 class Node(msgspec.Struct, frozen=True):

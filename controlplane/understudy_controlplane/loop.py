@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -28,6 +29,7 @@ from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.maintenance import next_of
+from understudy_controlplane.decide.needs import needs
 from understudy_controlplane.decide.news import Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import DETECTORS, detect
@@ -319,7 +321,8 @@ class Loop:
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision], Consequences]:
         snapshot = self.look(slurm_age_max_seconds)
         findings = detect(snapshot, self._current.config, self.detectors)
-        snapshot = with_fabric(snapshot, findings)
+        since = {one.key: one.since for one in self.pulse.needs}
+        snapshot = replace(with_fabric(snapshot, findings), waiting_since=since)
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         failures = Failures(snapshot.now)
@@ -327,7 +330,9 @@ class Loop:
         if beside.unfit is not None:
             self.verdicts.set(beside.unfit, snapshot.slurm_read_at)
         self._launchers.replace_orders(beside.orders)
-        decisions = decide(snapshot, findings, self._current.config, failures)
+        config = self._current.config
+        decisions = decide(snapshot, findings, config, failures)
+        self.pulse.needs = failures.caught("needs", (), lambda: needs(snapshot, decisions, config), self.pulse.needs)
         known = [*findings, *failed_decisions(decisions)]
         self._note_failures(known)
         return snapshot, known, decisions, beside

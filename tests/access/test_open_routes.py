@@ -59,7 +59,7 @@ def test_the_health_check_names_what_failed_and_status_the_cause(
     assert "the last tick failed" in answer.json()["problems"][0]
     assert "GET /v1/status" in answer.json()["problems"][0]
     status = stranger.get("/v1/status", headers=bearer(Role.VIEWER)).json()
-    assert status["problems"][0] == f"the last tick failed: OperationalError: {INTERNAL}"
+    assert status["needs"][0]["why"] == f"the last tick failed: OperationalError: {INTERNAL}"
     assert INTERNAL in status["slurm"]["error"]
     pulse.last_tick_at -= 60
     pulse.slurm.at = None

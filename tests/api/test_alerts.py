@@ -325,6 +325,7 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
         rehearsal.fail(node)
     rehearsal.run(10)
     expect(receiver, "UnderstudyBreakerOpen", "UnderstudySparesShort", "UnderstudyNodeFlapping")
+    expect(receiver, "UnderstudyPersonNeededNow", "UnderstudyPersonNeeded")
     stores.fleet.add_intent(Verb.PAUSE, "maintenance", "an operator", now())
     rehearsal.silent.add("n5")
     note_launcher(rehearsal)

@@ -94,7 +94,7 @@ def test_a_drill_that_is_injected_moves_the_gang_and_all_of_it_is_marked(rehears
     assert "drill: Xid 79" in node.reason
     assert "n3 is quarantined, not in service" in ask(rehearsal, really=True).json()["detail"]
     client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
-    assert [one for one in problems(rehearsal) if one.startswith("a drill goes on: n3 until ")]
+    assert [one for one in problems(rehearsal) if one.startswith("a drill goes on: n3, for ")]
     newest = client.get("/v1/decisions?subject=n3").json()["items"][-1]
     assert "understudy drill of admin" in newest["evidence"]["kernel_log"]
     assert end(rehearsal, Role.VIEWER).status_code == 403

@@ -140,7 +140,7 @@ def test_in_mode_approve_a_recovery_waits(rehearsal: Rehearsal) -> None:
     ask(rehearsal, "approve")
     rehearsal.fail("n3")
     rehearsal.run(10)
-    assert "await approval" in str(status(rehearsal)["problems"])
+    assert "awaits approval" in str(status(rehearsal)["problems"])
     assert not rehearsal.line.effects
 
 

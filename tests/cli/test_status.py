@@ -11,7 +11,8 @@ import pytest
 
 from tests.cli.conftest import Served
 from understudy_client import Client, Status
-from understudy_client.records import LoopState, SlurmReading, SparePool
+from understudy_client.records import LoopState, Need, SlurmReading, SparePool
+from understudy_controlplane.cli.output import Exit
 from understudy_controlplane.cli.status import lines, show
 
 pytestmark = pytest.mark.integration
@@ -54,9 +55,33 @@ def test_it_shows_until_when_it_is_paused_and_what_the_mode_means() -> None:
 
 
 def test_it_names_what_needs_a_person() -> None:
-    shown = lines(status(problems=("the loop hangs",), slurm=SlurmReading(0.0, "timed out")), NOW)
-    assert shown[-3:] == ["needs a person:", "  the loop hangs", "  Slurm cannot be read: timed out"]
+    needs = (
+        Need("control_plane", "control plane", None, "the loop hangs", "", urgent=False),
+        Need("node_out", "n3", NOW - 7200, "n3 is quarantined", "`understudy node release n3 REASON`", urgent=False),
+    )
+    found = status(problems=("…", "…"), needs=needs, needs_count=2, slurm=SlurmReading(0.0, "timed out"))
+    shown = lines(found, NOW)
+    assert shown[-3:] == [
+        "needs a person:",
+        "  the loop hangs",
+        "  for 2 h: n3 is quarantined: `understudy node release n3 REASON`",
+    ]
     assert "Slurm       not read yet" in shown
+
+
+def test_an_older_control_plane_names_them_as_text() -> None:
+    assert lines(status(problems=("the loop hangs",)), NOW)[-2:] == ["needs a person:", "  the loop hangs"]
+
+
+@pytest.mark.parametrize(
+    ("problems", "as_json", "code"), [((), False, 0), (("it hangs",), False, 6), (("it hangs",), True, 6)]
+)
+def test_check_exits_with_a_code_of_its_own_where_something_needs_a_person(
+    problems: tuple[str, ...], as_json: bool, code: int
+) -> None:
+    answer = httpx.Response(200, json=msgspec.to_builtins(status(problems=problems)))
+    with Client("http://control-plane", transport=httpx.MockTransport(lambda _: answer)) as client:
+        assert (Exit.PERSON_NEEDED if show(client, as_json=as_json) else Exit.DONE) == code
 
 
 @pytest.mark.parametrize("problems", [0, 10, 11, 5000])

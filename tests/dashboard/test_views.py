@@ -11,12 +11,13 @@ import pytest
 
 from tests import builders as b
 from tests.plan.test_advice import RECORDED
+from understudy_controlplane.api.needs import NeedRecord
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status
 from understudy_controlplane.config import Mode
 from understudy_controlplane.dashboard import attention, budgets, heat, page, pages, steps_to_act, story, timeline
-from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import RequestStatus, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -28,7 +29,6 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
 from understudy_controlplane.live.pulse import SlurmReading
 
@@ -40,51 +40,26 @@ def recovery(number: int, status: RecoveryStatus, ended_at: float | None = None,
     return Recovery(number, plan, status, b.NOW - 10, (), ended_at=ended_at, outcome=outcome)
 
 
-def ticket(**values: Any) -> dict[str, Any]:
-    return {"id": 4, "node": "n7", "acknowledged_by": "", "opened_at": b.NOW - 60} | values
-
-
 # -- what needs a person --------------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_a_person_comes_before_what_is_dealt_with() -> None:
-    found = attention.items(
-        ["Slurm cannot be read"],
-        [recovery(3, RecoveryStatus.AWAITS_APPROVAL), recovery(2, RecoveryStatus.APPROVED)],
-        [recovery(1, RecoveryStatus.FAILED, b.NOW - 60, "no spare")],
-        [ticket(acknowledged_by="ada"), ticket(id=5, node="n8")],
-        [],
-        b.NOW,
-    )
-    assert [one.title for one in found] == [
-        *("Slurm cannot be read", "recovery 3 awaits approval", "manual repair of n8"),
-        *("manual repair of n7", "recovery 1 failed"),
-    ]
-    assert [one.page for one in found[1:]] == ["recoveries/3", "nodes/n8", "nodes/n7", "recoveries/1"]
-
-
-def test_where_it_only_observes_what_is_wrong_needs_a_person() -> None:
-    subjects = {number: Subject.of_node(f"n{number}") for number in (1, 2)}
-    known = [
-        OpenIncident(number, subject, "xid.79", "hardware_fault", "…", b.NOW - 60 * number)
-        for number, subject in subjects.items()
-    ]
-    (one,) = attention.only_observed(known)
-    assert (one.title, one.page, one.since) == (
-        "2 incidents are open, and nothing is done",
-        "guards#observed",
-        b.NOW - 120,
-    )
-
-
-def test_a_failure_of_yesterday_needs_no_one_any_more() -> None:
-    assert attention.items([], [], [recovery(1, RecoveryStatus.FAILED, b.NOW - 90_000)], [], [], b.NOW) == []
-
-
-def test_a_node_in_manual_repair_is_named_also_where_its_ticket_is_closed() -> None:
-    repaired = [b.node(name, NodeState.MANUAL_REPAIR) for name in ("n7", "n8")]
-    found = attention.items([], [], [], [ticket()], repaired, b.NOW)
-    assert [one.title for one in found] == ["manual repair of n7", "manual repair of n8"]
+@pytest.mark.parametrize(
+    ("kind", "subject", "page"),
+    [
+        (NeedKind.GANG_STAYS, "job 7", "jobs/7"),
+        (NeedKind.APPROVAL, "recovery 3", "recoveries/3"),
+        (NeedKind.INCIDENT, "incident 9", "incidents/9"),
+        (NeedKind.NODE_OUT, "n8", "nodes/n8"),
+        (NeedKind.BREAKER, "fleet", "guards"),
+        (NeedKind.ONLY_OBSERVED, "fleet", "guards#observed"),
+        (NeedKind.HELD_BACK, "job 7", "jobs/7"),
+        (NeedKind.POOL_SHORT, "spares", ""),
+        (NeedKind.CONTROL_PLANE, "control plane", ""),
+    ],
+)
+def test_what_needs_a_person_leads_to_the_page_that_shows_it(kind: NeedKind, subject: str, page: str) -> None:
+    need = NeedRecord(kind, subject, b.NOW, "why", "command", urgent=True)
+    assert attention.items([need]) == [attention.Item(need, page)]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +280,8 @@ def status(**values: Any) -> Status:
         "spares": SparePool(0, 0),
         "incidents_open": 0,
         "recoveries_running": 0,
+        "needs": [],
+        "needs_count": 0,
         "problems": [],
     }
     return Status(**(known | values))

@@ -72,7 +72,8 @@ def test_where_the_site_does_not_let_it_repair_a_person_is_notified() -> None:
     """Also of a node that Slurm keeps DOWN for its silence."""
     seen = b.snapshot(down("n4"), down("n5", SILENT))
     (page,) = [one for one in judged(seen, b.config()) if one.row == 93]
-    assert "Slurm has taken n4, n5 out of service (Node unexpectedly rebooted; Not responding)" in page.reason
+    for name, reason in (("n4", "Node unexpectedly rebooted"), ("n5", "Not responding")):
+        assert f"Slurm has taken {name} out of service ({reason})" in page.reason
 
 
 def test_a_reading_of_slurm_from_before_its_return_is_no_outage() -> None:

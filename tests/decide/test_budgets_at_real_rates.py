@@ -279,7 +279,7 @@ def test_a_rule_that_is_wrong_and_slow_takes_out_a_share_and_a_person_is_paged(
     nodes: int, usual: int | None, drained: int, hour: float
 ) -> None:
     """Some nodes an hour, below every other budget, for a week. The first that is held back is paged at once."""
-    views = {f"n{i}": b.node(f"n{i}") for i in range(nodes)}
+    views = {f"n{i}": b.node(f"n{i}", heard_at=b.NOW + 8 * DAY) for i in range(nodes)}  # throughout
     limits = {"quarantined_nodes_min": nodes, "quarantined_share_max": 1.0, "domain_share_max": 1.0}
     config = b.config(guards=limits)
     taken: list[Quarantine] = []

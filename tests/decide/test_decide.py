@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.operator import MoveRequest, Request, Verb
 from understudy_controlplane.fleet.recovery import (
     DeleteSeatsPlan,
     FillPoolPlan,
+    PagePlan,
     Plan,
     PoolSwapPlan,
     QuarantinePlan,
@@ -166,9 +167,10 @@ class TestQuarantine:
 
     @pytest.mark.parametrize("changes", [{"requeue": False}, {"batch": False}])
     def test_a_job_that_cannot_be_requeued_is_not_moved(self, changes: dict[str, bool]) -> None:
-        decision = only(decided(b.snapshot(broken("n2"), jobs=[b.job(**changes)], spares=SPARES)))
-        assert plan_of(decision).steps == (StepName.DRAIN_NODES,)
+        decision, page = decided(b.snapshot(broken("n2"), jobs=[b.job(**changes)], spares=SPARES))
+        assert (plan_of(decision).steps, decision.because) == ((StepName.DRAIN_NODES,), Because.LEFT_TO_PERSON)
         assert "not submitted" in decision.reason
+        assert (page.row, b.plan_as(PagePlan, page.plan).about) == (320, ("job 7",)), "at once"
 
     def test_without_a_spare_the_node_is_drained_and_the_gang_left_to_a_person(self) -> None:
         config = b.config(spares={"no_spare": "wait"})
@@ -962,8 +964,8 @@ def test_a_gang_that_insists_on_a_node_that_a_person_has_is_not_requeued(hangs: 
     bad = b.node("n2", NodeState.QUARANTINED)
     seen = b.snapshot(bad, held_by_person("n3", NodeState.FOREIGN_DRAIN), spares=SPARES, jobs=[job])
     found = [hung_on("n2")] if hangs else [*stranded(seen, frozenset())]
-    decision = only([one for one in decide(seen, found, b.config()) if one.row != 92])
-    assert decision.plan is None
+    decision, page = (one for one in decide(seen, found, b.config()) if one.row != 92)
+    assert (decision.plan, page.row) == (None, 320)
     assert "asked for n3 by name" in decision.reason
 
 

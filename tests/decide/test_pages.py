@@ -42,8 +42,8 @@ def test_what_a_budget_holds_back_for_an_hour_pages_a_person() -> None:
     assert (page.row, page.subject) == (92, "fleet")
     plan = b.plan_as(PagePlan, page.plan)
     assert (plan.about, plan.steps, plan.claimed) == (("n2",), (StepName.OPEN_TICKET,), ())
-    assert plan.reason.startswith("held back by hourly_budget: n2. ")
-    assert "`understudy explain node NODE`" in plan.reason
+    assert "because 12 nodes were quarantined within the hour; the limit is 12" in plan.reason
+    assert "`understudy explain node n2` shows what ends that" in plan.reason
 
 
 def test_not_before() -> None:
@@ -106,7 +106,7 @@ def test_nodes_that_slurm_keeps_out_page_a_person_once_and_together() -> None:
     plan = b.plan_as(PagePlan, page.plan)
     assert (page.row, plan.about) == (93, ("n2", "n3"))
     assert "Node unexpectedly rebooted" in plan.reason
-    assert "scontrol update nodename=NAME state=resume" in plan.reason
+    assert "scontrol update nodename=n2 state=resume" in plan.reason
     sent = [
         RepairAttempt(1, name, RecoveryKind.PAGE, None, b.NOW - 10, RecoveryStatus.SUCCEEDED) for name in ("n2", "n3")
     ]
@@ -150,7 +150,7 @@ def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(sec
     (page,) = pages(restarted())
     plan = b.plan_as(PagePlan, page.plan)
     assert (page.row, plan.about) == (94, ("job 7",))
-    assert "scontrol requeue JOBID" in plan.reason
+    assert "scontrol requeue 7" in plan.reason
     sent = RepairAttempt(1, "job 7", RecoveryKind.PAGE, None, b.NOW - seconds_ago, RecoveryStatus.SUCCEEDED)
     assert pages(restarted(attempts=(sent,))) == []
 

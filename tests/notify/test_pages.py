@@ -79,11 +79,11 @@ SETTINGS = [
     Setting(
         "spares.no_spare",
         fails("n3"),
-        "no_spare",
+        "no fitting spare",
         60,
         {"spares": {"count": 3, "no_spare": "page", "reserved": {"user bob": 3}}},
     ),
-    Setting("guards.page_after_seconds", fails("n8"), "fleet_budget", 90, {"guards": HELD}),
+    Setting("guards.page_after_seconds", fails("n8"), "quarantined already; the limit is 0", 90, {"guards": HELD}),
     Setting(
         "guards.breaker_share",
         fails("n6", "n7", "n8"),

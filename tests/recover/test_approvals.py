@@ -53,9 +53,11 @@ def test_a_gang_moves_once_an_operator_has_approved_it(tmp_path: Path) -> None:
     (proposal,) = site.waiting()
     assert (proposal["kind"], proposal["nodes"]) == ("pool", ["n3"])
     assert {step["status"] for step in proposal["steps"]} == {"planned"}
-    (problem,) = site.client.get("/v1/status").json()["problems"]
-    shown = f"{proposal['id']} (pool job 1 n3)"
-    assert problem == f"recoveries await approval (`understudy recovery approve NUMBER REASON`): {shown}"
+    (need,) = site.client.get("/v1/status").json()["needs"]
+    number = proposal["id"]
+    assert (need["kind"], need["subject"], need["urgent"]) == ("approval", f"recovery {number}", True)
+    assert need["why"] == f"recovery {number} awaits approval: pool of job 1 (job) of researcher on n3"
+    assert f"`understudy recovery approve {number} REASON`" in need["command"]
     held = site.client.get("/v1/decisions?subject=n3").json()["items"]
     assert [(one["action"], one["because"]) for one in held] == [("nothing", "awaits_approval")]
 

@@ -1037,7 +1037,7 @@ def test_a_person_is_notified_once_of_what_a_guard_holds_back_for_long(tmp_path:
     rehearsal.run(60)
     (ticket,) = rehearsal.tickets
     assert (ticket["about"], ticket["node"]) == (["n8"], "n8")
-    assert "fleet_budget" in ticket["reason"]
+    assert "0 nodes are quarantined already; the limit is 0" in ticket["reason"]
     (stored,) = rehearsal.control_plane.stores.repairs.tickets(10)
     assert stored["closed_at"] is not None, "nothing is waited for"
 

@@ -20,7 +20,7 @@ from tests import REPOSITORY
 from tests.simulate.mutants import MUTANTS, Mutant, steps_do_nothing
 from understudy_agent.wire import OrderState, RankWindow, SaveOrder
 from understudy_controlplane.config import Config, Mode, NoSpare
-from understudy_controlplane.decide import course, gang_moves, guards, transitions
+from understudy_controlplane.decide import course, gang_moves, guards, needs, transitions
 from understudy_controlplane.decide.preemption import Preemptible
 from understudy_controlplane.detect import DETECTORS
 from understudy_controlplane.fleet.job import RestoreAnswer, RestoreDecision
@@ -255,6 +255,12 @@ BROKEN: dict[str, Broken] = {
     ),
     "recoveries stand still": Broken("everything-comes-to-rest", _returns(Runner, "advance", True)),
     "the pool stays empty": Broken("everything-comes-to-rest", lambda: steps_do_nothing(StepName.FILL_POOL)),
+    "a node that nothing repairs is not named": Broken(
+        "what-rests-is-listed", _returns(needs, "_nodes_out", ()), (IDLE,), Settings(repairs=False), 200.0
+    ),
+    "a pool that stays short is not named": Broken(
+        "what-rests-is-listed", _returns(needs, "_pool", ()), (IDLE,), Settings(repairs=False, spares=9), 200.0
+    ),
     "a weight stays": Broken(
         "everything-comes-to-rest",
         lambda: steps_do_nothing(StepName.RESTORE_WEIGHT),

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
 from understudy_controlplane.access.admission import Reader
-from understudy_controlplane.access.token_ends import ending_soon
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.needs import NeedRecord, Problem, all_needs, failed_detectors, own_problems
 from understudy_controlplane.api.pages import known_parameters
-from understudy_controlplane.clock import moment
-from understudy_controlplane.config import Mode, SignalEffect
-from understudy_controlplane.decide.spares import natural
-from understudy_controlplane.detect.silence import silent_since
-from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, job_of
-from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.config import Mode
 from understudy_controlplane.ingest.answers import JSON
-from understudy_controlplane.store.database import StoreError
 
-TICK_AGE_MAX_SECONDS = 15.0
-NAMED_MAX = 10
-"""Nodes or recoveries that a problem names."""
-
+NEEDS_SHOWN = 100
 
 CAUSE_AT = "GET /v1/status and the log of the control plane name the cause"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    what: str
-    cause: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.cause}" if self.cause else self.what
 
 
 class SlurmState(msgspec.Struct, frozen=True):
@@ -56,8 +36,8 @@ class SparePool(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """`nodes` counts them by state; `problems` needs a person; null: it is not shown to users of the cluster.
-    Nothing here is as long as the fleet.
+    """`nodes` counts them by state; `needs`: what waits for a person, the first 100 of `needs_count`; `problems`: the
+    same as text. null: it is not shown to users of the cluster. Nothing here is as long as the fleet.
     """
 
     cluster: str
@@ -75,6 +55,8 @@ class Status(msgspec.Struct, frozen=True):
     spares: SparePool
     incidents_open: int
     recoveries_running: int
+    needs: list[NeedRecord] | None
+    needs_count: int | None
     problems: list[str] | None
 
 
@@ -122,7 +104,7 @@ def health_router(deps: ReadDependencies) -> APIRouter:
 
 
 def _readiness(deps: ReadDependencies) -> Response:
-    pulse, problems = deps.pulse, [*_problems(deps), *_failed_detectors(deps)]
+    pulse, problems = deps.pulse, [*own_problems(deps), *failed_detectors(deps.pulse)]
     if not pulse.ticks_total:
         problems.append(Problem("the first tick is not over"))
     if pulse.slurm.at is not None and pulse.slurm.error:
@@ -132,9 +114,9 @@ def _readiness(deps: ReadDependencies) -> Response:
 
 
 def _health(deps: ReadDependencies) -> Response:
-    problems = _problems(deps)
+    problems = own_problems(deps)
     slurm_error = f"Slurm cannot be read; {CAUSE_AT}" if deps.pulse.slurm.error else ""
-    body = Health(not problems, _without_causes([*problems, *_failed_detectors(deps)]), slurm_error)
+    body = Health(not problems, _without_causes([*problems, *failed_detectors(deps.pulse)]), slurm_error)
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 
@@ -143,6 +125,7 @@ def summary(deps: ReadDependencies) -> Status:
     nodes = list(snapshot.nodes.values()) if snapshot else []
     pause = deps.stores.fleet.pause(deps.clock.now())
     limit = deps.stores.fleet.mode_limit(deps.clock.now())
+    needs = all_needs(deps)
     return Status(
         cluster=deps.current.config.cluster,
         mode=deps.current.config.mode.at_most(limit.mode),
@@ -159,7 +142,9 @@ def summary(deps: ReadDependencies) -> Status:
         spares=SparePool(sum(node.is_spare for node in nodes), _spares_wanted(deps)),
         incidents_open=len(deps.stores.incidents.open_incidents()),
         recoveries_running=len(deps.stores.recoveries.running()),
-        problems=[*own_problems(deps), *_waiting_for_people(snapshot)],
+        needs=needs[:NEEDS_SHOWN],
+        needs_count=len(needs),
+        problems=[str(one) for one in needs[:NEEDS_SHOWN]],
     )
 
 
@@ -177,6 +162,8 @@ def _for_user(status: Status) -> Status:
         breaker="open" if status.breaker else "",
         slurm=SlurmState(status.slurm.read_at, ""),
         loop=msgspec.structs.replace(status.loop, error=""),
+        needs=None,
+        needs_count=None,
         problems=None,
     )
 
@@ -184,90 +171,3 @@ def _for_user(status: Status) -> Status:
 def _without_causes(problems: list[Problem]) -> list[str]:
     """For requests without a token: a cause can contain paths, addresses and SQL."""
     return [f"{problem.what}; {CAUSE_AT}" if problem.cause else problem.what for problem in problems]
-
-
-def _problems(deps: ReadDependencies) -> list[Problem]:
-    problems: list[Problem] = []
-    age = deps.clock.now() - deps.pulse.last_tick_at
-    if age > TICK_AGE_MAX_SECONDS:
-        problems.append(Problem(f"the loop has not ticked for {age:.0f} s", deps.pulse.last_error or "it hangs"))
-    elif deps.pulse.last_error:
-        problems.append(Problem("the last tick failed", deps.pulse.last_error))
-    if deps.pulse.slurm.at is None:
-        cause = deps.pulse.slurm.error or "the first tick runs"
-        problems.append(Problem("Slurm has not been read since the start", cause))
-    try:
-        deps.queries.alive()
-    except StoreError as error:
-        problems.append(Problem("the database does not answer", type(error).__name__))
-    return problems
-
-
-def _failed_detectors(deps: ReadDependencies) -> list[Problem]:
-    return [Problem(one.effect, one.cause) for one in deps.pulse.failed_detectors.values()]
-
-
-def own_problems(deps: ReadDependencies) -> list[str]:
-    """What an operator should know, also where the control plane itself works; without what has records of its own."""
-    ends = ending_soon(deps.pulse.token_ends, deps.clock.now())
-    return [
-        *map(str, (*_problems(deps), *_failed_detectors(deps))),
-        *deps.pulse.config_problems,
-        *deps.pulse.notify_problems,
-        *_warnings_of_fleet(deps),
-        *ends,
-    ]
-
-
-def _waiting_for_people(snapshot: Snapshot | None) -> list[str]:
-    """Recoveries that await approval, and nodes in manual repair."""
-    if snapshot is None:
-        return []
-    warnings: list[str] = []
-    waiting = [_words(one) for one in snapshot.proposals if one.status is RecoveryStatus.AWAITS_APPROVAL]
-    if waiting:
-        warnings.append(f"recoveries await approval (`understudy recovery approve NUMBER REASON`): {_named(waiting)}")
-    views = snapshot.nodes.values()
-    with_people = sorted((view.name for view in views if view.state is NodeState.MANUAL_REPAIR), key=natural)
-    if with_people:
-        warnings.append(f"manual repair is needed on {_named(with_people)}: `understudy ticket list`")
-    return warnings
-
-
-def _warnings_of_fleet(deps: ReadDependencies) -> list[str]:
-    snapshot = deps.pulse.snapshot
-    if snapshot is None:
-        return []
-    limit = deps.current.config.silence.silent_after_seconds
-    views = list(snapshot.nodes.values())
-    warnings = [f"the circuit breaker is open: {snapshot.breaker}"] if snapshot.breaker else []
-    drilled = [f"{name} until {_hour(snapshot.drills[name].until)}" for name in sorted(snapshot.drills, key=natural)]
-    if drilled:
-        warnings.append(f"a drill goes on: {_named(drilled)}: `understudy inject NODE end REASON` ends it")
-    policy = deps.current.config.signals
-    live = [
-        f"{one.words} ({_named([*one.targets])})"
-        for one in snapshot.signals
-        if policy.effect_of(one.kind).includes(SignalEffect.WARN)
-    ]
-    if live:
-        warnings.append(f"other systems of the site report (`understudy signal list`): {_named(live)}")
-    unheard = sum(snapshot.now - (silent_since(view, snapshot.started_at) or 0.0) > limit for view in views)
-    if unheard > len(views) / 2:
-        warnings.append(f"{unheard} of {len(views)} nodes do not report: check that their agents run")
-    return warnings
-
-
-def _hour(at: float) -> str:
-    return moment(at).strftime("%H:%M UTC")
-
-
-def _words(proposal: Recovery) -> str:
-    job, nodes = job_of(proposal.plan), " ".join(proposal.plan.nodes)
-    about = " ".join(filter(None, (proposal.plan.kind.value, f"job {job.job_id}" if job else "", nodes)))
-    return f"{proposal.id} ({about})"
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return f"{', '.join(names[:NAMED_MAX])}{more}"

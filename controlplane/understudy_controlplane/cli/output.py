@@ -29,6 +29,7 @@ class Exit(IntEnum):
     REFUSED = 3  # by the state of a node or recovery, or held by a guard
     UNREACHABLE = 4
     RECORDED = 5  # and not carried out: the control plane observes, or an operator has to approve it
+    PERSON_NEEDED = 6  # with `understudy status --check`
 
 
 def console() -> Console:

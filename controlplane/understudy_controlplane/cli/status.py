@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.output import date, print_json
+from understudy_controlplane.cli.durations import in_words
+from understudy_controlplane.cli.output import Exit, date, print_json
 
 if TYPE_CHECKING:
     from understudy_client import Client, Status
 
-PROBLEMS_MAX = 10
+NEEDS_MAX = 10
 MODES = {
     "observe": ": decides and records, changes nothing",
     "approve": ": each recovery waits for an operator",
@@ -21,20 +23,27 @@ MODES = {
 
 
 @click.command()
+@click.option("--check", is_flag=True, help="Exit with 6 where something needs a person.")
 @connected
-def status(client: Client, as_json: bool) -> None:
-    """Counts, and what needs a person."""
-    show(client, as_json)
+def status(client: Client, as_json: bool, check: bool) -> None:
+    """Counts, and what needs a person, since when, and the command that ends it."""
+    waits = show(client, as_json)
+    if check and waits:
+        sys.exit(Exit.PERSON_NEEDED)
 
 
-def show(client: Client, as_json: bool) -> None:
+def show(client: Client, as_json: bool) -> bool:
+    """Whether something needs a person."""
     if as_json:
-        print_json(client.get("/v1/status", dict))
-        return
+        found = client.get("/v1/status", dict)
+        print_json(found)
+        return bool(found.get("problems"))
     from understudy_client import Status
 
-    for line in lines(client.get("/v1/status", Status), time.time()):
+    shown = client.get("/v1/status", Status)
+    for line in lines(shown, time.time()):
         click.echo(line)
+    return bool(shown.problems)
 
 
 def lines(status: Status, now: float) -> list[str]:
@@ -55,7 +64,7 @@ def lines(status: Status, now: float) -> list[str]:
         f"Slurm       {read}",
         f"loop        ticked {max(now - loop.last_tick_at, 0):.0f} s ago, in {loop.tick_seconds * 1000:.0f} ms",
     ]
-    return shown + _needs(status)
+    return shown + _needs(status, now)
 
 
 def mode_line(status: Status) -> str:
@@ -66,12 +75,20 @@ def mode_line(status: Status) -> str:
     return f"{status.mode}{MODES.get(status.mode, '')}{limit}"
 
 
-def _needs(status: Status) -> list[str]:
+def _needs(status: Status, now: float) -> list[str]:
     if status.problems is None:
         return []
-    problems = [*status.problems, *([f"Slurm cannot be read: {status.slurm.error}"] if status.slurm.error else [])]
-    if not problems:
+    if not status.problems:
         return ["nothing needs a person"]
-    more = len(problems) - PROBLEMS_MAX
+    texts = status.problems  # all that an older control plane shows
+    if status.needs is not None:
+        texts = tuple(
+            f"{_age(one.since, now)}{one.why}{f': {one.command}' if one.command else ''}" for one in status.needs
+        )
+    more = (status.needs_count or len(texts)) - NEEDS_MAX
     rest = [f"  and {more} more: `understudy status --json`"] if more > 0 else []
-    return ["needs a person:", *(f"  {problem}" for problem in problems[:PROBLEMS_MAX]), *rest]
+    return ["needs a person:", *(f"  {text}" for text in texts[:NEEDS_MAX]), *rest]
+
+
+def _age(since: float | None, now: float) -> str:
+    return f"for {in_words(max(now - since, 0.0))}: " if since is not None else ""

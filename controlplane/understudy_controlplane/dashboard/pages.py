@@ -19,8 +19,7 @@ from understudy_controlplane.api.notifications import message_records
 from understudy_controlplane.api.observed import DAYS, observed_rules
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.spares import spare_pool
-from understudy_controlplane.api.status import Status, own_problems, summary
-from understudy_controlplane.config import Mode
+from understudy_controlplane.api.status import Status, summary
 from understudy_controlplane.dashboard import (
     attention,
     budgets,
@@ -40,7 +39,6 @@ from understudy_controlplane.decide.observed import DAY_SECONDS
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.state_words import STATES
 from understudy_controlplane.fleet.topology import Topology
@@ -59,8 +57,6 @@ OWN = "my"
 
 MOVES_LISTED = 20
 ILL_LISTED = 200
-FAILED_LOOKED_AT = 10
-TICKETS_LISTED = 50
 GPUS_LISTED = 64
 STORY_LISTED = 60
 MOMENTS_LISTED = 100
@@ -182,7 +178,7 @@ class Pages:
         if snapshot is None:
             return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
         status = summary(deps)
-        needs = _needs(deps, snapshot, status.mode)
+        needs = attention.items(status.needs or ())
         reading = Reading(deps, viewer, identity, snapshot, status, needs, Span.of(by), by)
         if not page:
             return self._fleet(reading, by)
@@ -251,14 +247,6 @@ def missing(what: str) -> Response:
 
 def _digest(layout: fleet_map.Layout) -> str:
     return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
-
-
-def _needs(deps: ReadDependencies, snapshot: Snapshot, mode: Mode) -> list[attention.Item]:
-    failed = deps.stores.recoveries.newest(FAILED_LOOKED_AT, only=RecoveryFilter(RecoveryStatus.FAILED))
-    tickets = deps.stores.repairs.tickets(TICKETS_LISTED, is_open=True)
-    in_repair = [node for node in snapshot.nodes.values() if node.state is NodeState.MANUAL_REPAIR][:TICKETS_LISTED]
-    items = attention.items(own_problems(deps), snapshot.proposals, failed, tickets, in_repair, snapshot.now)
-    return [*attention.only_observed(snapshot.incidents.values()), *items] if mode is Mode.OBSERVE else items
 
 
 def reason_of(node: NodeView) -> str:

@@ -158,7 +158,7 @@ def _is_seated(snapshot: Snapshot, job: Job, node: str) -> bool:
 
 def _moved_all_the_same(decision: Decision, move: Move, objection: guards.Objection) -> Decision:
     if move.plan is None:
-        return replace(decision, reason=f"{decision.reason}; {move.words}")
+        return replace(decision, reason=f"{decision.reason}; {move.words}", stays=move.stays)
     summary = decision.finding.summary if decision.finding is not None else ""
     reason = f"{summary}; the node stays in service, because {objection.words}; {move.words}"
     evidence = decision.evidence.with_more(move.evidence)
@@ -215,6 +215,7 @@ def _act(snapshot: Snapshot, condemned: Entered, move: Move | None) -> Decision:
         plan=plan,
         request=finding.request if plan is not None else None,
         suspects=row.suspects,
+        stays=move.stays,
     )
 
 

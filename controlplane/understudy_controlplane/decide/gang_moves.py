@@ -17,7 +17,7 @@ from understudy_controlplane.decide.spare_turns import share_had, turn
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom
 from understudy_controlplane.detect.stopped import requeued_at
 from understudy_controlplane.fleet.counted import times
-from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.decision import Because, Stays
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
@@ -37,6 +37,13 @@ class Move:
     because: Because
     words: str
     evidence: Mapping[str, Json] = field(default_factory=dict)  # how the spares were chosen
+    stays: Stays | None = None  # where only a person can move it
+
+
+def _left(job: Job, why: str) -> Move:
+    """No guard holds the gang back, and waiting changes nothing."""
+    words = f"job {job.key.job_id} {why}: left to a person"
+    return Move(None, Because.LEFT_TO_PERSON, words, stays=Stays(job.key, why))
 
 
 MOVED_ALREADY = Move(None, Because.RULE, "the gang is moved for another reason already")
@@ -227,7 +234,8 @@ def _leaves_its_block(current: Round, job: Job, leaving: Collection[str]) -> boo
     """Its launcher would start it again in a block whose fabric has failed, and it can leave all of that block."""
     snapshot = current.snapshot
     broken = snapshot.without_fabric.intersection(snapshot.gangs[job.key].seats)
-    return bool(broken) and broken <= set(leaving) and not _cannot_move(current, job, (), job.slurm.nodes)
+    movable = not _is_over(snapshot, job) and not _cannot_move(current, job, (), job.slurm.nodes)
+    return bool(broken) and broken <= set(leaving) and movable
 
 
 def _done(snapshot: Snapshot, job: Job) -> Move | None:
@@ -283,6 +291,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
     gang = snapshot.gangs.get(job.key)
     by_its_launcher = gang is not None and not allocation_swap.why_not(snapshot, job, (), current.condemned)
     not_movable = "" if by_its_launcher else _cannot_move(current, job, findings, job.slurm.nodes)
+    over = "" if by_its_launcher else _is_over(snapshot, job)
     spent = hangs.too_often(snapshot, job, config)
     gone = () if by_its_launcher else hangs.lost_if_requeued(snapshot, job.slurm.nodes)
     no_seat = bool(gone) and len(current.fitting(job, gone[0])) < len(gone)
@@ -297,10 +306,12 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
             _not_reconnected(job),
         ),
         (_moved_too_often(current, job), Because.JOB_BUDGET, _too_often(current, job).words),
-        (bool(not_movable), Because.RULE, f"job {number} {not_movable}: left to a person"),
+        (bool(over), Because.RULE, f"job {number} {over}"),
+        (bool(not_movable), Because.LEFT_TO_PERSON, not_movable),
         (no_seat, Because.NO_SPARE, f"no spare for {', '.join(gone)}, on which job {number} may not start again"),
     )
-    return next((Move(None, because, words) for holds, because, words in reasons if holds), None)
+    found = next((Move(None, because, words) for holds, because, words in reasons if holds), None)
+    return _left(job, found.words) if found is not None and found.because is Because.LEFT_TO_PERSON else found
 
 
 def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
@@ -381,9 +392,8 @@ def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
 def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move:
     """To spares from the pool."""
     snapshot = current.snapshot
-    objection = _cannot_move(current, job, findings, seats)
-    if objection:
-        return Move(None, Because.RULE, f"job {job.key.job_id} {objection}: left to a person")
+    if not_movable := _not_movable(current, job, findings, seats):
+        return not_movable
     gone, leaving = _gone(snapshot, seats, findings), [finding.node for finding in findings]
     held = (
         _would_wait(snapshot, job, findings) or _held_back(current, job, leaving) or _after_drain(snapshot, job, gone)
@@ -460,6 +470,13 @@ def _is_dead(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> bool:
     return {*job.slurm.nodes} <= dead
 
 
+def _not_movable(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move | None:
+    if over := _is_over(current.snapshot, job):
+        return Move(None, Because.RULE, f"job {job.key.job_id} {over}")
+    why = _cannot_move(current, job, findings, seats)
+    return _left(job, why) if why else None
+
+
 def _would_wait(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
     """A gang that works loses more by a requeue after which it does not start than by staying on a node at fault."""
     gang = snapshot.gangs.get(job.key)
@@ -520,11 +537,17 @@ def _ended_in(snapshot: Snapshot, job: Job) -> bool:
     return not requeued and job.key not in snapshot.last_attempts and not job.slurm.failed_by_itself
 
 
+def _is_over(snapshot: Snapshot, job: Job) -> str:
+    """Why this gang is not started again, wherever it could run; empty: it may be."""
+    slurm = job.slurm
+    if slurm.ended or (slurm.completing and _ended_in(snapshot, job)):
+        return f"is not to run again ({slurm.end_in_words})"
+    return ""
+
+
 def _cannot_move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> str:
     """Why this gang cannot be requeued onto other nodes; empty: it can."""
     snapshot, slurm = current.snapshot, job.slurm
-    if slurm.ended or (slurm.completing and _ended_in(snapshot, job)):
-        return f"is not to run again ({slurm.end_in_words})"
     if not slurm.batch or not slurm.requeue:
         return "was not submitted as a batch job with --requeue"
     if slurm.not_alone or slurm.contiguous:

@@ -377,7 +377,7 @@ def object_to_quarantine(
     lately = failures(snapshot, lately_quarantined(snapshot, config) | set(already) | {finding.node})
     if len(lately) > breaker_limit(snapshot, config):
         return Objection(Because.BREAKER, "it would be one too many at once for the circuit breaker")
-    words = _over_fleet_budget(snapshot, config, already, finding.node)
+    words = over_fleet_budget(snapshot, config, already, finding.node)
     if words:
         return Objection(Because.FLEET_BUDGET, words)
     recent = quarantined_within_the_hour(snapshot, already, finding.node)
@@ -391,7 +391,7 @@ def object_to_quarantine(
     return _object_for_domains(snapshot, config, finding.node, already)
 
 
-def _over_fleet_budget(snapshot: Snapshot, config: Config, already: Collection[str], node: str) -> str:
+def over_fleet_budget(snapshot: Snapshot, config: Config, already: Collection[str], node: str) -> str:
     held, counting = quarantined_beside(snapshot, config, already, node)
     limit, ceiling = quarantine_limit(snapshot, config), _quarantine_ceiling(snapshot, config)
     out = len(snapshot.at_fault.union(already))

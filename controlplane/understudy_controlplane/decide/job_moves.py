@@ -90,7 +90,7 @@ def prospect(snapshot: Snapshot, key: JobKey, request: MoveRequest, config: Conf
     objection = guards.object_to_operator(snapshot) or guards.object_while_open(snapshot)
     waits = objection.words if objection is not None else waits_for(snapshot, key, request)
     because, words, moves = _move(snapshot, list(_asked(snapshot, key, request)), config)
-    if not moves and because is Because.RULE:
+    if not moves and because in (Because.RULE, Because.LEFT_TO_PERSON):
         return words
     if waits or not moves:
         return Prospect(Outcome.HELD_BY_GUARD, waits or words)

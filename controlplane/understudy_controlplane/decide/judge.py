@@ -14,13 +14,9 @@ from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.launcher_restarts import restarted
 from understudy_controlplane.decide.pages import (
     detectors_down,
-    domains_down,
-    held_back,
-    left_by_slurm,
-    not_back,
     page,
+    persons_needed,
     stays_slow,
-    unheard,
     warnings_of_site,
 )
 from understudy_controlplane.decide.pool import change_pool, pool_changes
@@ -94,12 +90,8 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
         current = replace(current.without(decisions), acting=acting or bool(current.left_out))
     decisions = failures.approved(current, decisions)
     waiting = (
-        *failures.caught("held_back", (), lambda: held_back(current, decisions)),
-        *failures.caught("left_by_slurm", (), lambda: left_by_slurm(current)),
-        *failures.caught("unheard", (), lambda: unheard(current)),
-        *failures.caught("not_back", (), lambda: not_back(current)),
+        *failures.caught("persons_needed", (), lambda: persons_needed(current, decisions)),
         *failures.caught("stays_slow", (), lambda: stays_slow(current, findings)),
-        *failures.caught("domains_down", (), lambda: domains_down(current)),
         *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
     )
     return decisions + page(current, [*_of_no_node(waiting)])

@@ -125,7 +125,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
     policy, choices = config.spares, snapshot.spare_choices
-    short = wanted(snapshot, policy) - len(_held(snapshot))
+    short = wanted(snapshot, policy) - len(held(snapshot))
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
     bad = {*bad, *_awaited(snapshot)}
@@ -173,8 +173,8 @@ def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> 
     if is_filled_by_others or still_gathering(snapshot):
         return []
     choices = snapshot.spare_choices
-    held = [name for name in _held(snapshot) if name not in promised]
-    chosen = [name for name in held if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
+    kept = [name for name in held(snapshot) if name not in promised]
+    chosen = [name for name in kept if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
     size = wanted(snapshot, config.spares)
     if len(chosen) <= size:
         return []
@@ -185,7 +185,7 @@ def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> 
         return not is_fit(snapshot.nodes[name], snapshot, config), lemon, not on_probation
 
     in_order = sorted(sorted(chosen, key=natural, reverse=True), key=leaves_first)
-    staying = spread(snapshot, in_order, size, leaves_first, beside=[name for name in held if name not in chosen])
+    staying = spread(snapshot, in_order, size, leaves_first, beside=[name for name in kept if name not in chosen])
     return [name for name in chosen if name not in staying]
 
 
@@ -240,7 +240,7 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
     chosen = snapshot.spare_choices.get(node.name)
     if chosen is None:
-        chosen = wanted(snapshot, policy) > len(_held(snapshot)) and _is_in(node, policy.partition)
+        chosen = wanted(snapshot, policy) > len(held(snapshot)) and _is_in(node, policy.partition)
     return chosen and owned and not busy and node.name not in reserved_by_others(snapshot, config)
 
 
@@ -249,7 +249,7 @@ def _is_in(node: NodeView, partition: str) -> bool:
     return not partition or (node.slurm is not None and partition in node.slurm.partitions)
 
 
-def _held(snapshot: Snapshot) -> list[str]:
+def held(snapshot: Snapshot) -> list[str]:
     """Spares that are there or come back by themselves: also one that Slurm has switched off, that reboots or that has
     missed a ping. Lost is one that is out of service, that Slurm has given up (DOWN), and that people have taken.
     """

@@ -277,6 +277,8 @@ TABLE: tuple[Row, ...] = (
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
     Row(300, ALL, (Signal.GANG_STOPPED,), None, Action.MOVE_GANG,
         "a fault stopped the gang, and others requeued it: it gets spares, as if the control plane had moved it"),
+    Row(320, (), (Signal.PERSON_NEEDED,), None, Action.PAGE,
+        "it does not end by itself"),
     Row(330, (), (Signal.GANG_STAYS_SLOW,), None, Action.PAGE,
         "a move may cost all that it has done: its owner knows what it saved, and moves it, or lets it run"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from understudy_controlplane.fleet.evidence import NO_EVIDENCE, Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, LaunchDetail
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -76,6 +77,7 @@ class Because(StrEnum):
     DETECTOR_FAILED = "detector_failed"  # nothing returns to service on what is not known
     DECISION_FAILED = "decision_failed"  # this decision, or one that belongs to it
     AWAITS_APPROVAL = "awaits_approval"  # in mode approve, or of an incident that is older than mode act
+    LEFT_TO_PERSON = "left_to_person"  # Understudy cannot move this gang, and waiting changes nothing
     CANCELLED = "cancelled"  # an operator cancelled the recovery that this would repeat
 
 
@@ -88,6 +90,13 @@ class DecisionKey(NamedTuple):
 
     subject: str
     text: str
+
+
+class Stays(NamedTuple):
+    """A gang that only a person can move, and why."""
+
+    job: JobKey
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,7 @@ class Decision:
     origin: ValidationOrigin | None = None  # with VALIDATING
     proposed: Plan | None = None  # that waits for approval from now on
     approve_by: float | None = None  # with `proposed`
+    stays: Stays | None = None  # the gang that it leaves to a person
     proposal: int | None = None  # the recovery as which the plan was proposed and approved
 
     @property

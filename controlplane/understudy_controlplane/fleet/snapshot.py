@@ -150,6 +150,8 @@ class Snapshot:
     preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
     maintenances: tuple[Maintenance, ...] = ()  # under way
+    waiting_since: Mapping[str, float] = field(default_factory=dict)
+    """`Need.key` of what waited for a person in the round before → since when."""
     clock_sets: ClockSets = NEVER_SET
     monotonic: float = 0.0  # at `now`, by the clock that is never set
     failed_detectors: tuple[str, ...] = ()  # of this round, for the whole fleet

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_agent.stages import StageName, StageStatus
+from understudy_controlplane.fleet.need import Need
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.live.meters import Meters
@@ -42,6 +43,8 @@ class Pulse:
     """Those of the newest round, and decisions that failed."""
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
+    needs: Sequence[Need] = ()
+    """What waits for a person, by the newest round; `api/needs.py` adds what ails the control plane itself."""
     stages: Mapping[tuple[StageName, StageStatus], StageSummary] = field(default_factory=dict)
     """Of the last results of nodes."""
     tickets_opened_at: tuple[float, ...] = ()  # of the open tickets

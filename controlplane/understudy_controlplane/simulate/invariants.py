@@ -16,6 +16,7 @@ from understudy_controlplane.detect.silence import may_be_mass_silence
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
@@ -134,6 +135,18 @@ class Effect:
         return f"{self.call} {' '.join(str(one) for one in shown)}"
 
 
+@dataclass(frozen=True)
+class Rest:
+    """What stands still, and for how long that may be so before it is listed."""
+
+    words: str
+    seconds: float
+    nodes: tuple[str, ...] = ()
+
+
+FOR_ALL = frozenset({NeedKind.AGENTS_SILENT, NeedKind.BREAKER, NeedKind.ONLY_OBSERVED})
+"""While a person is needed for one of these, nothing else is promised."""
+
 NEXT_RUNG_SECONDS = 60.0
 """A repair or a test that was begun this lately may go on at the end: the rung before it may take minutes to fail."""
 DEAD_NODE_SECONDS = 400.0
@@ -161,6 +174,7 @@ class Invariants:
         one that is set back lets the pause go on.
         """
         self._wrong_since: dict[str, float] = {}
+        self._unlisted_since: dict[str, float] = {}
         self._at_fault: set[str] = set()
         self._failed_switches: list[set[str]] = []
         self._asked: dict[str, float] = {}
@@ -195,6 +209,7 @@ class Invariants:
         self._slurm_read_at = self._world.now
         self._fine_since = self._world.now
         self._wrong_since.clear()
+        self._unlisted_since.clear()
         self._proposed_since.clear()
 
     def asked(self, verb: Verb, node: str) -> None:
@@ -454,6 +469,7 @@ class Invariants:
         self._steps_end()
         self._saves(core)
         self._owners(records)
+        self._rests_are_listed(core, records)
 
     def _saves(self, core: Core) -> None:
         """All ranks of a gang save before the same step, and no order to do so stays proposed."""
@@ -592,8 +608,7 @@ class Invariants:
         return recovery.plan.requested and job is not None and job.job_id in self.moved_jobs
 
     def _is_paused(self, job: JobKey | None) -> bool:
-        _, until = self._paused_jobs.get(job.job_id if job is not None else 0, (0, 0.0))
-        return self._world.clock.now() < until
+        return self._is_paused_number(job.job_id if job is not None else 0)
 
     def _restores(self) -> None:
         cluster = self._world.cluster
@@ -630,6 +645,50 @@ class Invariants:
         for words, since in self._wrong_since.items():
             if now - max(since, self._fine_since) > GRACE_SECONDS and not self._world.scenario.settings.observes:
                 raise Violation("everything-has-an-owner", f"{words} for {now - since:.0f} s")
+
+    def _rests_are_listed(self, core: Core, records: dict[str, NodeRecord]) -> None:
+        """What nothing of the control plane is at work on is in the list of what waits for a person, with the time from
+        which a person sees it there.
+        """
+        now, seen = self._world.now, core.loop.pulse.needs
+        everything = not FOR_ALL.isdisjoint(one.kind for one in seen)
+        named = {one.subject for one in seen}
+        resting = {} if everything or self._newest_before_pause is not None else self._resting(records)
+        unlisted = {name: words for name, words in resting.items() if named.isdisjoint((name, *words.nodes))}
+        self._unlisted_since = {name: self._unlisted_since.get(name, now) for name in unlisted}
+        for name, since in self._unlisted_since.items():
+            if now - max(since, self._fine_since) > unlisted[name].seconds:
+                words = f"{name} {unlisted[name].words} for {now - since:.0f} s, and no need names it"
+                raise Violation("what-rests-is-listed", words)
+
+    def _resting(self, records: dict[str, NodeRecord]) -> dict[str, Rest]:
+        """By what nodes and gangs are in the virtual world, and what no recovery is at work on."""
+        world, jobs = self._world, self._world.jobs()
+        at_work = {name for recovery in self._known for name in recovery.plan.nodes}
+        moving = {key.job_id for recovery in self._known if (key := job_of(recovery.plan)) is not None}
+        found = {
+            name: Rest(f"is {record.state.value}", GRACE_SECONDS)
+            for name, record in records.items()
+            if record.state in (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR) and name not in at_work
+        }
+        broken = any(machine.broken or not machine.alive for machine in world.cluster.machines.values())
+        for gang in world.cluster.gangs:
+            job = jobs.get(gang.job_id)
+            left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
+            if job is None or job.ended or job.held or gang.over or gang.suspended or left or gang.job_id in moving:
+                continue
+            waits_as_any_job = job.pending and not broken
+            if not gang.computes and gang.reported and not waits_as_any_job:
+                found[f"job {gang.job_id}"] = Rest(f"is {job.state}, does not work", STEP_SECONDS_MAX, job.nodes)
+        pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
+        held = sum(records[name].state not in OUT_OF_SERVICE for name in pool)
+        if held < world.scenario.settings.spares and not world.scenario.settings.observes:
+            found["spares"] = Rest(f"are {held} of {world.scenario.settings.spares}", GRACE_SECONDS)
+        return found
+
+    def _is_paused_number(self, job_id: int) -> bool:
+        _, until = self._paused_jobs.get(job_id, (0, 0.0))
+        return self._world.clock.now() < until
 
     def _holds_all_back(self) -> bool:
         """Because many nodes or gangs are silent at once, whose cause is elsewhere."""

@@ -209,6 +209,10 @@ class VirtualSlurm:
         """As if the job had been submitted to this one of `tiers`."""
         self._job(job_id).partition = partition
 
+    def allow_requeue(self, job_id: int) -> None:
+        """As `scontrol update jobid=… requeue=1`, which Slurm takes of a running job."""
+        self._job(job_id).requeue = True
+
     def cancel(self, job_id: int) -> None:
         job = self._job(job_id)
         if job.state in ("RUNNING", "SUSPENDED"):

@@ -15,7 +15,9 @@ import msgspec
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
+from understudy_controlplane.decide.pages import LABELS
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
@@ -415,7 +417,8 @@ class World:
             self._ticket_seen = ticket["id"]
             self.narrate(f"ticket for {ticket['node']}")
             if "about" in ticket["body"]:
-                self.invariants.notified_of.update(ticket["body"]["about"])
+                held = not ticket["label"].startswith(LABELS[Signal.PERSON_NEEDED])
+                self.invariants.notified_of.update(ticket["body"]["about"] if held else ())
             else:
                 self._repairs.setdefault(ticket["node"], self.now + self.random.uniform(*PERSON_SECONDS))
 

@@ -14,6 +14,7 @@ from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.guards import breaker_limit, failures, lately_quarantined, quarantine_limit
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.silence import fallen_silent
+from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.subject import SubjectKind
@@ -172,6 +173,18 @@ FLEET: tuple[Metric[Source], ...] = (
         counted("kind", [k.value for k in SignalKind], lambda s: Counter(one.kind for one in s.snapshot.signals)),
         ("kind",),
         str(len(SignalKind)),
+    ),
+    Metric(
+        "needs_person",
+        "What waits for a person: `understudy status` names each, and the command that ends it.",
+        counted("kind", [k.value for k in NeedKind], lambda s: Counter(one.kind.value for one in s.needs)),
+        ("kind",),
+        str(len(NeedKind)),
+    ),
+    Metric(
+        "needs_person_urgent",
+        "What of it does not wait until the morning.",
+        one(lambda s: sum(need.urgent for need in s.needs)),
     ),
     Metric("tickets_open", "Open tickets: work for an administrator.", one(lambda s: len(s.pulse.tickets_opened_at))),
     Metric(

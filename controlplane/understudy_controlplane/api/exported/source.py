@@ -9,6 +9,7 @@ from functools import cached_property
 
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.api.exported.metric import Sample, escaped, labels_text
+from understudy_controlplane.api.needs import NeedRecord, needs_of
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeView
@@ -36,6 +37,10 @@ class Source:
     @cached_property
     def nodes(self) -> list[NodeView]:
         return list(self.snapshot.nodes.values())
+
+    @cached_property
+    def needs(self) -> list[NeedRecord]:
+        return list(needs_of(self.pulse, self.now))
 
     @cached_property
     def node_labels(self) -> dict[str, str]:

@@ -1,0 +1,119 @@
+"""What waits for a person, as every view shows it: what the newest round found, and problems of the control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from understudy_controlplane.access.token_ends import ending_soon
+from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.fleet.need import NeedKind
+from understudy_controlplane.live.pulse import Pulse
+from understudy_controlplane.store.database import StoreError
+
+TICK_AGE_MAX_SECONDS = 15.0
+TICKETS_READ = 100
+LOG = "`journalctl -u understudy-controlplane`"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Of the control plane itself. `cause` can contain paths, addresses and SQL."""
+
+    what: str
+    cause: str = ""
+    since: float | None = None
+    command: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.cause}" if self.cause else self.what
+
+
+class NeedRecord(msgspec.Struct, frozen=True):
+    """`since`: null where it is not known. `command`: what ends it, or shows what does; empty: see `why`.
+    `urgent`: it does not wait until the morning.
+    """
+
+    kind: NeedKind
+    subject: str
+    since: float | None
+    why: str
+    command: str
+    urgent: bool
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.command}" if self.command else self.why
+
+
+def all_needs(deps: ReadDependencies) -> list[NeedRecord]:
+    """With what only the database shows. The one list behind status, dashboard, and exit code."""
+    problems = [*problems_of(deps.pulse, deps.clock.now()), *_of_database(deps)]
+    return [*map(_own, problems), *_with_tickets(deps, list(needs_of(deps.pulse, deps.clock.now())))]
+
+
+def needs_of(pulse: Pulse, now: float) -> Iterator[NeedRecord]:
+    """From memory alone, as metrics need it."""
+    yield from map(_own, failed_detectors(pulse))
+    if pulse.slurm.error:
+        yield _own(Problem("Slurm cannot be read", pulse.slurm.error, pulse.slurm.at, "`understudy doctor`"))
+    for text in pulse.config_problems:
+        yield _own(Problem(text))
+    for text in ending_soon(pulse.token_ends, now):
+        yield _own(Problem(text))
+    for text in pulse.notify_problems:
+        yield NeedRecord(NeedKind.NOTIFICATIONS, "notifications", None, text, "", urgent=False)
+    for one in sorted(pulse.needs, key=lambda one: not one.is_urgent(now)):
+        if one.is_due(now):
+            yield NeedRecord(one.kind, one.subject, one.since, one.why, one.command, one.is_urgent(now))
+
+
+def problems_of(pulse: Pulse, now: float) -> Iterator[Problem]:
+    """Why its loop does not do its work."""
+    age = now - pulse.last_tick_at
+    if age > TICK_AGE_MAX_SECONDS:
+        cause = pulse.last_error or "it hangs"
+        yield Problem(f"the loop has not ticked for {age:.0f} s", cause, pulse.last_tick_at, LOG)
+    elif pulse.last_error:
+        yield Problem("the last tick failed", pulse.last_error, command=LOG)
+    if pulse.slurm.at is None:
+        yield Problem("Slurm has not been read since the start", pulse.slurm.error or "the first tick runs")
+
+
+def failed_detectors(pulse: Pulse) -> list[Problem]:
+    return [Problem(one.effect, one.cause, command=LOG) for one in pulse.failed_detectors.values()]
+
+
+def own_problems(deps: ReadDependencies) -> list[Problem]:
+    return [*problems_of(deps.pulse, deps.clock.now()), *_of_database(deps)]
+
+
+def _of_database(deps: ReadDependencies) -> Iterator[Problem]:
+    try:
+        deps.queries.alive()
+    except StoreError as error:
+        yield Problem("the database does not answer", type(error).__name__)
+
+
+def _own(problem: Problem) -> NeedRecord:
+    kind, since = NeedKind.CONTROL_PLANE, problem.since
+    return NeedRecord(kind, "control plane", since, str(problem), problem.command, urgent=False)
+
+
+def _with_tickets(deps: ReadDependencies, found: list[NeedRecord]) -> list[NeedRecord]:
+    """Who deals with a node already."""
+    tickets: Mapping[str, Mapping[str, object]] = {}
+    if any(one.kind is NeedKind.NODE_OUT for one in found):
+        tickets = {one["node"]: one for one in deps.stores.repairs.tickets(TICKETS_READ, is_open=True)}
+    return [
+        msgspec.structs.replace(one, why=f"{one.why}; ticket {ticket['id']}, {_by(ticket)}")
+        if one.kind is NeedKind.NODE_OUT and (ticket := tickets.get(one.subject)) is not None
+        else one
+        for one in found
+    ]
+
+
+def _by(ticket: Mapping[str, object]) -> str:
+    by = ticket["acknowledged_by"]
+    return f"{by} deals with it" if by else "not acknowledged yet"

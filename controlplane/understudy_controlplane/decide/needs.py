@@ -1,0 +1,520 @@
+"""What waits for a person: since when, why, and the command that ends it. Pure.
+
+Whatever does not go on by itself is in this list: a node that no repair returns, a gang that stands still, a pool that
+stays short, a guard that holds back, an incident that nothing ends. `understudy status`, the dashboard, metrics, alerts
+and pages are views of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect
+from understudy_controlplane.decide import guards, spares
+from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage
+from understudy_controlplane.detect.hang import all_report
+from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
+from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.decision import Because, Decision, Stays
+from understudy_controlplane.fleet.finding import HANGS, Signal
+from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN, OpenIncident
+from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.need import Need, NeedKind
+from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, RepairAttempt, job_of
+from understudy_controlplane.fleet.slurm import POOL_USER, SlurmJob
+from understudy_controlplane.fleet.snapshot import LEFT_SECONDS, Snapshot
+from understudy_controlplane.fleet.subject import SubjectKind
+
+HOLDING = frozenset(
+    {
+        Because.FLEET_BUDGET,
+        Because.HOURLY_BUDGET,
+        Because.RULE_BUDGET,
+        Because.DOMAIN_BUDGET,
+        Because.MOVE_BUDGET,
+        Because.JOB_BUDGET,
+        Because.RESTART_BUDGET,
+        Because.REPAIR_BUDGET,
+        Because.BREAKER,
+        Because.MASS_SILENCE,
+        Because.MASS_HANG,
+        Because.NO_SPARE,
+        Because.PARTITION_DOWN,
+    }
+)
+"""Not the mode, a pause, and a rule that only observes: a person has chosen those."""
+
+ENDS_WITH_OTHERS = frozenset({Because.MOVE_BUDGET, Because.REPAIR_BUDGET})
+"""Budgets that are free again as soon as other moves or repairs have ended."""
+
+MASS_SILENCE_SECONDS = 120.0
+"""A switch or the control plane's host is back from a reboot by then. Meanwhile no gang that loses a node is moved."""
+
+SILENT_SECONDS = 300.0
+"""An agent's upgrade or a node's reboot takes less."""
+
+SETTLES_SECONDS = 60.0
+"""In which a drain is read back, and a spare that was taken is replaced."""
+
+PENDS_SECONDS = 300.0
+"""A requeued gang starts within Slurm's own two minutes of delay where it can start at all."""
+
+NEVER_HEARD_SECONDS = 3600.0
+"""Agents are being installed."""
+
+SHOWN_MAX = 8
+
+EXPLAIN = "`understudy explain {kind} {name}` shows what ends that"
+
+
+def needs(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> tuple[Need, ...]:
+    """`decisions`: of this round. In the order of their kinds, the oldest of a kind first."""
+    found: dict[str, Need] = {}
+    for one in (
+        *_agents(snapshot, config),
+        *_breaker(snapshot),
+        *_of_decisions(snapshot, decisions, config),
+        *_not_back(snapshot),
+        *_pending(snapshot),
+        *_unheard(snapshot, config),
+        *_approvals(snapshot),
+        *_domains(snapshot, config),
+        *_budget(snapshot, config),
+        *_site_warnings(snapshot, config),
+        *_nodes_out(snapshot, config),
+        *_left_by_slurm(snapshot, config),
+        *_pool(snapshot, config),
+        *_drills(snapshot),
+        *_never_heard(snapshot),
+    ):
+        found.setdefault(one.key, one)
+    for one in _incidents(snapshot, found):
+        found.setdefault(one.key, one)
+    order = list(NeedKind)
+    return tuple(
+        sorted(found.values(), key=lambda one: (order.index(one.kind), one.since, spares.natural(one.subject)))
+    )
+
+
+def shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_MAX]) + (f", … ({len(names)} in all)" if len(names) > SHOWN_MAX else "")
+
+
+def _first_seen(snapshot: Snapshot, kind: NeedKind, subject: str) -> float:
+    """What has no time of its own began when a round showed it first."""
+    return snapshot.waiting_since.get(f"{kind.value} {subject}", snapshot.now)
+
+
+def named(job: Job) -> str:
+    """As its owner and an administrator know it."""
+    return f"job {job.key.job_id} ({job.slurm.name}) of {job.slurm.user}"
+
+
+# -- the control plane sees too little --------------------------------------------------------------------------------
+
+
+def _agents(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    fallen, watched = fallen_silent(snapshot, config.silence)
+    if not fallen:
+        return
+    names = sorted(fallen, key=spares.natural)
+    if is_mass_silence(len(fallen), watched, config.silence):
+        enough = next(n for n in range(1, len(fallen) + 1) if is_mass_silence(n, watched, config.silence))
+        why = (
+            f"{len(fallen)} of {watched} agents are silent ({shown(names)}): the cause is most likely the control "
+            "plane's own network or host, so it takes no node out of service and moves no gang until they report again"
+        )
+        command = (
+            f"`ping {names[0]}` from the control plane's host and `systemctl status understudy-agent` there show where "
+            "the reports stop"
+        )
+        since = sorted(fallen.values())[enough - 1]
+        seconds = MASS_SILENCE_SECONDS
+        yield Need(NeedKind.AGENTS_SILENT, "fleet", since, why, command, seconds, page_seconds=seconds)
+        return
+    for name in names:
+        why = f"the agent of {name} is silent: faults there are seen late, or not at all"
+        command = f"`systemctl status understudy-agent` on {name}"
+        yield Need(NeedKind.NODE_SILENT, name, fallen[name], why, command, SILENT_SECONDS)
+
+
+def _never_heard(snapshot: Snapshot) -> Iterator[Need]:
+    names = [
+        node.name
+        for node in snapshot.nodes.values()
+        if node.slurm is not None and not node.slurm.on_leave and not node.has_agent
+    ]
+    if names:
+        kind = NeedKind.NEVER_HEARD
+        names.sort(key=spares.natural)
+        why = f"no agent has ever reported from {shown(names)}: faults there are not seen"
+        command = "`systemctl status understudy-agent` there"
+        yield Need(kind, "fleet", _first_seen(snapshot, kind, "fleet"), why, command, NEVER_HEARD_SECONDS)
+
+
+def _breaker(snapshot: Snapshot) -> Iterator[Need]:
+    if snapshot.breaker:
+        kind = NeedKind.BREAKER
+        why = f"the circuit breaker is open: {snapshot.breaker}"
+        command = "`understudy breaker show` names the nodes; `understudy breaker reset REASON` closes it"
+        yield Need(kind, "fleet", _first_seen(snapshot, kind, "fleet"), why, command, page_seconds=0.0)
+
+
+# -- decisions that do nothing ----------------------------------------------------------------------------------------
+
+
+def _of_decisions(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> Iterator[Need]:
+    for one in decisions:
+        signal = one.finding.signal if one.finding is not None else None
+        job = snapshot.jobs.get(one.stays.job) if one.stays is not None else None
+        if one.stays is not None and job is not None and signal is not Signal.MOVE_ASKED:
+            yield _gang_stays(snapshot, one, one.stays, job)
+        elif one.because in HOLDING or signal is Signal.GANG_HUNG_TOGETHER:
+            yield _held_back(snapshot, one, config)
+
+
+def _gang_stays(snapshot: Snapshot, decision: Decision, stays: Stays, job: Job) -> Need:
+    finding = decision.finding
+    kind, subject = NeedKind.GANG_STAYS, f"job {job.key.job_id}"
+    node = snapshot.nodes.get(finding.node) if finding is not None else None
+    since = _first_seen(snapshot, kind, subject)
+    if finding is not None and finding.signal in HANGS:
+        what, since = f"hangs: {finding.summary}", finding.at
+    else:
+        since = node.record.since if node is not None and node.record.at_fault else since
+        incident = snapshot.incident_of(node.name) if node is not None else None
+        fault = f" ({incident.summary})" if incident is not None else ""
+        at = (
+            f"{node.name}, which is {(decision.to_state or node.state).value}{fault}"
+            if node is not None
+            else "its nodes"
+        )
+        what = f"stays on {at}"
+    why = f"{named(job)} {what}. Understudy cannot move it: it {stays.why}"
+    return Need(kind, subject, since, why, _by_hand(job), page_seconds=0.0)
+
+
+def _by_hand(job: Job) -> str:
+    """Slurm takes `requeue=1` of a running job (`_update_job` of slurmctld): then the control plane moves it."""
+    number = job.key.job_id
+    if job.slurm.not_alone:
+        return f"`scontrol requeue {number}` restarts all of it"
+    if job.slurm.batch and not job.slurm.requeue:
+        return f"`scontrol update jobid={number} requeue=1` lets Understudy move it, `scancel {number}` ends it"
+    if not job.slurm.batch:
+        return f"`scancel {number}` ends it; its owner submits it again"
+    return f"`scontrol requeue {number}` restarts it, `scontrol show reservation` shows what is reserved"
+
+
+def _held_back(snapshot: Snapshot, decision: Decision, config: Config) -> Need:
+    kind, subject = NeedKind.HELD_BACK, decision.subject
+    finding = decision.finding
+    incident = snapshot.incidents.get(finding.subject) if finding is not None else None
+    hangs = finding is not None and (finding.signal in HANGS or finding.signal is Signal.GANG_HUNG_TOGETHER)
+    if incident is not None:
+        since = incident.opened_at
+    elif hangs and finding is not None:
+        since = finding.at
+    else:
+        since = _held_since(snapshot, decision)
+    at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
+    at_once |= decision.because is Because.RULE_BUDGET  # each further hour it is wrong about more nodes
+    seconds = config.guards.page_after_seconds
+    job = subject.removeprefix("job ") if subject.startswith("job ") else ""
+    command = EXPLAIN.format(kind="job" if job else "node", name=job or subject)
+    patience = seconds if decision.because in ENDS_WITH_OTHERS else 0.0
+    return Need(kind, subject, since, decision.reason, command, patience, page_seconds=0.0 if at_once else seconds)
+
+
+def _held_since(snapshot: Snapshot, decision: Decision) -> float:
+    """Of a gang that stands on an operator's node, about which there is no incident."""
+    finding = decision.finding
+    node = snapshot.nodes.get(finding.node) if finding is not None else None
+    if (
+        node is not None
+        and node.state in HELD_BY_PEOPLE
+        and finding is not None
+        and finding.signal is Signal.GANG_STRANDED
+    ):
+        return node.record.since
+    return _first_seen(snapshot, NeedKind.HELD_BACK, decision.subject)
+
+
+def _budget(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    """The next fault leads to nothing, until nodes are back in service."""
+    usual = bool(snapshot.at_fault) and not snapshot.breaker
+    words = guards.over_fleet_budget(snapshot, config, (), "") if usual else ""
+    if words:
+        newest = max(snapshot.nodes[name].record.since for name in snapshot.at_fault)
+        why = f"no other faulty node is taken out of service: {words}"
+        command = "repair one of them; `understudy node release NODE REASON` returns it"
+        seconds = config.guards.page_after_seconds
+        yield Need(NeedKind.BUDGET, "fleet", newest, why, command, SETTLES_SECONDS, page_seconds=seconds)
+
+
+def _approvals(snapshot: Snapshot) -> Iterator[Need]:
+    for one in snapshot.proposals:
+        if one.status is RecoveryStatus.AWAITS_APPROVAL:
+            job = job_of(one.plan)
+            known = snapshot.jobs.get(job) if job is not None else None
+            of = f" of {named(known)}" if known is not None else f" of job {job.job_id}" if job is not None else ""
+            on = f" on {shown(one.plan.nodes)}" if one.plan.nodes else ""
+            why = f"recovery {one.id} awaits approval: {one.plan.kind.value.replace('_', ' ')}{of}{on}"
+            command = f"`understudy recovery approve {one.id} REASON`, or `understudy recovery cancel {one.id} REASON`"
+            yield Need(NeedKind.APPROVAL, f"recovery {one.id}", one.decided_at, why, command, page_seconds=0.0)
+
+
+# -- gangs ------------------------------------------------------------------------------------------------------------
+
+
+def _pending(snapshot: Snapshot) -> Iterator[Need]:
+    """Restarted gangs for which Slurm finds no nodes, while some of their partition are out of service."""
+    lost = {one.subject for one in _not_back(snapshot)}
+    for job in snapshot.jobs.values():
+        slurm = job.slurm
+        if not (job.managed and slurm.pending and slurm.restart_count and not slurm.held):
+            continue
+        if snapshot.recovery_of(job.key) is not None or f"job {job.key.job_id}" in lost:
+            continue
+        partitions = set(slurm.partition.split(","))
+        out = sorted(
+            (
+                node.name
+                for node in snapshot.nodes.values()
+                if node.slurm is not None and partitions & {*node.slurm.partitions} and _is_away(node)
+            ),
+            key=spares.natural,
+        )
+        if out:
+            kind, subject = NeedKind.GANG_PENDS, f"job {job.key.job_id}"
+            why = (
+                f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'}); of its partition "
+                f"{shown(out)} {'is' if len(out) == 1 else 'are'} out of service"
+            )
+            command = f"repair {out[0]}; `understudy node release {out[0]} REASON` returns it"
+            since = _first_seen(snapshot, kind, subject)
+            of_understudy = not snapshot.at_fault.isdisjoint(out)  # nodes that people took are known to them
+            page = PENDS_SECONDS if of_understudy else None
+            yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)
+
+
+def _is_away(node: NodeView) -> bool:
+    return node.state in OUT_OF_SERVICE or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
+
+
+def _not_back(snapshot: Snapshot) -> Iterator[Need]:
+    """Gangs whose attempt was ended for a move that has failed since, and that pend, or were lost."""
+    for recovery in snapshot.lost_gangs:
+        job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
+        if job is None or not job.managed or snapshot.recovery_of(job.key) is not None:
+            continue
+        ended_at = recovery.ended_at or 0.0
+        why, command = _why_not_back(job.slurm, ended_at + snapshot.slurm_ahead_seconds)
+        if why:
+            why = f"{named(job)} is not back: recovery {recovery.id} failed ({recovery.outcome}), and {why}"
+            subject = f"job {job.key.job_id}"
+            yield Need(NeedKind.GANG_NOT_BACK, subject, ended_at, why, command, page_seconds=0.0)
+
+
+def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
+    """And what a person can do; empty: it runs, its owner has ended it, or that came later than the failure."""
+    number, until = job.job_id, ended_at + SETTLES_SECONDS
+    if job.pending and job.submit_at <= until:
+        return (
+            f"it waits in Slurm's queue ({job.reason or 'no reason given'}) and holds no nodes any more",
+            f"`scontrol show job {number}` shows what it waits for: free that or raise the limit; `scontrol top "
+            f"{number}` puts it before its owner's other jobs",
+        )
+    lost = job.ended and job.state not in ("COMPLETED", "CANCELLED") and (job.end_at or 0) <= until
+    if not lost:
+        return "", ""
+    return (
+        f"Slurm shows it as {job.state}",
+        f"`scontrol requeue {number}` starts it again, from its newest checkpoint",
+    )
+
+
+def _unheard(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    seconds = config.hang.first_step_seconds
+    for key, started_at in snapshot.unheard_gangs.items():
+        job = snapshot.jobs[key]
+        if key in snapshot.paused_jobs or not all_report(job.slurm.nodes, snapshot, config.silence):
+            continue
+        why = (
+            f"no rank of {named(job)} has reported since it was restarted, for more than {seconds:.0f} s, though its "
+            "ranks did before: its processes may wait for each other before the hook begins, or its script may not get "
+            "there"
+        )
+        command = f"look at its output; `scontrol requeue {key.job_id}` restarts it"
+        since = _running_since(snapshot, started_at)
+        yield Need(NeedKind.GANG_UNHEARD, f"job {key.job_id}", since, why, command, seconds, page_seconds=seconds)
+
+
+def _running_since(snapshot: Snapshot, started_at: float) -> float:
+    """`started_at` is Slurm's time. One that is to come was there before the clocks were set back."""
+    since = started_at - snapshot.slurm_ahead_seconds
+    return max(since, snapshot.started_at) if since <= snapshot.now else snapshot.started_at
+
+
+# -- nodes, domains and the pool --------------------------------------------------------------------------------------
+
+
+def _nodes_out(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    for name in snapshot.at_fault:
+        node = snapshot.nodes[name]
+        if name in snapshot.drills or snapshot.recovery_on(name) is not None:
+            continue
+        why = _why_out(node, config)
+        if why:
+            incident = snapshot.incident_of(name)
+            fault = incident.summary if incident is not None else node.slurm.reason if node.slurm else "not known"
+            command = f"repair it; `understudy node release {name} REASON` returns it"
+            yield Need(
+                NeedKind.NODE_OUT,
+                name,
+                node.record.since,
+                f"{name} is {node.state.value} ({fault}): {why}",
+                command,
+                0.0
+                if node.state is NodeState.MANUAL_REPAIR
+                else LEFT_SECONDS
+                if config.repair.enabled
+                else SETTLES_SECONDS,
+            )
+
+
+def _why_out(node: NodeView, config: Config) -> str:
+    """Why nothing of the control plane returns it; empty: its repair or validation goes on, and ends."""
+    if node.state is NodeState.MANUAL_REPAIR:
+        return "manual repair is needed"
+    if node.slurm is None:
+        return "Slurm does not know it any more"
+    if node.state in IN_REPAIR:
+        return ""
+    if not config.repair.enabled:
+        return "nothing repairs it, because `repair.enabled` is false"
+    return "no repair of it has begun within an hour"
+
+
+def _left_by_slurm(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    tried: Mapping[str, Sequence[RepairAttempt]] | None = None
+    for node in snapshot.nodes.values():
+        since = _left_since(node)
+        if node.slurm is None or since is None:
+            continue
+        tried = attempts_by_node(snapshot) if tried is None else tried
+        if is_back_from_outage(snapshot, node, tried.get(node.name, ()), config):
+            continue
+        why = f"Slurm has taken {node.name} out of service ({node.slurm.reason}) and keeps it out"
+        command = f"find the cause, then `scontrol update nodename={node.name} state=resume`"
+        seconds = config.guards.page_after_seconds
+        yield Need(NeedKind.NODE_LEFT, node.name, since, why, command, SILENT_SECONDS, page_seconds=seconds)
+
+
+def _left_since(node: NodeView) -> float | None:
+    """None: Slurm itself has not taken it out of service, or it does not answer."""
+    if node.slurm is None:
+        return None
+    if node.state is NodeState.FOREIGN_DRAIN:
+        return node.record.since if node.slurm.left_by_slurm else None
+    return node.out_since if node.slurm.out_after_outage and node.state in AWAY else None
+
+
+def _domains(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    seconds = config.silence.domain_wait_seconds
+    advice = {
+        DOMAIN_SILENT: "look at power, cooling and switches there. Gangs leave for spares where it is not back "
+        f"{seconds:g} s after it fell silent",
+        BLOCK_FABRIC: "look at its NVLink switches and their manager. No spare is taken from there meanwhile; "
+        "gangs leave only nodes for which the driver reported a fatal NVLink error",
+        PORT_DOWN: "look at the switch there and at what manages it. No spare is taken from there meanwhile; gangs "
+        f"that hang leave for spares where the ports are not back {seconds:g} s after that was found",
+    }
+    failed: dict[str, list[OpenIncident]] = {}
+    for subject, one in snapshot.incidents.items():
+        if subject.kind is SubjectKind.DOMAIN and one.rule in advice:
+            failed.setdefault(subject.name, []).append(one)
+    for name, found in failed.items():
+        found.sort(key=lambda one: -one.opened_at)
+        why = "; ".join(one.summary for one in found)
+        command = "; ".join(advice[one.rule] for one in found)
+        since = found[0].opened_at  # a person who knows of one cause has to know of another
+        yield Need(NeedKind.DOMAIN_DOWN, name, since, why, command, page_seconds=0.0)
+
+
+def _site_warnings(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    for one in snapshot.signals:
+        if config.signals.effect_of(one.kind).includes(SignalEffect.WARN):
+            why = f"another system of the site reports: {one.words} ({shown(one.targets)})"
+            command = f"`understudy signal list`; `understudy signal end {one.id} REASON` where it is wrong"
+            yield Need(NeedKind.SITE_WARNING, f"signal {one.id}", one.at, why, command)
+
+
+def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    wanted, held = spares.wanted(snapshot, config.spares), len(spares.held(snapshot))
+    if snapshot.mode is Mode.OBSERVE or held >= wanted:
+        return
+    kind = NeedKind.POOL_SHORT
+    joining = spares.joining_pool(snapshot, (), config)
+    pool = snapshot.reservations.get(config.spares.reservation)
+    out = sorted(snapshot.at_fault, key=spares.natural)
+    why = f"{counted(held, 'spare is', 'spares are')} held, {wanted} are wanted, and no idle node can join"
+    command = "`understudy spare size SIZE REASON` sets another size"
+    if pool is not None and not pool.made_for(POOL_USER):
+        why = f"reservation {pool.name} is another user's (users {', '.join(pool.users)}): there is no spare pool"
+        command = f"`scontrol delete reservation={pool.name}`, or another name in `spares.reservation`"
+    elif joining:
+        why = f"{counted(held, 'spare is', 'spares are')} held, {wanted} are wanted, and {shown(joining)} do not join"
+        command = "`understudy decision list --subject fleet` shows why"
+    elif out:
+        command = f"repair {shown(out)}; `understudy node release {out[0]} REASON` returns a node"
+    patience = SILENT_SECONDS if joining else SETTLES_SECONDS
+    yield Need(kind, "spares", _first_seen(snapshot, kind, "spares"), why, command, patience)
+
+
+def _drills(snapshot: Snapshot) -> Iterator[Need]:
+    for name, drill in snapshot.drills.items():
+        minutes = max(0, round((drill.until - snapshot.now) / 60))
+        why = f"a drill goes on: {name}, for {counted(minutes, 'minute')} more"
+        since = _first_seen(snapshot, NeedKind.DRILL, name)
+        yield Need(NeedKind.DRILL, name, since, why, f"`understudy inject {name} end REASON` ends it")
+
+
+# -- what is left -----------------------------------------------------------------------------------------------------
+
+
+def _incidents(snapshot: Snapshot, others: Mapping[str, Need]) -> Iterator[Need]:
+    """Open for long, and neither a recovery nor another need is about their subject."""
+    if snapshot.mode is Mode.OBSERVE:
+        if snapshot.incidents:
+            count = counted(len(snapshot.incidents), "incident is", "incidents are")
+            why = f"{count} open, and the control plane only observes: it does nothing about them"
+            since = min(one.opened_at for one in snapshot.incidents.values())
+            command = "`understudy incident list --open`; `understudy observed` prints what it would have done"
+            yield Need(NeedKind.ONLY_OBSERVED, "fleet", since, why, command)
+        return
+    about = {one.subject for one in others.values()}
+    for one in snapshot.incidents.values():
+        if not _goes_on(snapshot, one) and about.isdisjoint(_subjects(snapshot, one)):
+            why = f"incident {one.id} stays open, and nothing is under way that ends it: {one.summary}"
+            command = f"`understudy incident show {one.id}`"
+            since = one.opened_at
+            yield Need(NeedKind.INCIDENT, f"incident {one.id}", since, why, command, LEFT_SECONDS)
+
+
+def _goes_on(snapshot: Snapshot, incident: OpenIncident) -> bool:
+    """It ends by itself, or a person has taken its node."""
+    name = incident.subject.name
+    node = snapshot.nodes.get(name) if incident.subject.kind is SubjectKind.NODE else None
+    if any(name in one.plan.nodes or name == str(job_of(one.plan)) for one in snapshot.recoveries):
+        return True
+    ends = {*IN_REPAIR, *HELD_BY_PEOPLE, NodeState.PROBATION} - {NodeState.MANUAL_REPAIR}
+    return node is not None and node.state in ends | {NodeState.OPERATOR_HOLD}
+
+
+def _subjects(snapshot: Snapshot, incident: OpenIncident) -> set[str]:
+    """As which other needs name what it is about."""
+    name, kind = incident.subject.name, incident.subject.kind
+    jobs = {f"job {key.job_id}" for key in snapshot.jobs if kind is SubjectKind.GANG and str(key) == name}
+    return {name, *jobs, *(("fleet",) if kind is SubjectKind.DOMAIN else ())}

@@ -1,0 +1,194 @@
+"""What waits for a person: since when, why, and the command that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.needs import MASS_SILENCE_SECONDS, needs
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.need import Need, NeedKind
+from understudy_controlplane.fleet.node import DrainKind, NodeState, NodeView
+from understudy_controlplane.fleet.recovery import PagePlan
+from understudy_controlplane.fleet.slurm import SlurmReservation
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
+
+CONFIG = b.config(spares={"count": 0})
+
+
+def found(snapshot: Snapshot, config: Config = CONFIG) -> list[Need]:
+    """Those that a person sees."""
+    decisions = decide(snapshot, detect(snapshot, config), config)
+    return [one for one in needs(snapshot, decisions, config) if one.is_due(snapshot.now)]
+
+
+def kinds(snapshot: Snapshot, config: Config = CONFIG) -> list[NeedKind]:
+    return [one.kind for one in found(snapshot, config)]
+
+
+def out(name: str, state: NodeState = NodeState.QUARANTINED, for_seconds: float = 600.0, **values: Any) -> NodeView:
+    since = b.NOW - for_seconds
+    values = {"since": since, "drained_at": since, "drain_kind": DrainKind.NOW} | values
+    record = b.record(name, state, agent_seen_at=b.NOW - 500, slurmd_seen_at=b.NOW - 500, **values)
+    slurm = b.slurm_node(name, flags=["DRAIN"], reason="understudy: xid.79")
+    return b.node(name, state, slurm=slurm, record=record)
+
+
+def incidents(*names: str, for_seconds: float = 600.0) -> Mapping[Subject, OpenIncident]:
+    return {
+        Subject.of_node(name): OpenIncident(
+            number, Subject.of_node(name), "xid.79", "hardware_fault", "GPU 3 fell off the bus", b.NOW - for_seconds
+        )
+        for number, name in enumerate(names, 1)
+    }
+
+
+def test_where_all_is_well_nothing_needs_a_person() -> None:
+    assert found(b.snapshot(jobs=[b.job()])) == []
+
+
+def test_a_quarantined_node_that_nothing_repairs_waits_with_the_command_that_returns_it() -> None:
+    (need,) = found(b.snapshot(out("n3"), incidents=incidents("n3")))
+    assert (need.kind, need.subject, need.since) == (NeedKind.NODE_OUT, "n3", b.NOW - 600)
+    assert need.why == (
+        "n3 is quarantined (GPU 3 fell off the bus): nothing repairs it, because `repair.enabled` is false"
+    )
+    assert "`understudy node release n3 REASON`" in need.command
+    assert not need.is_urgent(b.NOW), "it waits until the morning"
+
+
+def test_a_node_that_is_repaired_does_not() -> None:
+    """Its rung ends. One of which no repair begins within an hour does."""
+    config = b.config(spares={"count": 0}, repair={"enabled": True}, validation={"enabled": True, "command": "true"})
+    held = "timed out"  # that the round begins nothing
+    assert kinds(b.snapshot(out("n3"), slurm_error=held), config) == []
+    assert kinds(b.snapshot(out("n3", NodeState.VALIDATING)), config) == []
+    assert kinds(b.snapshot(out("n3", for_seconds=4000.0), slurm_error=held), config) == [NeedKind.NODE_OUT]
+
+
+def test_manual_repair_waits_at_once_and_a_hold_is_its_operators() -> None:
+    seen = b.snapshot(out("n3", NodeState.MANUAL_REPAIR, 1.0), out("n4", NodeState.OPERATOR_HOLD))
+    (need,) = found(seen)
+    assert "manual repair is needed" in need.why
+
+
+def test_four_nodes_of_nine_the_budget_used_up_one_spare_of_three_and_four_incidents_are_not_green() -> None:
+    names = ("n1", "n2", "n3", "n4")
+    config = b.config(spares={"count": 3}, guards={"quarantined_nodes_min": 4, "waiting_nodes_min": 0})
+    busy = [b.job(nodes=("n5", "n6", "n7", "n9"), job_id=9)]
+    working = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in busy[0].slurm.nodes]
+    seen = b.snapshot(*(out(name) for name in names), *working, incidents=incidents(*names), jobs=busy, spares=("n8",))
+    seen = replace(seen, waiting_since={"pool_short spares": b.NOW - 600})
+    assert kinds(seen, config) == [NeedKind.BUDGET, *[NeedKind.NODE_OUT] * 4, NeedKind.POOL_SHORT]
+    pool = found(seen, config)[-1]
+    assert "1 spare is held, 3 are wanted" in pool.why
+    assert "understudy node release n1 REASON" in pool.command
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "command"),
+    [
+        ({"requeue": False}, "--requeue", "`scontrol update jobid=7 requeue=1`"),
+        ({"batch": False}, "batch job", "`scancel 7`"),
+        ({"part_of": "heterogeneous job"}, "requeues as a whole", "`scontrol requeue 7`"),
+        ({"required_nodes": ("n2",)}, "asked for n2 by name", "`scontrol requeue 7`"),
+    ],
+)
+def test_a_gang_that_only_a_person_can_move_is_named_with_its_owner_at_once(
+    changes: dict[str, Any], why: str, command: str
+) -> None:
+    seen = b.snapshot(out("n2", for_seconds=30.0), incidents=incidents("n2"), jobs=[b.job(**changes)], spares=("n8",))
+    need = found(seen)[0]
+    assert (need.kind, need.subject, need.since) == (NeedKind.GANG_STAYS, "job 7", b.NOW - 30)
+    assert need.why.startswith("job 7 (gang) of researcher stays on n2, which is quarantined (GPU 3 fell off the bus)")
+    assert (why in need.why, command in need.command, need.is_urgent(b.NOW)) == (True, True, True)
+
+
+def test_so_is_one_that_would_run_into_a_maintenance() -> None:
+    """The day after tomorrow: Slurm would not start the gang on those seats again."""
+    start = int(b.NOW) + 2 * 86_400
+    work = SlurmReservation("cables", ("n3",), ("root",), frozenset({"MAINT"}), start_at=start)
+    job = b.job(time_limit_minutes=10 * 24 * 60)
+    seen = b.snapshot(out("n2"), jobs=[job], spares=("n8",), reservations={work.name: work})
+    need = found(seen)[0]
+    assert (need.kind, "into the time of reservation cables" in need.why) == (NeedKind.GANG_STAYS, True)
+
+
+def test_a_move_that_an_operator_asks_for_and_that_cannot_be_done_is_answered_and_waits_for_no_person() -> None:
+    assert found(b.snapshot(jobs=[b.job(requeue=False)])) == []
+
+
+def silent(*names: str, for_seconds: float) -> Snapshot:
+    return b.snapshot(*(b.node(name, heard_at=b.NOW - for_seconds) for name in names), started_at=b.NOW - 9000)
+
+
+ALL = tuple(f"n{number}" for number in range(1, 9))
+
+
+@pytest.mark.parametrize(("seconds", "sent"), [(MASS_SILENCE_SECONDS - 1, 0), (MASS_SILENCE_SECONDS + 1, 1)])
+def test_agents_that_are_all_silent_page_a_person_within_minutes(seconds: float, sent: int) -> None:
+    """Nothing can be decided meanwhile: no other page would come."""
+    seen = silent(*ALL, for_seconds=seconds)
+    decisions = decide(seen, detect(seen, CONFIG), CONFIG)
+    pages = [one for one in decisions if one.action is Action.PAGE]
+    assert [(one.row, b.plan_as(PagePlan, one.plan).about) for one in pages] == [(320, ("fleet",))] * sent
+    assert ["8 of 8 agents are silent" in one.reason for one in pages] == [True] * sent
+
+
+def test_a_single_silent_agent_waits_until_the_morning() -> None:
+    (need,) = found(silent("n3", for_seconds=400))
+    assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.NODE_SILENT, "n3", False)
+    assert found(silent("n3", for_seconds=200)) == []
+
+
+def test_a_restarted_gang_that_pends_while_nodes_of_its_partition_are_out_names_them() -> None:
+    job = b.job(state="PENDING", nodes=(), node_count=4, restart_count=1, reason="Resources")
+    seen = b.snapshot(out("n3"), out("n4"), jobs=[job])
+    assert NeedKind.GANG_PENDS not in kinds(seen), "Slurm has its own delay"
+    later = replace(seen, waiting_since={"gang_pends job 7": b.NOW - 301})
+    need = found(later)[0]
+    assert (need.kind, need.since, need.is_urgent(b.NOW)) == (NeedKind.GANG_PENDS, b.NOW - 301, True)
+    assert need.why.endswith("was restarted and pends (Resources); of its partition n3, n4 are out of service")
+
+
+def test_where_people_took_those_nodes_it_waits_until_the_morning() -> None:
+    job = b.job(state="PENDING", nodes=(), node_count=4, restart_count=1, reason="Resources")
+    seen = b.snapshot(out("n3", NodeState.OPERATOR_HOLD), jobs=[job], waiting_since={"gang_pends job 7": b.NOW - 301})
+    (need,) = found(seen)
+    assert (need.kind, need.is_urgent(b.NOW)) == (NeedKind.GANG_PENDS, False)
+
+
+def test_what_has_no_time_of_its_own_began_when_it_was_seen_first() -> None:
+    seen = b.snapshot(breaker="eight at once")
+    assert [one.since for one in found(seen)] == [b.NOW]
+    assert [one.since for one in found(replace(seen, waiting_since={"breaker fleet": b.NOW - 77}))] == [b.NOW - 77]
+
+
+def test_an_incident_that_nothing_ends_waits_after_an_hour_and_is_named_once() -> None:
+    suspect = b.node("n3", NodeState.SUSPECT)
+    seen = b.snapshot(suspect, incidents=incidents("n3", for_seconds=4000.0))
+    assert kinds(seen) == [NeedKind.INCIDENT]
+    assert kinds(b.snapshot(suspect, incidents=incidents("n3"))) == []
+    assert kinds(b.snapshot(out("n3"), incidents=incidents("n3", for_seconds=4000.0))) == [NeedKind.NODE_OUT]
+    assert kinds(b.snapshot(out("n3", NodeState.OPERATOR_HOLD), incidents=incidents("n3", for_seconds=4000.0))) == []
+
+
+def test_where_it_only_observes_all_incidents_are_one_need() -> None:
+    seen = b.snapshot(mode=Mode.OBSERVE, incidents=incidents("n1", "n2"))
+    (need,) = found(seen)
+    assert (need.kind, need.since) == (NeedKind.ONLY_OBSERVED, b.NOW - 600)
+    assert "2 incidents are open, and the control plane only observes" in need.why
+
+
+def test_urgent_needs_of_any_kind_have_a_command() -> None:
+    seen = b.snapshot(out("n2"), breaker="eight at once", jobs=[b.job(requeue=False)], incidents=incidents("n2"))
+    assert all("`" in one.command for one in found(seen))
