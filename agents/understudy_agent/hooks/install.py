@@ -1,4 +1,4 @@
-"""`understudy install-hooks`: puts the hook scripts where Slurm can run them, and shows what slurm.conf lacks, as a diff.
+"""`understudy install-hooks`: puts the hook scripts where Slurm can run them, and shows the diff that slurm.conf needs.
 `--check` compares, `--uninstall` deletes them, `--edit-slurm-conf` writes what the diff shows.
 
 It can be run again: each file is replaced as a whole and is never missing in between, because Slurm drains a node whose
