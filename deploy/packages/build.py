@@ -2,7 +2,7 @@
 
 Without --all: the Debian packages for this machine's version of Python. `understudy-agent` has a virtual environment in
 /opt/understudy with what requirements.lock pins, by its digests; `understudy-controlplane` adds its own packages to it.
-It prints the paths of the packages, in a folder for each system, so that `*.deb` there names those for its Python alone.
+It prints the paths of the packages, in a folder for each system, so that `*.deb` there names those for one Python.
 Files that are there already for the same content are used again.
 """
 

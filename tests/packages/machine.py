@@ -43,14 +43,11 @@ class Machine:
 
 @contextmanager
 def booted(folder: Path, name: str = "head1", address: str = "198.18.0.1") -> Iterator[Machine]:
-    for name in ("layer", "shared"):
-        (folder / name).mkdir()
+    for below in ("layer", "shared"):
+        (folder / below).mkdir()
     with (folder / "boot.log").open("w") as log:
-        outer = subprocess.Popen(
-            ["unshare", *NAMESPACES, str(BOOT), str(ROOTS / "22.05"), str(folder), name, address],
-            stdout=log,
-            stderr=log,
-        )
+        boot = [str(BOOT), str(ROOTS / "22.05"), str(folder), name, address]
+        outer = subprocess.Popen(["unshare", *NAMESPACES, *boot], stdout=log, stderr=log)
     try:
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
         end = time.monotonic() + 30
@@ -71,9 +68,8 @@ def booted(folder: Path, name: str = "head1", address: str = "198.18.0.1") -> It
 def connect(first: Machine, second: Machine, name: str) -> None:
     """By a cable between their bridges, which has this name at the first."""
     ends = (first, name), (second, "uplink")
-    network = ["nsenter", f"--target={first.init}", "--net", "ip", "link"]
-    subprocess.run(
-        [*network, "add", name, "type", "veth", "peer", "name", "uplink", "netns", str(second.init)], check=True
-    )
+    within = ["nsenter", f"--target={first.init}", "--net"]
+    cable = ["ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", str(second.init)]
+    subprocess.run([*within, *cable], check=True)
     for machine, end in ends:
         machine.run(f"ip link set {end} master br0 up")

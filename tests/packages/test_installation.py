@@ -455,7 +455,7 @@ def restart_what_hangs(machine: Machine) -> None:
 
 
 def roll_back(machine: Machine) -> None:
-    """As docs/upgrade.md and docs/backup.md have it. What came after the copy is gone, and the database is the service's."""
+    """As docs/upgrade.md and docs/backup.md have it: what came after the copy is gone, the service owns the file."""
     understudy(machine, "pause 'after the copy'")
     for page, section in (("upgrade.md", "Rollback"), ("backup.md", "Restore")):
         for block in documented(section, page):
