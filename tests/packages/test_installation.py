@@ -368,9 +368,12 @@ def other_commands_of_the_document_work(machine: Machine) -> None:
         *(one for one in named if one.startswith(("install-hooks", "leave-slurm", "support"))),
     }
     machine.run("understudy doctor || test $? = 1")  # this Slurm has dangerous settings
-    run = {"doctor", "observed", 'inject head1 79 "what if"'}
+    run = {"doctor", "observed", 'inject head1 79 "what if"', "recovery list --status awaits_approval"}
     for command in sorted(run - {"doctor"}):
         understudy(machine, command)
+    for command in ("recovery approve NUMBER REASON", "incident dismiss NUMBER REASON"):  # there is no such number
+        understudy(machine, command.replace("NUMBER", "9999"), status=1)
+        run.add(command)
     for command in ("token enroll head1", "db backup FILE"):
         machine.run(f"understudy {command.replace('FILE', '/root/copy.db')}")
         run.add(command)

@@ -265,6 +265,11 @@ def _edit(conf: SlurmConf, directory: Path) -> int:
         text = "".join(lines).encode("utf-8", "surrogateescape")
         _replace(real, text, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
     sys.stdout.write(_diff(conf, changed) or f"{conf.main}: has all lines that the hooks need; nothing was changed\n")
+    if changed:
+        sys.stdout.write(
+            "\nBefore `scontrol reconfigure`, run `understudy install-hooks` on every node: Slurm drains a node whose\n"
+            "Prolog is missing.\n"
+        )
     return 0
 
 

@@ -138,15 +138,20 @@ def with_site(key: str, directory: Path) -> Path:
 
 
 def site_scripts(conf: SlurmConf, directory: Path) -> dict[Path, str]:
-    """Path → text of each script that runs a program of the site and a hook. Raises SlurmConfError."""
+    """Path → text of each script that runs a program of the site and a hook. Raises SlurmConfError.
+
+    Also for a program that calls the hook: where slurm.conf was merged, that may not have been visible.
+    """
     found = {}
     for key, name in PARAMETERS.items():
         lines = _site_lines(conf, key, directory)
         if not lines and with_site(key, directory) in map(_program, conf.active(key)):
             lines = [line for line in conf.lines if line.key == key and line.set_aside]
-        if lines and not calls(lines[-1].value, directory):
-            if not _PROGRAM.fullmatch(lines[-1].value):
-                raise SlurmConfError(f"{lines[-1]}: not a path without blanks; let it call {directory / name} itself")
+        if lines and not _PROGRAM.fullmatch(lines[-1].value):
+            if calls(lines[-1].value, directory):
+                continue
+            raise SlurmConfError(f"{lines[-1]}: not a path without blanks; let it call {directory / name} itself")
+        if lines:
             head = f"#!/bin/sh\n# Runs the site's {key} and Understudy's. Written by `understudy install-hooks`.\n"
             body = WITH_SITE[key].format(hook=directory / name, site=lines[-1].value)
             found[with_site(key, directory)] = head + body

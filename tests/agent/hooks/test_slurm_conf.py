@@ -111,6 +111,14 @@ def test_a_site_whose_script_calls_the_hook_keeps_its_line(tmp_path: Path) -> No
     assert problems(complete, HOOKS) == [] and merged(complete, HOOKS) == {}
 
 
+def test_a_node_has_the_script_also_where_the_host_of_slurm_conf_does_not_see_the_site_s_call(tmp_path: Path) -> None:
+    """Slurm drains a node without it."""
+    (tmp_path / "prolog").write_text(f"#!/bin/sh\n{HOOKS}/prolog || exit 1\n")
+    set_aside = f"#understudy: Prolog={tmp_path}/prolog\nProlog={HOOKS}/prolog_with_site\n"
+    for text in (f"Prolog={tmp_path}/prolog\n", set_aside):
+        assert list(site_scripts(conf(tmp_path, text), HOOKS)) == [HOOKS / "prolog_with_site"]
+
+
 def test_a_health_check_that_never_ran_is_not_started(tmp_path: Path) -> None:
     """The site's program may drain nodes."""
     before = conf(tmp_path, "HealthCheckProgram=/usr/sbin/nhc\n")
