@@ -164,7 +164,7 @@ def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[
     refuse_another_cluster(machine)
     restart_what_hangs(machine)
     machine.run("understudy db backup /root/copy.db")
-    replace_packages(machine, "two", 2)
+    upgrade(machine)
     roll_back(machine)
     follow_the_quickstart(machine)
     remove(machine)
@@ -459,19 +459,25 @@ def restart_what_hangs(machine: Machine) -> None:
 
 def roll_back(machine: Machine) -> None:
     """As docs/upgrade.md and docs/backup.md have it: what came after the copy is gone, the service owns the file."""
+    before = pids(machine)
     understudy(machine, "pause 'after the copy'")
     for page, section in (("upgrade.md", "Rollback"), ("backup.md", "Restore")):
         for block in documented(section, page):
             machine.run(f"set -e; cd /shared/one\n{block}")
-    replace_packages(machine, "one", 1)
+    machine.run("apt-get install -qq -y --allow-downgrades /shared/one/understudy-hook_*.deb")
+    all_is_of(machine, 1, before)
     assert machine.run("stat --format='%a %U' /var/lib/understudy/understudy.db").strip() == "600 slurm"
     assert "after the copy" not in understudy(machine, "status")
     machine.run("understudy db check && rm /root/copy.db")
 
 
-def replace_packages(machine: Machine, folder: str, release: int) -> None:
+def upgrade(machine: Machine) -> None:
     before = pids(machine)
-    machine.run(f"apt-get install -qq -y --allow-downgrades /shared/{folder}/*.deb")
+    machine.run("apt-get install -qq -y /shared/two/*.deb")
+    all_is_of(machine, 2, before)
+
+
+def all_is_of(machine: Machine, release: int, before: list[str]) -> None:
     version = machine.run("dpkg-query -W -f='${Version} ' understudy-agent understudy-controlplane understudy-hook")
     assert len(set(version.split())) == 1
     assert version.startswith(f"{RELEASE}-{release}~")
