@@ -461,6 +461,7 @@ def roll_back(machine: Machine) -> None:
     """As docs/upgrade.md and docs/backup.md have it: what came after the copy is gone, the service owns the file."""
     before = pids(machine)
     understudy(machine, "pause 'after the copy'")
+    assert "after the copy" in understudy(machine, "status")
     for page, section in (("upgrade.md", "Rollback"), ("backup.md", "Restore")):
         for block in documented(section, page):
             machine.run(f"set -e; cd /shared/one\n{block}")
