@@ -114,7 +114,7 @@ wheels: setup-check
 	@$(RUN) deploy/sbom.py build/wheels
 	@ls build/wheels/*.whl build/wheels/*.cdx.json
 
-# Debian packages for Debian 12 and 13 and Ubuntu 22.04 and 24.04, and RPMs for RHEL 9, in build/packages/current.
+# Debian packages for Debian 12 and 13 and Ubuntu 22.04 and 24.04, and RPMs for RHEL 9, in build/packages/current, a folder for each.
 packages: setup
 	@$(RUN) -m deploy.packages.build --all build/packages
 

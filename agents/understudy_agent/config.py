@@ -132,7 +132,8 @@ def load_config(path: Path) -> Config:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}; name another file with --config") from error
+        remedy = "copy it from /etc/understudy/nodes of the control plane's host, or name another file with --config"
+        raise ConfigError(f"{path}: cannot be read: {error}; {remedy}") from error
     return parse_config(text, str(path))
 
 

@@ -2,7 +2,8 @@
 
 Without --all: the Debian packages for this machine's version of Python. `understudy-agent` has a virtual environment in
 /opt/understudy with what requirements.lock pins, by its digests; `understudy-controlplane` adds its own packages to it.
-It prints the paths of the packages. Files that are there already for the same content are used again.
+It prints the paths of the packages, in a folder for each system, so that `*.deb` there names those for one Python.
+Files that are there already for the same content are used again.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ sys.exit(main())
 class Flavour:
     python: str
     kind: str  # "deb" or "rpm"
+    systems: tuple[str, ...]
+    """Folders that get these packages; a package for another Python does not install there."""
 
     @property
     def library(self) -> str:
@@ -62,10 +65,10 @@ class Flavour:
 
 
 FLAVOURS = (
-    Flavour("3.11", "deb"),  # Debian 12; Ubuntu 22.04 with universe
-    Flavour("3.12", "deb"),  # Ubuntu 24.04
-    Flavour("3.13", "deb"),  # Debian 13
-    Flavour("3.11", "rpm"),  # RHEL 9
+    Flavour("3.11", "deb", ("debian-12", "ubuntu-22.04")),
+    Flavour("3.12", "deb", ("ubuntu-24.04",)),
+    Flavour("3.13", "deb", ("debian-13",)),
+    Flavour("3.11", "rpm", ("rhel-9",)),
 )
 
 
@@ -187,6 +190,7 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
         unit = "understudy-keeper.service"
         copy(DEPLOY / "systemd" / unit, tree / "usr/lib/systemd/system" / unit)
         link(tree / "usr/bin/understudy", f"/{HOME}/bin/understudy")
+        (tree / "etc/understudy").mkdir(parents=True)
     else:
         everything = closure([f"{PROJECT}[controlplane,notify,postgres]"])
         copy(install(everything - agent, flavour, cache), library)
@@ -230,7 +234,7 @@ def build_rpm(package: Package, tree: Path, version: str, target: Path) -> None:
     listed = [
         f'{"%config(noreplace) " if one.is_relative_to(tree / "etc") else ""}"/{one.relative_to(tree)}"'
         for one in files
-    ]
+    ] + [f'%dir "/{one.relative_to(tree)}"' for one in tree.glob("etc/understudy")]
     number, _, release = version.partition("-")
     lines = [
         "%define debug_package %{nil}",
@@ -276,11 +280,12 @@ def build(flavour: Flavour, release: str, directory: Path) -> list[Path]:
         )
         separator = "_" if flavour.kind == "deb" else "-"
         end = f"_{architecture}.deb" if flavour.kind == "deb" else f".{architecture}.rpm"
-        target = directory / source_digest() / f"{package.name}{separator}{version}{end}"
+        first, *others = [directory / source_digest() / system for system in flavour.systems]
+        target = first / f"{package.name}{separator}{version}{end}"
         built.append(target)
         if target.exists():
             continue
-        target.parent.mkdir(exist_ok=True)
+        first.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory) as folder:
             tree = Path(folder) / "tree"
             tree.mkdir(mode=0o755)
@@ -288,6 +293,10 @@ def build(flavour: Flavour, release: str, directory: Path) -> list[Path]:
             paths = files_below(tree)
             (build_deb if flavour.kind == "deb" else build_rpm)(package, tree, version, target)
             check(target, paths, Path(folder) / "unpacked")
+        for other in others:
+            other.mkdir(exist_ok=True)
+            (other / target.name).unlink(missing_ok=True)
+            (other / target.name).hardlink_to(target)
     return built
 
 
@@ -373,8 +382,11 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     options = parser.parse_args()
     os.umask(0o022)
-    native = Flavour(f"{sys.version_info.major}.{sys.version_info.minor}", "deb")
-    for flavour in FLAVOURS if options.all else (native,):
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    native = next((one for one in FLAVOURS if (one.python, one.kind) == (python, "deb")), None)
+    if native is None and not options.all:
+        raise SystemExit(f"no packages for Python {python}; run this with another Python, or with --all")
+    for flavour in FLAVOURS if options.all or native is None else (native,):
         for path in build(flavour, options.release, options.directory.absolute()):
             print(path)
     forget_old(options.directory.absolute())

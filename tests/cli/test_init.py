@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from understudy_agent.config import parse_config as parse_agent_config
-from understudy_agent.hooks.install import HEALTH_CHECK_LINE, PARAMETERS, PROLOG_FLAGS_LINE
-from understudy_controlplane.cli.init import HOOK_LINES, Site, create, service_user
+from understudy_controlplane.cli.init import Site, create, service_user
 from understudy_controlplane.config import parse_config
 from understudy_controlplane.own_certificate import make_certificate
 
@@ -42,11 +41,6 @@ def test_the_service_runs_as_a_user_that_slurm_lets_change_nodes() -> None:
         == "understudy"
     )
     assert service_user(None) == "understudy"
-
-
-def test_its_lines_for_slurm_conf_are_those_of_install_hooks() -> None:
-    hooks = [f"{parameter}=/etc/slurm/understudy/{script}" for parameter, script in PARAMETERS.items()]
-    assert HOOK_LINES.splitlines() == [*hooks, HEALTH_CHECK_LINE, PROLOG_FLAGS_LINE]
 
 
 @pytest.mark.integration

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Boots systemd on a copy of a root file system: boot.sh ROOT FOLDER. FOLDER, a tmpfs, gets what the machine writes;
+# Boots systemd on a copy of a root file system: boot.sh ROOT FOLDER NAME ADDRESS. FOLDER, a tmpfs, gets what the machine writes;
 # FOLDER/shared is /shared there. It ends with its process. Started by: unshare --fork --pid --kill-child --mount --uts
 # --ipc --net --cgroup.
 set -eu
-root=$1 folder=$2
+root=$1 folder=$2 name=$3 address=$4
 mount --make-rprivate /
-hostname head1
+hostname "$name"
 ip link set lo up
 ip link add br0 type bridge  # Slurm resolves no address where there is only lo
-ip address add 198.18.0.1/24 dev br0
+ip address add "$address/24" dev br0
 ip link set br0 up
 mount -t tmpfs tmpfs "$folder/layer"
 mkdir "$folder/layer/upper" "$folder/layer/work" "$folder/layer/root"
@@ -29,8 +29,8 @@ ln -s pts/ptmx "$new/dev/ptmx"
 mount -t tmpfs -o mode=755 tmpfs "$new/run"
 mount --bind "$folder/shared" "$new/shared"
 rm -f "$new/usr/sbin/policy-rc.d"
-echo head1 > "$new/etc/hostname"
-printf '127.0.0.1 localhost\n198.18.0.1 head1\n' > "$new/etc/hosts"
+echo "$name" > "$new/etc/hostname"
+printf '127.0.0.1 localhost\n198.18.0.1 head1\n198.18.0.2 n1\n198.18.0.3 n2\n' > "$new/etc/hosts"
 # These would change the kernel of the host.
 for unit in systemd-sysctl systemd-modules-load systemd-remount-fs; do
   ln -sf /dev/null "$new/etc/systemd/system/$unit.service"

@@ -17,13 +17,13 @@ CLEAN_ENVIRONMENT = ("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/r
 
 class Machine:
     def __init__(self, init: int, folder: Path) -> None:
-        self._init = init
+        self.init = init
         self.shared = folder / "shared"
         """Folder of the host that is /shared in the machine."""
 
     def run(self, command: str, status: int = 0) -> str:
         """Runs it in a shell there; returns what it prints."""
-        within = ["nsenter", f"--target={self._init}", "--all", *CLEAN_ENVIRONMENT, "sh", "-c", command]
+        within = ["nsenter", f"--target={self.init}", "--all", *CLEAN_ENVIRONMENT, "sh", "-c", command]
         done = subprocess.run(
             within, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
         )
@@ -42,13 +42,12 @@ class Machine:
 
 
 @contextmanager
-def booted(folder: Path) -> Iterator[Machine]:
-    for name in ("layer", "shared"):
-        (folder / name).mkdir()
+def booted(folder: Path, name: str = "head1", address: str = "198.18.0.1") -> Iterator[Machine]:
+    for below in ("layer", "shared"):
+        (folder / below).mkdir()
     with (folder / "boot.log").open("w") as log:
-        outer = subprocess.Popen(
-            ["unshare", *NAMESPACES, str(BOOT), str(ROOTS / "22.05"), str(folder)], stdout=log, stderr=log
-        )
+        boot = [str(BOOT), str(ROOTS / "22.05"), str(folder), name, address]
+        outer = subprocess.Popen(["unshare", *NAMESPACES, *boot], stdout=log, stderr=log)
     try:
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
         end = time.monotonic() + 30
@@ -64,3 +63,13 @@ def booted(folder: Path) -> Iterator[Machine]:
     finally:
         outer.kill()
         outer.wait()
+
+
+def connect(first: Machine, second: Machine, name: str) -> None:
+    """By a cable between their bridges, which has this name at the first."""
+    ends = (first, name), (second, "uplink")
+    within = ["nsenter", f"--target={first.init}", "--net"]
+    cable = ["ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", str(second.init)]
+    subprocess.run([*within, *cable], check=True)
+    for machine, end in ends:
+        machine.run(f"ip link set {end} master br0 up")

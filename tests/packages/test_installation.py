@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests import REPOSITORY
-from tests.packages.machine import Machine, booted
+from tests.packages.machine import Machine, booted, connect
 from tests.run import BUILD
 from understudy.release import RELEASE
 
@@ -36,6 +37,33 @@ SlurmdParameters=config_overrides
 NodeName=head1 NodeAddr=198.18.0.1 CPUs=2
 PartitionName=train Nodes=ALL Default=YES State=UP
 """
+SITES_SLURM_CONF = """\
+ClusterName=mycluster
+SlurmctldHost=head1(198.18.0.1)
+SlurmUser=slurm
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmdSpoolDir=/var/lib/slurm/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+HealthCheckProgram=/usr/sbin/nhc
+HealthCheckInterval=2
+PrologFlags=Contain,X11
+Prolog=/etc/slurm/site_prolog
+Epilog=/etc/slurm/site_epilog
+TaskProlog=/etc/slurm/site_task_prolog
+NodeName=n1 NodeAddr=198.18.0.2 CPUs=2
+NodeName=n2 NodeAddr=198.18.0.3 CPUs=2
+PartitionName=train Nodes=ALL Default=YES State=UP
+"""
+SITES_PROGRAMS = {
+    "/usr/sbin/nhc": "echo nhc > /root/ran_nhc",
+    "/etc/slurm/site_prolog": "echo prolog > /root/ran_prolog",
+    "/etc/slurm/site_epilog": "echo epilog > /root/ran_epilog",
+    "/etc/slurm/site_task_prolog": "echo export SITE=yes",
+}
 SECURITY_MAX = {"understudy-controlplane": 2.5, "understudy-agent": 5.0, "understudy-keeper": 2.5}
 KEEPER = """
 from understudy.keeper import KeeperError, KeeperLink, Staging, sum_of
@@ -70,6 +98,19 @@ def built() -> list[Path]:
 
 
 @pytest.fixture
+def site(tmp_path: Path) -> Iterator[dict[str, Machine]]:
+    """The host of the control plane and of slurmctld, and two nodes."""
+    with ExitStack() as stack:
+        found = {}
+        for name, address in (("head1", "198.18.0.1"), ("n1", "198.18.0.2"), ("n2", "198.18.0.3")):
+            (tmp_path / name).mkdir()
+            found[name] = stack.enter_context(booted(tmp_path / name, name, address))
+        for node in ("n1", "n2"):
+            connect(found["head1"], found[node], node)
+        yield found
+
+
+@pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     if os.geteuid() != 0:
         pytest.fail("packages are installed as root")
@@ -87,11 +128,12 @@ def newer(packages: list[Path], folder: Path) -> None:
         subprocess.run(["dpkg-deb", "-Zzstd", "-z1", "--build", tree, folder / package.name], check=True, stdout=-1)
 
 
-def documented(section: str) -> list[str]:
-    """The commands of each block in this section of docs/install.md."""
-    [found] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
+def documented(section: str, page: str = "install.md") -> list[str]:
+    """The commands of each block in this section of the page."""
+    text = (REPOSITORY / "docs" / page).read_text()
+    [found] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     blocks = re.findall(r"^```sh\n(.*?)^```", found, re.MULTILINE | re.DOTALL)
-    assert blocks, f"docs/install.md has no commands in the section {section}"
+    assert blocks, f"{page} has no commands in the section {section}"
     return blocks
 
 
@@ -121,11 +163,73 @@ def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[
     hooks_are_checked(machine)
     refuse_another_cluster(machine)
     restart_what_hangs(machine)
-    for folder, release in (("two", 2), ("one", 1)):
-        replace_packages(machine, folder, release)
+    machine.run("understudy db backup /root/copy.db")
+    upgrade(machine)
+    roll_back(machine)
     follow_the_quickstart(machine)
     remove(machine)
     assert traces(machine) == before
+
+
+def test_three_machines_of_a_site_keep_nhc_x11_and_their_own_prologs(
+    site: dict[str, Machine], built: list[Path]
+) -> None:
+    head, *nodes = site.values()
+    for machine in site.values():
+        (machine.shared / "slurm.conf").write_text(SITES_SLURM_CONF)
+        for package in built:
+            (machine.shared / package.name).write_bytes(package.read_bytes())
+        for path, text in SITES_PROGRAMS.items():
+            machine.run(f"printf '#!/bin/sh\\n{text}\\n' > {path} && chmod 755 {path}")
+        machine.run("echo CgroupPlugin=cgroup/v1 > /etc/slurm/cgroup.conf && cp /shared/slurm.conf /etc/slurm/")
+        machine.run(f"systemctl start munge {'slurmctld' if machine is head else 'slurmd'}")
+    head.until("sinfo --noheader --format=%T", lambda state: state.strip() == "idle")
+    follow(head, "The host of the control plane", "/shared")
+    agent_is_installed_on(head, nodes)
+    files, lines = documented("Hooks of Slurm")
+    for node in nodes:
+        assert "+HealthCheckProgram=/etc/slurm/understudy/health_check_with_site" in node.run(files)
+        assert "HealthCheckProgram names /usr/sbin/nhc" in node.run("understudy install-hooks --check", status=1)
+    for machine in (*nodes, head):
+        machine.run("set -e\n" + lines.replace("scontrol reconfigure", ""))
+    head.run("scontrol reconfigure")
+    the_site_keeps_what_it_had(head, nodes)
+    for machine in (*nodes, head):
+        machine.run("set -e\n" + documented("Remove")[1].replace("scontrol reconfigure", ""))
+        machine.run("cmp /shared/slurm.conf /etc/slurm/slurm.conf")
+    head.run("scontrol reconfigure")
+    for node in nodes:
+        node.run(documented("Remove")[2])
+
+
+def agent_is_installed_on(head: Machine, nodes: list[Machine]) -> None:
+    package, service = documented("Every node")
+    for node in nodes:
+        node.run(f"set -e; cd /shared\n{package}")
+        assert "understudy-agent.service failed" in node.run("systemctl enable --now understudy-agent", status=1)
+        assert "copy it from /etc/understudy/nodes" in node.run("journalctl --no-pager --unit=understudy-agent")
+        node.run("mkdir /root/nodes")
+        for file in ("agent.toml", "ca.pem"):
+            (node.shared / file).write_text(head.run(f"cat /etc/understudy/nodes/{file}"))
+        node.run(f"set -e; cp /shared/agent.toml /shared/ca.pem /root/nodes; cd /root/nodes\n{service}")
+    shown = "understudy node list --url https://head1:7117 --ca-file /etc/understudy/ca.pem"
+    head.run("cp /etc/understudy/nodes/ca.pem /etc/understudy")
+    head.until(shown, lambda text: "n1" in text and "n2" in text)
+
+
+def the_site_keeps_what_it_had(head: Machine, nodes: list[Machine]) -> None:
+    shown = head.run("scontrol show config")
+    assert re.search(r"^PrologFlags += Alloc,Contain,X11$", shown, re.MULTILINE)
+    for node in nodes:
+        assert "all hooks are installed" in node.run("understudy install-hooks --check")
+        node.until("test -e /run/understudy/verdict && echo there", bool)
+        node.run("rm -f /root/ran_nhc /root/ran_prolog /root/ran_epilog")
+        node.until("cat /root/ran_nhc", lambda text: "nhc" in text)
+    printed = head.run("srun --nodes=2 --time=1 --immediate=30 printenv SITE UNDERSTUDY_ATTEMPT")
+    assert sorted(printed.split()) == ["0", "0", "yes", "yes"], "both TaskPrologs"
+    for node in nodes:
+        node.until("cat /root/ran_prolog /root/ran_epilog", lambda text: text.split() == ["prolog", "epilog"])
+    assert head.run("sinfo --noheader --format=%T").strip() in ("idle", "completing")
 
 
 def copy_packages(machine: Machine, built: list[Path]) -> None:
@@ -264,9 +368,12 @@ def other_commands_of_the_document_work(machine: Machine) -> None:
         *(one for one in named if one.startswith(("install-hooks", "leave-slurm", "support"))),
     }
     machine.run("understudy doctor || test $? = 1")  # this Slurm has dangerous settings
-    run = {"doctor", "observed", 'inject head1 79 "what if"'}
+    run = {"doctor", "observed", 'inject head1 79 "what if"', "recovery list --status awaits_approval"}
     for command in sorted(run - {"doctor"}):
         understudy(machine, command)
+    for command in ("recovery approve NUMBER REASON", "incident dismiss NUMBER REASON"):  # there is no such number
+        understudy(machine, command.replace("NUMBER", "9999"), status=1)
+        run.add(command)
     for command in ("token enroll head1", "db backup FILE"):
         machine.run(f"understudy {command.replace('FILE', '/root/copy.db')}")
         run.add(command)
@@ -350,9 +457,28 @@ def restart_what_hangs(machine: Machine) -> None:
     assert "cannot be had" not in collected
 
 
-def replace_packages(machine: Machine, folder: str, release: int) -> None:
+def roll_back(machine: Machine) -> None:
+    """As docs/upgrade.md and docs/backup.md have it: what came after the copy is gone, the service owns the file."""
     before = pids(machine)
-    machine.run(f"apt-get install -qq -y --allow-downgrades /shared/{folder}/*.deb")
+    understudy(machine, "pause 'after the copy'")
+    assert "after the copy" in understudy(machine, "status")
+    for page, section in (("upgrade.md", "Rollback"), ("backup.md", "Restore")):
+        for block in documented(section, page):
+            machine.run(f"set -e; cd /shared/one\n{block}")
+    machine.run("apt-get install -qq -y --allow-downgrades /shared/one/understudy-hook_*.deb")
+    all_is_of(machine, 1, before)
+    assert machine.run("stat --format='%a %U' /var/lib/understudy/understudy.db").strip() == "600 slurm"
+    assert "after the copy" not in understudy(machine, "status")
+    machine.run("understudy db check && rm /root/copy.db")
+
+
+def upgrade(machine: Machine) -> None:
+    before = pids(machine)
+    machine.run("apt-get install -qq -y /shared/two/*.deb")
+    all_is_of(machine, 2, before)
+
+
+def all_is_of(machine: Machine, release: int, before: list[str]) -> None:
     version = machine.run("dpkg-query -W -f='${Version} ' understudy-agent understudy-controlplane understudy-hook")
     assert len(set(version.split())) == 1
     assert version.startswith(f"{RELEASE}-{release}~")
@@ -372,8 +498,9 @@ def remove(machine: Machine) -> None:
     blocks = documented("Remove")
     assert "reservation understudy_spares: deleted" in machine.run(blocks[0])
     machine.run("srun --time=1 --immediate=30 true")
-    machine.run("cp /shared/slurm.conf /etc/slurm/ && scontrol reconfigure")
     machine.run(blocks[1])
+    machine.run("cmp /shared/slurm.conf /etc/slurm/slurm.conf")
+    machine.run(blocks[2])
     machine.run("dpkg --purge understudy-controlplane && apt-get purge -qq -y understudy-hook")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.packages.build import FLAVOURS
 from tests import REPOSITORY
 from understudy_agent.commands import COMMANDS
 from understudy_agent.config import parse_config as parse_agent_config
@@ -34,6 +35,13 @@ def test_its_commands_and_services_exist(recipe: Path) -> None:
     assert used <= set(COMMANDS), used - set(COMMANDS)
     services = set(re.findall(r"systemctl [a-z -]*(understudy-[a-z]+)", text))
     assert services <= {path.stem for path in (DEPLOY / "systemd").glob("*.service")}
+
+
+def test_each_system_has_the_packages_for_one_python_in_a_folder_of_its_own() -> None:
+    systems = [system for flavour in FLAVOURS for system in flavour.systems]
+    assert len(systems) == len(set(systems)) == len(FLAVOURS) + 1
+    page = (REPOSITORY / "docs" / "install.md").read_text()
+    assert not [system for system in systems if f"`{system}`" not in page and f"/{system}`" not in page]
 
 
 def test_the_sample_configurations_are_valid() -> None:

@@ -33,7 +33,8 @@ from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.processes import Process, is_running
 from tests.tokens import bearer, secret, with_tokens
 from understudy_agent.export import export
-from understudy_agent.hooks.install import PARAMETERS, PROLOG_FLAGS_LINE, install
+from understudy_agent.hooks.install import install
+from understudy_agent.hooks.slurm_conf import PARAMETERS
 from understudy_controlplane.fleet.identity import Role
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def hook_lines(directory: Path | None) -> list[str]:
     if directory is None:
         return []
     lines = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
-    return [*lines, "HealthCheckInterval=5", PROLOG_FLAGS_LINE]
+    return [*lines, "HealthCheckInterval=5", "PrologFlags=Alloc"]
 
 
 class Node:

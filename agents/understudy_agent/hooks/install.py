@@ -1,8 +1,8 @@
-"""`understudy install-hooks`: puts the hook scripts where Slurm can run them, and prints what slurm.conf needs.
-`--check` compares, `--uninstall` deletes them.
+"""`understudy install-hooks`: puts the hook scripts where Slurm can run them, and shows the diff that slurm.conf needs.
+`--check` compares, `--uninstall` deletes them, `--edit-slurm-conf` writes what the diff shows.
 
-It never changes slurm.conf. It can be run again: each file is replaced as a whole and is never missing in between,
-because Slurm drains a node whose Prolog it cannot find.
+It can be run again: each file is replaced as a whole and is never missing in between, because Slurm drains a node whose
+Prolog it cannot find.
 """
 
 from __future__ import annotations
@@ -10,18 +10,33 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import unified_diff
 from importlib.resources import files
 from pathlib import Path
 
+from understudy_agent.hooks.slurm_conf import (
+    PARAMETERS,
+    SlurmConf,
+    SlurmConfError,
+    calls,
+    merged,
+    read,
+    site_scripts,
+    with_site,
+)
+from understudy_agent.hooks.slurm_conf import problems as slurm_conf_problems
 from understudy_agent.own_files import create_directory
 
 DIRECTORY = Path("/etc/slurm/understudy")
 RUN_DIRECTORY = "/run/understudy"
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
+ALL_RUN_SINCE = (24, 5)
+BEFORE = ".before-understudy"
 
 SCRIPTS = {
     "prolog": 0o755,
@@ -31,22 +46,7 @@ SCRIPTS = {
     "first_selfcheck": 0o755,
     "restore_point.py": 0o644,
 }
-PARAMETERS = {
-    "Prolog": "prolog",
-    "Epilog": "epilog",
-    "TaskProlog": "task_prolog",
-    "HealthCheckProgram": "health_check",
-}
-HEALTH_CHECK_LINE = "HealthCheckInterval=60"
-PROLOG_FLAGS_LINE = "PrologFlags=Alloc"
-ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail"}
-"""With each of these flags the Prolog runs on every node of a job before the job begins."""
-
 _PATH = re.compile(r"/[A-Za-z0-9_.+@%/-]*")
-_SETTING = re.compile(
-    rf"^\s*({'|'.join([*PARAMETERS, 'HealthCheckInterval', 'PrologFlags'])})\s*=\s*([^\s#]+)",
-    re.IGNORECASE | re.MULTILINE,
-)
 
 
 class InstallError(Exception):
@@ -56,13 +56,18 @@ class InstallError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        if options.check or options.uninstall:
-            return _uninstall(options) if options.uninstall else _check(options)
-        install(options.directory, options.run_directory, options.socket or f"{options.run_directory}/agent.sock")
-    except (InstallError, OSError) as error:
+        if options.check:
+            return _check(options)
+        if options.uninstall:
+            return _uninstall(options)
+        if options.edit_slurm_conf:
+            return _edit(read(options.slurm_conf, _all_run()), options.directory)
+        socket = options.socket or f"{options.run_directory}/agent.sock"
+        install(options.directory, options.run_directory, socket, options.slurm_conf)
+        sys.stdout.write(advice(options.directory, options.slurm_conf))
+    except (InstallError, SlurmConfError, OSError) as error:
         sys.stderr.write(f"understudy install-hooks: {error}\n")
         return 1
-    sys.stdout.write("\n".join(advice(options.directory, options.slurm_conf)) + "\n")
     return 0
 
 
@@ -83,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--slurm-conf",
         type=Path,
         default=SLURM_CONF,
-        help=f"slurm.conf to compare with, only read; default: {SLURM_CONF}",
+        help=f"slurm.conf to compare with; default: {SLURM_CONF}",
     )
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
@@ -93,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     either.add_argument(
         "--uninstall", action="store_true", help="delete the scripts, where slurm.conf does not name them any more"
+    )
+    either.add_argument(
+        "--edit-slurm-conf",
+        action="store_true",
+        help=f"write the lines for the hooks into slurm.conf; the file before stays as slurm.conf{BEFORE}",
     )
     return parser
 
@@ -107,27 +117,53 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def problems(directory: Path, slurm_conf: Path) -> list[str]:
-    """What is missing for the hooks to run. A site's own script may call them: then it is named, to be looked at."""
+    """What is missing for the hooks, and for the site's own programs, to run."""
     missing = [name for name in SCRIPTS if not (directory / name).is_file()]
     found = [f"{directory}: {', '.join(missing)} missing; run `understudy install-hooks`"] if missing else []
-    present = read_settings(slurm_conf)
-    if present is None:
-        return [*found, f"{slurm_conf}: cannot be read; name slurm.conf with --slurm-conf"]
-    for parameter, script in PARAMETERS.items():
-        values = present.get(parameter.casefold(), [])
-        if str(directory / script) not in values:
-            named = f"names {', '.join(values)}, which has to call" if values else "does not name"
-            found.append(f"{slurm_conf}: {parameter} {named} {directory / script}")
+    try:
+        conf = read(slurm_conf, _all_run())
+        wrong = [*slurm_conf_problems(conf, directory), *_old_site_scripts(conf, directory)]
+    except SlurmConfError as error:
+        return [*found, str(error)]
+    if wrong:
+        wrong += ["what to do: `understudy install-hooks` here, which also shows what to change in slurm.conf"]
+    return [*found, *wrong]
+
+
+def _old_site_scripts(conf: SlurmConf, directory: Path) -> list[str]:
+    """Raises SlurmConfError."""
+    scripts = site_scripts(conf, directory)
+    found = []
+    for path in (with_site(key, directory) for key in PARAMETERS if _names(conf, with_site(key, directory))):
+        present = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if not present:
+            found.append(f"{conf.main} names {path}, which is missing: Slurm drains this node, or fails its tasks")
+        elif path in scripts and present != scripts[path]:
+            found.append(f"{path} runs another program of the site than {conf.main} has")
     return found
 
 
+def _names(conf: SlurmConf, path: Path) -> bool:
+    return any(line.value == str(path) and not line.set_aside for line in conf.lines)
+
+
+def _all_run() -> bool | None:
+    """Slurm runs the Prologs and Epilogs of all lines. None: its version is not known."""
+    try:
+        done = subprocess.run(["scontrol", "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) >= ALL_RUN_SINCE if found else None
+
+
 def _uninstall(options: argparse.Namespace) -> int:
-    """Raises InstallError, OSError."""
+    """Raises InstallError, SlurmConfError, OSError."""
     directory: Path = options.directory
     if any((directory / name).exists() for name in SCRIPTS):
         _check_unused(directory, options.slurm_conf)
-    for name in SCRIPTS:
-        (directory / name).unlink(missing_ok=True)
+    for path in (*(directory / name for name in SCRIPTS), *(with_site(key, directory) for key in PARAMETERS)):
+        path.unlink(missing_ok=True)
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
     sys.stdout.write(f"{directory}: no hooks are installed\n")
@@ -135,12 +171,9 @@ def _uninstall(options: argparse.Namespace) -> int:
 
 
 def _check_unused(directory: Path, slurm_conf: Path) -> None:
-    """Slurm drains a node whose Prolog is missing. Raises InstallError."""
-    present = read_settings(slurm_conf)
-    if present is None:
-        raise InstallError(f"{slurm_conf} cannot be read; name the file that slurmd uses with --slurm-conf")
-    scripts = [Path(value) for name in PARAMETERS for value in present.get(name.casefold(), [])]
-    using = [str(one) for one in scripts if one.parent == directory or _calls(one, directory)]
+    """Slurm drains a node whose Prolog is missing. Raises InstallError, SlurmConfError."""
+    active = [line for line in read(slurm_conf, _all_run()).lines if line.key in PARAMETERS and not line.set_aside]
+    using = [line.value for line in active if Path(line.value).parent == directory or calls(line.value, directory)]
     if using:
         raise InstallError(
             f"{slurm_conf} still names {', '.join(using)}: Slurm drains a node whose Prolog is missing; remove these "
@@ -148,15 +181,14 @@ def _check_unused(directory: Path, slurm_conf: Path) -> None:
         )
 
 
-def _calls(script: Path, directory: Path) -> bool:
-    try:
-        return f"{directory}/" in script.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return False
-
-
-def install(directory: Path, run_directory: str, socket: str, python: str = sys.executable) -> None:
-    """Raises InstallError, OSError."""
+def install(
+    directory: Path,
+    run_directory: str,
+    socket: str,
+    slurm_conf: Path | None = None,
+    python: str = sys.executable,
+) -> None:
+    """Raises InstallError, SlurmConfError, OSError."""
     if os.geteuid() != 0:
         raise InstallError("not started as root: Slurm runs the hooks as root, so root must own them; run this as root")
     for name, path in (
@@ -186,57 +218,59 @@ def install(directory: Path, run_directory: str, socket: str, python: str = sys.
         for placeholder, value in fillings.items():
             text = text.replace(placeholder, value)
         _replace(directory / name, text, mode)
+    if slurm_conf is not None and slurm_conf.exists():
+        for script, text in site_scripts(read(slurm_conf, _all_run()), directory).items():
+            _replace(script, text, 0o755)
 
 
-def advice(directory: Path, slurm_conf: Path) -> list[str]:
-    """What to add to slurm.conf, compared with its present lines."""
-    present = read_settings(slurm_conf)
-    lines = [f"installed in {directory}: {', '.join(SCRIPTS)}", ""]
-    if present is None:
-        lines += [f"{slurm_conf} cannot be read here: the lines below do not take its settings into account.", ""]
-    lines += ["slurm.conf needs these lines (this command never edits it), then `scontrol reconfigure`:", ""]
-    for parameter, script in PARAMETERS.items():
-        path = str(directory / script)
-        others = [value for value in (present or {}).get(parameter.casefold(), []) if value != path]
-        is_set = path in (present or {}).get(parameter.casefold(), [])
-        if others:
-            lines += [f"  # {parameter} is set already: {', '.join(others)}. Keep that script, and let it begin with:"]
-            lines += [f"  #     {call}" for call in _call(parameter, path)]
-        else:
-            lines += [f"  {parameter}={path}" + ("    # is set already" if is_set else "")]
-    if present is None or "healthcheckinterval" not in present:
-        lines += [f"  {HEALTH_CHECK_LINE}"]
-    flags = (present or {}).get("prologflags", [])
-    if not ALLOC_FLAGS & {flag.casefold() for flag in ",".join(flags).split(",")}:
-        besides = f"    # in addition to {', '.join(flags)}" if flags else ""
-        lines += [f"  {PROLOG_FLAGS_LINE}{besides}"]
-    return [
-        *lines,
-        "",
-        "Install the files on every node before slurm.conf names them: Slurm drains a node whose Prolog is missing.",
-        "Remove the lines from slurm.conf, on all nodes, before you delete the files.",
-    ]
+def advice(directory: Path, slurm_conf: Path) -> str:
+    """What to change in slurm.conf, as a diff. Raises SlurmConfError."""
+    text = f"installed in {directory}: {', '.join(SCRIPTS)}\n\n"
+    if not slurm_conf.exists():
+        conf = SlurmConf(slurm_conf, {slurm_conf: []}, (), None)
+        lines = "".join(f"  {line}" for line in merged(conf, directory)[slurm_conf])
+        return (
+            f"{text}{slurm_conf} is not here, so the lines below do not keep what yours has: name a copy of it with\n"
+            f"--slurm-conf, and this shows as a diff what to change there.\n\n{lines}"
+        )
+    conf = read(slurm_conf, _all_run())
+    changed = merged(conf, directory)
+    if not changed:
+        return f"{text}{slurm_conf} has all lines that the hooks need\n"
+    return (
+        f"{text}slurm.conf needs this change. A site's programs and flags stay in force: each *_with_site runs both.\n"
+        "When the files are on every node, `understudy install-hooks --edit-slurm-conf` writes it on the host of\n"
+        f"slurm.conf (on all hosts, where each has a copy); then `scontrol reconfigure`.\n\n{_diff(conf, changed)}\n"
+        "Install the files on every node before slurm.conf names them: Slurm drains a node whose Prolog is missing.\n"
+        "Remove the lines from slurm.conf, on all nodes, before you delete the files.\n"
+    )
 
 
-def _call(parameter: str, path: str) -> list[str]:
-    """How a site's own script calls Understudy's. Slurm 22.05 uses the last of several Prolog= lines, and no list."""
-    if parameter == "TaskProlog":
-        return [path]  # Slurm reads what it prints
-    if parameter == "Epilog":
-        return [f"{path} || true"]
-    return [f"{path} || exit 1"]
+def _diff(conf: SlurmConf, changed: Mapping[Path, list[str]]) -> str:
+    found: list[str] = []
+    for file, lines in changed.items():
+        found += unified_diff(conf.texts[file], lines, str(file), f"{file} with the hooks")
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in found).encode(errors="replace").decode()
 
 
-def read_settings(slurm_conf: Path) -> dict[str, list[str]] | None:
-    """Parameter, in lower case → its values in order. None when the file cannot be read."""
-    try:
-        text = slurm_conf.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    found: dict[str, list[str]] = {}
-    for name, value in _SETTING.findall(text):
-        found.setdefault(name.casefold(), []).append(value)
-    return found
+def _edit(conf: SlurmConf, directory: Path) -> int:
+    """Raises InstallError, SlurmConfError, OSError."""
+    changed = merged(conf, directory)
+    for file, lines in changed.items():
+        real = file.resolve()
+        before = real.with_name(real.name + BEFORE)
+        if not before.exists():
+            shutil.copy2(real, before)
+        status = real.stat()
+        text = "".join(lines).encode("utf-8", "surrogateescape")
+        _replace(real, text, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+    sys.stdout.write(_diff(conf, changed) or f"{conf.main}: has all lines that the hooks need; nothing was changed\n")
+    if changed:
+        sys.stdout.write(
+            "\nBefore `scontrol reconfigure`, run `understudy install-hooks` on every node: Slurm drains a node whose\n"
+            "Prolog is missing.\n"
+        )
+    return 0
 
 
 def _for_node(path: str) -> str:
@@ -281,14 +315,14 @@ def _above(path: Path) -> Iterable[Path]:
     return path.resolve().parents
 
 
-def _replace(path: Path, text: str, mode: int) -> None:
+def _replace(path: Path, text: str | bytes, mode: int, user: int = 0, group: int = 0) -> None:
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
         file.flush()
-        os.fchown(file.fileno(), 0, 0)
+        os.fchown(file.fileno(), user, group)
         os.fchmod(file.fileno(), mode)
         os.fsync(file.fileno())
     unfinished.replace(path)

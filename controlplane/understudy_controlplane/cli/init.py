@@ -20,14 +20,6 @@ from understudy_controlplane.config import Config, ConfigError, load_config, par
 SERVICE = "understudy-controlplane.service"
 SERVICE_USER = "understudy"
 UNITS = Path("/etc/systemd/system")
-HOOK_LINES = """\
-Prolog=/etc/slurm/understudy/prolog
-Epilog=/etc/slurm/understudy/epilog
-TaskProlog=/etc/slurm/understudy/task_prolog
-HealthCheckProgram=/etc/slurm/understudy/health_check
-HealthCheckInterval=60
-PrologFlags=Alloc
-"""
 
 
 @click.command()
@@ -84,7 +76,6 @@ class Site:
         parse_config(text, "--cluster, --port")
         create(self.directory / DEFAULT_CONFIG.name, text, 0o640, group)
         create(for_nodes / "agent.toml", self.agent(), 0o644)
-        create(for_nodes / "slurm.conf", HOOK_LINES, 0o644)
         if account.pw_name != SERVICE_USER:
             drop_in = UNITS / f"{SERVICE}.d" / "user.conf"
             drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -138,13 +129,13 @@ class Site:
         elif user == SERVICE_USER:
             lines += [f"  sacctmgr add user {user} account=root adminlevel=Admin    # before mode act"]
         lines += ["On every node, after the installation of understudy-agent:"]
-        lines += [f"  the files of {self.directory}/nodes but slurm.conf, copied to /etc/understudy"]
+        lines += [f"  the files of {self.directory}/nodes, copied to /etc/understudy"]
         if shutil.which("munge") is None:
             lines += [
                 "  `understudy agent --enroll`, with the code that `understudy token enroll NODE` prints here: no MUNGE"
             ]
         lines += ["  systemctl enable --now understudy-agent.service"]
-        lines += ["  understudy install-hooks    # then, on all hosts, the lines of nodes/slurm.conf into slurm.conf"]
+        lines += ["  understudy install-hooks    # then, on the host of slurm.conf, with --edit-slurm-conf"]
         return "\n".join(lines)
 
 

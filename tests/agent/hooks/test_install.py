@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from understudy_agent.hooks.install import PARAMETERS, SCRIPTS, InstallError, advice, install, main
+from understudy_agent.hooks.install import SCRIPTS, InstallError, advice, install, main
+from understudy_agent.hooks.slurm_conf import PARAMETERS
 
 pytestmark = pytest.mark.integration
 
@@ -60,26 +62,61 @@ def test_it_can_be_run_again_and_repairs_what_was_changed(tmp_path: Path) -> Non
     assert (tmp_path / "hooks" / "site.sh").read_text() == "the site's"
 
 
-def test_slurm_conf_is_read_and_never_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = tmp_path / "slurm.conf"
-    text = f"#Prolog=/no\nprolog=/site/prolog.sh\nTaskProlog={tmp_path}/hooks/task_prolog\n"
-    text += "HealthCheckInterval=30\nPrologFlags=Serial"
-    conf.write_text(text)
+def test_a_site_keeps_its_programs_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nhc").write_text("#!/bin/sh\necho nhc\nexit 3\n")
+    (tmp_path / "prolog.sh").write_text("#!/bin/sh\necho $SLURM_JOB_ID\n")
+    for name in ("nhc", "prolog.sh"):
+        (tmp_path / name).chmod(0o755)
+    conf, text = tmp_path / "slurm.conf", f"HealthCheckProgram={tmp_path}/nhc\nProlog={tmp_path}/prolog.sh\n"
+    conf.write_text(text + "HealthCheckInterval=300\nPrologFlags=Contain,X11\n")
+    conf.chmod(0o640)
     assert run(tmp_path) == 0
-    assert conf.read_text() == text
+    assert conf.read_text().startswith(text), "without --edit-slurm-conf it is only read"
+    assert f"+HealthCheckProgram={tmp_path}/hooks/health_check_with_site" in capsys.readouterr().out
+    assert run(tmp_path, "--check") == 1
+    assert run(tmp_path, "--edit-slurm-conf") == 0
+    assert stat.S_IMODE(conf.stat().st_mode) == 0o640
+    assert (tmp_path / "slurm.conf.before-understudy").read_text().startswith(text)
+    capsys.readouterr()
+    assert run(tmp_path, "--check") == 0, capsys.readouterr().out
+    check, prolog = (tmp_path / "hooks" / f"{name}_with_site" for name in ("health_check", "prolog"))
+    done = subprocess.run([check], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("nhc\n", 3)
+    done = subprocess.run([prolog], capture_output=True, text=True, check=False, env={"SLURM_JOB_ID": "7"})
+    assert (done.stdout, done.returncode) == ("7\n", 0)
+
+
+def test_a_node_that_comes_later_gets_the_scripts_from_the_merged_file(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("TaskProlog=/site/task\n")
+    assert run(tmp_path, "--edit-slurm-conf") == 0
+    assert run(tmp_path, "--check") == 1
+    assert run(tmp_path) == 0
+    assert "exec /site/task\n" in (tmp_path / "hooks" / "task_prolog_with_site").read_text()
+    assert run(tmp_path, "--check") == 0
+    assert run(tmp_path, "--uninstall") == 1
+
+
+def test_check_fails_where_an_appended_line_overrides_a_site_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("HealthCheckProgram=/usr/sbin/nhc\nPrologFlags=Contain,X11\n")
+    with conf.open("a") as file:
+        file.writelines(f"{name}={tmp_path}/hooks/{script}\n" for name, script in PARAMETERS.items())
+        file.write("HealthCheckInterval=60\nPrologFlags=Alloc\n")
+    assert run(tmp_path) == 0
+    capsys.readouterr()
+    assert run(tmp_path, "--check") == 1
     printed = capsys.readouterr().out
-    assert "Prolog is set already: /site/prolog.sh" in printed
-    assert f"{tmp_path}/hooks/prolog || exit 1" in printed
-    assert f"TaskProlog={tmp_path}/hooks/task_prolog    # is set already" in printed
-    assert f"\n  Epilog={tmp_path}/hooks/epilog\n" in printed
-    assert "HealthCheckInterval=60" not in printed
-    assert "\n  PrologFlags=Alloc    # in addition to Serial\n" in printed
+    assert f"overrides {conf}:1: HealthCheckProgram=/usr/sbin/nhc: Slurm uses the last" in printed
+    assert f"PrologFlags=Alloc overrides {conf}:2: PrologFlags=Contain,X11" in printed
+    assert "what to do: `understudy install-hooks`" in printed
 
 
 def test_a_missing_slurm_conf_is_reported(tmp_path: Path) -> None:
-    printed = "\n".join(advice(tmp_path, tmp_path / "nowhere.conf"))
-    assert "nowhere.conf cannot be read here" in printed
-    assert f"  Prolog={tmp_path}/prolog\n" in printed
+    printed = advice(tmp_path, tmp_path / "nowhere.conf")
+    assert "nowhere.conf is not here" in printed
+    assert f"  Prolog={tmp_path}/prolog # understudy\n" in printed
 
 
 @pytest.mark.parametrize("path", ["relative", "/a b", "/a;reboot", '/a"$(reboot)"', "/a/../b", "/a\nb"])
@@ -107,7 +144,7 @@ def test_a_directory_that_others_can_replace_is_refused(tmp_path: Path) -> None:
 
 def write_lines(folder: Path) -> None:
     lines = [f"{parameter}={folder}/hooks/{script}\n" for parameter, script in PARAMETERS.items()]
-    (folder / "slurm.conf").write_text("".join(lines))
+    (folder / "slurm.conf").write_text("".join([*lines, "HealthCheckInterval=60\nPrologFlags=Alloc\n"]))
 
 
 def test_check_names_what_is_missing_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,267 @@
+"""slurm.conf as Slurm reads it, merged with the lines that the hooks need.
+
+Slurm uses the last of several lines for a parameter, so a line that is only appended silently replaces the site's own.
+A merge keeps the site's programs and flags: `X_with_site` runs the site's program and Understudy's hook, and the site's
+line stays behind `#understudy: `. Source: src/common/parse_config.c and read_config.c of Slurm, 22.05 to 26.05.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+PARAMETERS = {
+    "Prolog": "prolog",
+    "Epilog": "epilog",
+    "TaskProlog": "task_prolog",
+    "HealthCheckProgram": "health_check",
+}
+WITH_SITE = {
+    "Prolog": '"{hook}" || exit 1\nfor script in {site}; do\n    "$script" || exit\ndone\n',
+    "Epilog": '"{hook}" || true\nfor script in {site}; do\n    "$script" || exit\ndone\n',
+    "TaskProlog": '"{hook}" || exit\nexec {site}\n',  # Slurm reads what both print
+    "HealthCheckProgram": '{site}\nstatus=$?\n"{hook}" || exit $((status ? status : 1))\nexit $status\n',
+}
+"""Each runs both. A health check of the site may drain the node, so it runs first, and its exit code is kept."""
+
+INTERVAL, FLAGS = "HealthCheckInterval", "PrologFlags"
+ALONE = {INTERVAL: "60", FLAGS: "Alloc"}
+"""Where a site has no such line."""
+
+ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail", "nohold", "runinjob"}
+"""With each of these flags the Prolog runs on every node of a job before the job begins."""
+
+ALL_RUN = ("Prolog", "Epilog")
+"""Since Slurm 24.05 the programs of all lines run; before, that of the last."""
+
+SET_ASIDE = "#understudy: "
+ADDED = " # understudy"
+INCLUDES_MAX = 100
+
+_KEY_VALUE = re.compile(r'\s*([\w.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)', re.ASCII)
+_INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
+_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\s*$")
+_NAMES = {name.casefold(): name for name in (*PARAMETERS, *ALONE)}
+_PROGRAM = re.compile(r"/[A-Za-z0-9_.+@%/*?\[\]-]*")
+
+
+class SlurmConfError(Exception):
+    """slurm.conf cannot be read or merged with certainty; the message has the cause and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    file: Path
+    first: int
+    """Index of its first physical line."""
+    count: int
+    key: str
+    value: str
+    set_aside: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.first + 1}: {self.key}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConf:
+    main: Path
+    texts: dict[Path, list[str]]
+    """File → its physical lines; slurm.conf and what it includes."""
+    lines: tuple[Line, ...]
+    """Those of the hooks' parameters, in Slurm's order."""
+    all_run: bool | None
+    """Slurm is 24.05 or newer; None: not known."""
+
+    def active(self, key: str) -> list[Line]:
+        return [line for line in self.lines if line.key == key and not line.set_aside]
+
+    def several_count(self, key: str) -> bool:
+        """Raises SlurmConfError."""
+        if key not in ALL_RUN:
+            return False
+        if self.all_run is None and len(self.active(key)) > 1:
+            raise SlurmConfError(
+                f"{self.main} has several lines {key}=: Slurm runs all or the last, by its version, and `scontrol "
+                "--version` does not run here: put the directory of Slurm's commands into PATH, and repeat this"
+            )
+        return bool(self.all_run)
+
+
+def read(slurm_conf: Path, all_run: bool | None) -> SlurmConf:
+    """Raises SlurmConfError."""
+    texts: dict[Path, list[str]] = {}
+    lines: list[Line] = []
+    _read(slurm_conf, slurm_conf.parent, texts, lines)
+    return SlurmConf(slurm_conf, texts, tuple(lines), all_run)
+
+
+def _read(file: Path, folder: Path, texts: dict[Path, list[str]], lines: list[Line]) -> None:
+    if file in texts or len(texts) >= INCLUDES_MAX:
+        raise SlurmConfError(f"{file} is included twice, or there are over {INCLUDES_MAX} files; merge by hand")
+    try:
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise SlurmConfError(f"{file} cannot be read: {error.strerror}; name slurm.conf with --slurm-conf") from error
+    texts[file] = _physical_lines(text)
+    for first, count, logical, set_aside in _logical_lines(texts[file]):
+        included, found = _INCLUDE.match(logical), _KEY_VALUE.match(logical)
+        if included and not set_aside:
+            _read(folder / included[1], folder, texts, lines)
+        elif found and found[1].casefold() in _NAMES:
+            value = found[3] if found[2] is None else found[2]
+            lines.append(Line(file, first, count, _NAMES[found[1].casefold()], value, set_aside))
+
+
+def _physical_lines(text: str) -> list[str]:
+    return list(io.StringIO(text, newline="\n"))
+
+
+def _logical_lines(texts: list[str]) -> Iterator[tuple[int, int, str, bool]]:
+    """First physical line, number of lines, text, and whether a merge has set it aside."""
+    first, logical = 0, ""
+    for index, physical in enumerate(texts):
+        text = _COMMENT.sub(r"\1", physical.removeprefix(SET_ASIDE))
+        logical += _CONTINUED.sub(r"\1", text)
+        if not _CONTINUED.search(text) or index == len(texts) - 1:
+            yield first, index - first + 1, re.sub(r"\\(.)", r"\1", logical), texts[first].startswith(SET_ASIDE)
+            first, logical = index + 1, ""
+
+
+def with_site(key: str, directory: Path) -> Path:
+    return directory / f"{PARAMETERS[key]}_with_site"
+
+
+def site_scripts(conf: SlurmConf, directory: Path) -> dict[Path, str]:
+    """Path → text of each script that runs a program of the site and a hook. Raises SlurmConfError.
+
+    Also for a program that calls the hook: where slurm.conf was merged, that may not have been visible.
+    """
+    found = {}
+    for key, name in PARAMETERS.items():
+        lines = _site_lines(conf, key, directory)
+        if not lines and with_site(key, directory) in map(_program, conf.active(key)):
+            lines = [line for line in conf.lines if line.key == key and line.set_aside]
+        if lines and not _PROGRAM.fullmatch(lines[-1].value):
+            if calls(lines[-1].value, directory):
+                continue
+            raise SlurmConfError(f"{lines[-1]}: not a path without blanks; let it call {directory / name} itself")
+        if lines:
+            head = f"#!/bin/sh\n# Runs the site's {key} and Understudy's. Written by `understudy install-hooks`.\n"
+            body = WITH_SITE[key].format(hook=directory / name, site=lines[-1].value)
+            found[with_site(key, directory)] = head + body
+    return found
+
+
+def calls(program: str, directory: Path) -> bool:
+    """A script of the site, or one that its pattern matches, is or calls a hook in `directory`."""
+    for path in map(Path, glob(program)):  # noqa: PTH207 - as Slurm does
+        try:
+            if path.resolve().parent == directory.resolve():
+                return True
+            if f"{directory}/" in path.read_text("utf-8", errors="replace"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _program(line: Line) -> Path:
+    return Path(line.value)
+
+
+def _is_added(line: Line, directory: Path) -> bool:
+    if line.key in PARAMETERS:
+        return _program(line) in (directory / PARAMETERS[line.key], with_site(line.key, directory))
+    return line.value.casefold() == ALONE[line.key].casefold()
+
+
+def _site_lines(conf: SlurmConf, key: str, directory: Path) -> list[Line]:
+    return [line for line in conf.active(key) if not _is_added(line, directory)]
+
+
+def _wanted(key: str, site: list[Line], directory: Path) -> str:
+    """Value of the one line that counts."""
+    if key in PARAMETERS:
+        if not site:
+            return str(directory / PARAMETERS[key])
+        return site[-1].value if calls(site[-1].value, directory) else str(with_site(key, directory))
+    if key == FLAGS and site and not _has_alloc(site[-1].value):
+        return f"{site[-1].value},{ALONE[FLAGS]}"
+    return site[-1].value if site else ALONE[key]
+
+
+def _has_alloc(flags: str) -> bool:
+    return bool(ALLOC_FLAGS & set(flags.casefold().split(",")))
+
+
+def merged(conf: SlurmConf, directory: Path) -> dict[Path, list[str]]:
+    """File → its new physical lines, for those that change. Raises SlurmConfError."""
+    texts = {file: list(lines) for file, lines in conf.texts.items()}
+    end = []
+    for key in (*PARAMETERS, *ALONE):
+        active, site = conf.active(key), _site_lines(conf, key, directory)
+        new = f"{key}={_wanted(key, site, directory)}{ADDED}\n"
+        if not site:
+            # Without an interval the site's health check never ran, and it may drain nodes.
+            if not active and not (key == INTERVAL and _site_lines(conf, "HealthCheckProgram", directory)):
+                end.append(new)
+        elif conf.several_count(key):
+            if len(site) == len(active) and not any(calls(line.value, directory) for line in site):
+                hook = f"{key}={directory / PARAMETERS[key]}{ADDED}\n"
+                texts[site[0].file][site[0].first] = hook + texts[site[0].file][site[0].first]
+        else:
+            kept = site[-1] if site[-1].value == _wanted(key, site, directory) else None
+            for line in active:
+                if line != kept:
+                    _set_aside(texts[line.file], line, delete=line not in site)
+            if kept is None:
+                last = site[-1].first + site[-1].count - 1
+                texts[site[-1].file][last] = _ended(texts[site[-1].file][last]) + new
+    if end:
+        main = texts[conf.main]
+        if main:
+            main[-1] = _ended(main[-1])
+        main += end
+    return {file: _physical_lines("".join(lines)) for file, lines in texts.items() if lines != conf.texts[file]}
+
+
+def _set_aside(texts: list[str], line: Line, delete: bool) -> None:
+    for index in range(line.first, line.first + line.count):
+        texts[index] = "" if delete else SET_ASIDE + texts[index]
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
+
+
+def problems(conf: SlurmConf, directory: Path) -> list[str]:
+    """Lines that override a site's, and what the hooks lack. Raises SlurmConfError."""
+    found = []
+    for key, script in PARAMETERS.items():
+        active = conf.active(key)
+        counting = active if conf.several_count(key) else active[-1:]
+        if not any(_is_added(line, directory) or calls(line.value, directory) for line in counting):
+            named = f"names {counting[-1].value}, which has to call" if counting else "does not name"
+            found.append(f"{conf.main}: {key} {named} {directory / script}")
+    for key in (*PARAMETERS, *ALONE):
+        active = conf.active(key)
+        if not conf.several_count(key):
+            found += [
+                f"{active[-1]} overrides {line}: Slurm uses the last"
+                for line in active[:-1]
+                if line.value.casefold() != active[-1].value.casefold()
+            ]
+    if not any(_has_alloc(line.value) for line in conf.active(FLAGS)[-1:]):
+        found.append(f"{conf.main}: {FLAGS} lacks Alloc: the Prolog runs only at a job's first step on each node")
+    if not any(line.value.strip("0") for line in conf.active(INTERVAL)[-1:]):
+        found.append(
+            f"{conf.main}: {INTERVAL} is 0, so slurmd never runs HealthCheckProgram: set {INTERVAL}={ALONE[INTERVAL]}, "
+            "which also starts a HealthCheckProgram of the site"
+        )
+    return found
