@@ -19,6 +19,8 @@ ORDINARY: Mapping[str, str] = {
     "stays, because a move may cost all that it has done.",
     "stranded": "A node that counted as dead or slow is well again while its move was held up: where its gang trains "
     "on there, it stays until it ends.",
+    "stopped": "Slurm or its owner requeues a job that ran on a node which has left service since: only a gang that "
+    "pends, and that no one holds or puts off, is given other nodes; nothing that runs is ended.",
     "seats": "An administrator drains a node on which a gang is about to start again: the gang gets another one, and "
     "has not begun to work.",
     "xid": "A program divides by zero or reads outside its memory, which reports an Xid as well: codes of programs "

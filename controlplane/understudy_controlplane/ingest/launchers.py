@@ -52,7 +52,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
         objection = objection_to(report, known, nodes)
         if objection is not None:
             return objection
-        report = await asyncio.to_thread(_with_nodes, report)
+        report = await asyncio.to_thread(_with_nodes, report, nodes)
         if isinstance(report, Response):
             return report
         try:
@@ -101,12 +101,18 @@ async def _read(deps: ReportDependencies, request: Request) -> LauncherReport | 
     return report
 
 
-def _with_nodes(report: LauncherReport) -> LauncherReport | Response:
+def _with_nodes(report: LauncherReport, nodes: frozenset[str]) -> LauncherReport | Response:
+    """`nodes`: of the job. The report has to name one of them."""
+    job_id = report.state.job_id
     try:
         report = msgspec.structs.replace(report, state=with_nodes(report.state))
     except HostListError as error:
         return refuse(400, f"the report cannot be decoded: {error}", COMPARE)
-    return report if report.state.seats else refuse(400, "the report names no node of the gang", COMPARE)
+    if not report.state.seats:
+        return refuse(400, "the report names no node of the gang", COMPARE)
+    if nodes.isdisjoint(report.state.seats):
+        return refuse(403, f"job {job_id} runs on none of the nodes that the report names", "name nodes of the job")
+    return report
 
 
 def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str]) -> Response | None:
@@ -117,8 +123,6 @@ def objection_to(report: LauncherReport, known: KnownJob, nodes: frozenset[str])
         return refuse(403, error, "run the launcher as the job's user")
     if report.node not in nodes:
         return refuse(403, f"job {job_id} does not run on {report.node}", "run the launcher within the allocation")
-    if nodes.isdisjoint(report.state.seats):
-        return refuse(403, f"job {job_id} runs on none of the nodes that the report names", "name nodes of the job")
     if not known.managed:
         return refuse(403, f"job {job_id} did not ask for Understudy", "sbatch --comment=understudy")
     return None
