@@ -97,7 +97,8 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**53)]
 """A thousand of them are below 2**63."""
 Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Reading = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+READING_MAX = 2**62
+Reading = Annotated[int, Meta(ge=-READING_MAX, le=READING_MAX)]
 """A whole number as hardware reports it."""
 Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
 Time = Annotated[float, Meta(ge=0, le=EPOCH_SECONDS_MAX)]

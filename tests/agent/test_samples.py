@@ -135,9 +135,9 @@ class TestPorts:
         assert read_ports(tmp_path) == []
 
     def test_an_adapter_that_shows_only_some_attributes_is_read_in_part(self, fabric: FakeFabric) -> None:
-        fabric.change(0, {"rate": "", "counters/symbol_error": "n/a"})
+        fabric.change(0, {"rate": "", "counters/symbol_error": "n/a", "counters/link_downed": str(2**64 - 1)})
         (port,) = read_ports(fabric.sys)
-        assert (port.state, port.rate_gbps, port.symbol_errors) == ("ACTIVE", None, None)
+        assert (port.state, port.rate_gbps, port.symbol_errors, port.link_downed) == ("ACTIVE", None, None, None)
 
     def test_an_outage_is_counted_while_it_lasts_and_sent_when_it_is_over(
         self, fabric: FakeFabric, hardware: HardwareHistory

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.optics import UNKNOWN, Light
 from understudy_agent.sample.recent import Growth
-from understudy_agent.wire import PORTS_PER_NODE_MAX, HardwareEvent, HardwareKind, Port
+from understudy_agent.wire import PORTS_PER_NODE_MAX, READING_MAX, HardwareEvent, HardwareKind, Port
 
 ACTIVE = "ACTIVE"
 
@@ -117,8 +117,9 @@ def _read(path: Path) -> str:
 
 
 def _count(path: Path) -> int | None:
+    """None: no number, or one that no counter reaches, as 2**64 - 1 where the adapter does not support it."""
     text = _read(path)
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and int(text) <= READING_MAX else None
 
 
 class PortHistory:

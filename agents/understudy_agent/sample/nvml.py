@@ -18,7 +18,7 @@ import pynvml
 from understudy_agent.pci import normal_bus_id
 from understudy_agent.sample.nvlink import links_up, nvlink_errors
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_agent.wire import GPUS_PER_NODE_MAX, Gpu, GpuStatus
+from understudy_agent.wire import GPUS_PER_NODE_MAX, READING_MAX, Gpu, GpuStatus
 
 FAST_SECONDS = 0.0
 """Read each time."""
@@ -128,7 +128,7 @@ class GpuReader:
             self._forget(reading)
             self._errors[reading.name] = f"not all of it can be read: {reading.name}: {error}"
         else:
-            known = {key: value for key, value in fields.items() if value not in _NOT_AVAILABLE}
+            known = {key: value for key, value in fields.items() if not _is_unknown(value)}
             self._values[reading.name] = known
             if reading.seconds == FAST_SECONDS:
                 self._fresh |= known
@@ -195,6 +195,11 @@ class Nvml:
             del self._readers[index]
             status = _STATUS.get(error.value, GpuStatus.UNREADABLE)
             return Gpu(index=index, status=status, error=_error_text(error), **reader.last_known())
+
+
+def _is_unknown(value: Any) -> bool:
+    """Not available, or more than the control plane takes: it would refuse the whole report."""
+    return value in _NOT_AVAILABLE or (isinstance(value, int) and abs(value) > READING_MAX)
 
 
 def _driver_version() -> str:
