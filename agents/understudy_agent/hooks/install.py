@@ -35,6 +35,9 @@ from understudy_agent.own_files import create_directory
 DIRECTORY = Path("/etc/slurm/understudy")
 RUN_DIRECTORY = "/run/understudy"
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
+CONFIGLESS = Path("/run/slurm/conf/slurm.conf")
+"""slurmd's copy of what slurmctld has, where the node has no file of its own."""
+
 ALL_RUN_SINCE = (24, 5)
 BEFORE = ".before-understudy"
 
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.uninstall:
             return _uninstall(options)
         if options.edit_slurm_conf:
-            return _edit(read(options.slurm_conf, _all_run()), options.directory)
+            return _edit(options.slurm_conf, options.directory)
         socket = options.socket or f"{options.run_directory}/agent.sock"
         install(options.directory, options.run_directory, socket, options.slurm_conf)
         sys.stdout.write(advice(options.directory, options.slurm_conf))
@@ -87,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slurm-conf",
         type=Path,
-        default=SLURM_CONF,
-        help=f"slurm.conf to compare with; default: {SLURM_CONF}",
+        default=_default_slurm_conf(),
+        help=f"slurm.conf to compare with; default: $SLURM_CONF, {SLURM_CONF}, or {CONFIGLESS}",
     )
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
@@ -107,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _default_slurm_conf() -> Path:
+    if named := os.environ.get("SLURM_CONF"):
+        return Path(named)
+    return CONFIGLESS if CONFIGLESS.exists() and not SLURM_CONF.exists() else SLURM_CONF
+
+
 def _check(options: argparse.Namespace) -> int:
     found = problems(options.directory, options.slurm_conf)
     for problem in found:
@@ -121,7 +130,7 @@ def problems(directory: Path, slurm_conf: Path) -> list[str]:
     missing = [name for name in SCRIPTS if not (directory / name).is_file()]
     found = [f"{directory}: {', '.join(missing)} missing; run `understudy install-hooks`"] if missing else []
     try:
-        conf = read(slurm_conf, _all_run())
+        conf = _read(slurm_conf)
         wrong = [*slurm_conf_problems(conf, directory), *_old_site_scripts(conf, directory)]
     except SlurmConfError as error:
         return [*found, str(error)]
@@ -147,14 +156,16 @@ def _names(conf: SlurmConf, path: Path) -> bool:
     return any(line.value == str(path) and not line.set_aside for line in conf.lines)
 
 
-def _all_run() -> bool | None:
-    """Slurm runs the Prologs and Epilogs of all lines. None: its version is not known."""
+def _read(slurm_conf: Path) -> SlurmConf:
+    """Raises SlurmConfError."""
+    command = ["scontrol", "--version"]
+    environment = {**os.environ, "SLURM_CONF": str(slurm_conf)}  # scontrol prints no version without one
     try:
-        done = subprocess.run(["scontrol", "--version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+        version = re.search(r"(\d+)\.(\d+)", done.stdout)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"(\d+)\.(\d+)", done.stdout)
-    return (int(found[1]), int(found[2])) >= ALL_RUN_SINCE if found else None
+        version = None
+    return read(slurm_conf, (int(version[1]), int(version[2])) >= ALL_RUN_SINCE if version else None)
 
 
 def _uninstall(options: argparse.Namespace) -> int:
@@ -172,7 +183,7 @@ def _uninstall(options: argparse.Namespace) -> int:
 
 def _check_unused(directory: Path, slurm_conf: Path) -> None:
     """Slurm drains a node whose Prolog is missing. Raises InstallError, SlurmConfError."""
-    active = [line for line in read(slurm_conf, _all_run()).lines if line.key in PARAMETERS and not line.set_aside]
+    active = [line for line in _read(slurm_conf).lines if line.key in PARAMETERS and not line.set_aside]
     using = [line.value for line in active if Path(line.value).parent == directory or calls(line.value, directory)]
     if using:
         raise InstallError(
@@ -219,7 +230,7 @@ def install(
             text = text.replace(placeholder, value)
         _replace(directory / name, text, mode)
     if slurm_conf is not None and slurm_conf.exists():
-        for script, text in site_scripts(read(slurm_conf, _all_run()), directory).items():
+        for script, text in site_scripts(_read(slurm_conf), directory).items():
             _replace(script, text, 0o755)
 
 
@@ -230,10 +241,10 @@ def advice(directory: Path, slurm_conf: Path) -> str:
         conf = SlurmConf(slurm_conf, {slurm_conf: []}, (), None)
         lines = "".join(f"  {line}" for line in merged(conf, directory)[slurm_conf])
         return (
-            f"{text}{slurm_conf} is not here, so the lines below do not keep what yours has: name a copy of it with\n"
-            f"--slurm-conf, and this shows as a diff what to change there.\n\n{lines}"
+            f"{text}{slurm_conf} is not here: no script was written that also runs a program of the site.\n"
+            f"If slurm.conf names any, name a copy of it with --slurm-conf. If not, it needs:\n\n{lines}"
         )
-    conf = read(slurm_conf, _all_run())
+    conf = _read(slurm_conf)
     changed = merged(conf, directory)
     if not changed:
         return f"{text}{slurm_conf} has all lines that the hooks need\n"
@@ -253,8 +264,11 @@ def _diff(conf: SlurmConf, changed: Mapping[Path, list[str]]) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in found).encode(errors="replace").decode()
 
 
-def _edit(conf: SlurmConf, directory: Path) -> int:
+def _edit(slurm_conf: Path, directory: Path) -> int:
     """Raises InstallError, SlurmConfError, OSError."""
+    if slurm_conf == CONFIGLESS:
+        raise InstallError(f"{slurm_conf} is slurmd's copy; run this on the host of slurmctld, with its slurm.conf")
+    conf = _read(slurm_conf)
     changed = merged(conf, directory)
     for file, lines in changed.items():
         real = file.resolve()

@@ -150,7 +150,9 @@ def site_scripts(conf: SlurmConf, directory: Path) -> dict[Path, str]:
         if lines and not _PROGRAM.fullmatch(lines[-1].value):
             if calls(lines[-1].value, directory):
                 continue
-            raise SlurmConfError(f"{lines[-1]}: not a path without blanks; let it call {directory / name} itself")
+            raise SlurmConfError(
+                f"{lines[-1]}: not an absolute path without blanks; let it call {directory / name} itself"
+            )
         if lines:
             head = f"#!/bin/sh\n# Runs the site's {key} and Understudy's. Written by `understudy install-hooks`.\n"
             body = WITH_SITE[key].format(hook=directory / name, site=lines[-1].value)
