@@ -150,9 +150,8 @@ def site_scripts(conf: SlurmConf, directory: Path) -> dict[Path, str]:
         if lines and not _PROGRAM.fullmatch(lines[-1].value):
             if calls(lines[-1].value, directory):
                 continue
-            raise SlurmConfError(
-                f"{lines[-1]}: not an absolute path without blanks; let it call {directory / name} itself"
-            )
+            remedy = f"let it call {directory / name} itself"
+            raise SlurmConfError(f"{lines[-1]}: not an absolute path without blanks; {remedy}")
         if lines:
             head = f"#!/bin/sh\n# Runs the site's {key} and Understudy's. Written by `understudy install-hooks`.\n"
             body = WITH_SITE[key].format(hook=directory / name, site=lines[-1].value)
@@ -209,16 +208,16 @@ def merged(conf: SlurmConf, directory: Path) -> dict[Path, list[str]]:
     for key in (*PARAMETERS, *ALONE):
         active, site = conf.active(key), _site_lines(conf, key, directory)
         new = f"{key}={_wanted(key, site, directory)}{ADDED}\n"
-        if not site:
+        if not active:
             # Without an interval the site's health check never ran, and it may drain nodes.
-            if not active and not (key == INTERVAL and _site_lines(conf, "HealthCheckProgram", directory)):
+            if key != INTERVAL or not _site_lines(conf, "HealthCheckProgram", directory):
                 end.append(new)
         elif conf.several_count(key):
             if len(site) == len(active) and not any(calls(line.value, directory) for line in site):
                 hook = f"{key}={directory / PARAMETERS[key]}{ADDED}\n"
                 texts[site[0].file][site[0].first] = hook + texts[site[0].file][site[0].first]
         else:
-            kept = site[-1] if site[-1].value == _wanted(key, site, directory) else None
+            kept = _kept(key, active, site, directory)
             for line in active:
                 if line != kept:
                     _set_aside(texts[line.file], line, delete=line not in site)
@@ -233,13 +232,21 @@ def merged(conf: SlurmConf, directory: Path) -> dict[Path, list[str]]:
     return {file: _physical_lines("".join(lines)) for file, lines in texts.items() if lines != conf.texts[file]}
 
 
+def _kept(key: str, active: list[Line], site: list[Line], directory: Path) -> Line | None:
+    """The line that counts from now on; None: a new one."""
+    if site:
+        return site[-1] if site[-1].value == _wanted(key, site, directory) else None
+    both = [line for line in active if key in PARAMETERS and _program(line) == with_site(key, directory)]
+    return (both or active)[-1]
+
+
 def _set_aside(texts: list[str], line: Line, delete: bool) -> None:
     for index in range(line.first, line.first + line.count):
         texts[index] = "" if delete else SET_ASIDE + texts[index]
 
 
 def _ended(text: str) -> str:
-    return text if text.endswith("\n") else text + "\n"
+    return text if not text or text.endswith("\n") else text + "\n"
 
 
 def problems(conf: SlurmConf, directory: Path) -> list[str]:

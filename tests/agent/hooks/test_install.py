@@ -113,6 +113,16 @@ def test_check_fails_where_an_appended_line_overrides_a_site_s(
     assert "what to do: `understudy install-hooks`" in printed
 
 
+def test_slurmd_s_copy_of_slurm_conf_is_not_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\n")
+    monkeypatch.setattr("understudy_agent.hooks.install.CONFIGLESS", tmp_path / "slurm.conf")
+    assert run(tmp_path, "--edit-slurm-conf") == 1
+    assert "run this on the host of slurmctld" in capsys.readouterr().err
+    assert (tmp_path / "slurm.conf").read_text() == "ClusterName=c\n"
+
+
 def test_a_missing_slurm_conf_is_reported(tmp_path: Path) -> None:
     printed = advice(tmp_path, tmp_path / "nowhere.conf")
     assert "nowhere.conf is not here" in printed

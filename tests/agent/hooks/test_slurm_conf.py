@@ -60,6 +60,13 @@ def test_lines_that_were_appended_over_a_site_s_are_taken_back(tmp_path: Path) -
     assert "PrologFlags=Alloc" not in result and "HealthCheckInterval=60" not in result
 
 
+def test_a_line_that_was_appended_after_the_merge_is_taken_back(tmp_path: Path) -> None:
+    result = merge(tmp_path, "HealthCheckProgram=/usr/sbin/nhc\nHealthCheckInterval=300\n")
+    appended = result + f"HealthCheckProgram={HOOKS}/health_check"
+    assert any("overrides" in one for one in problems(conf(tmp_path, appended), HOOKS))
+    assert merge(tmp_path, appended) == result
+
+
 def test_a_flag_that_is_missing_is_added_to_the_site_s_own(tmp_path: Path) -> None:
     result = merge(tmp_path, "prologflags = Serial\n")
     assert result.startswith("#understudy: prologflags = Serial\nPrologFlags=Serial,Alloc # understudy\n")
