@@ -161,7 +161,7 @@ def load_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        remedy = "name another file with --config"
+        remedy = "`understudy init` writes it; or name another file with --config"
         if isinstance(error, PermissionError):
             remedy = "run this as the control plane's user, who may read it"
         raise ConfigError(f"{path}: cannot be read: {error}; {remedy}") from error
