@@ -150,6 +150,7 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     assert (_imported("tests") | _imported("docs")) - base - extras - of_agent - dev - frameworks - brought - {
         "tests",
         "docs",
+        "deploy",
     } == set()
 
 

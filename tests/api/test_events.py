@@ -91,7 +91,7 @@ def test_a_recovery_of_a_job_names_its_nodes_and_its_job(rehearsal: Rehearsal, s
     assert (begun.nodes, begun.job, begun.subject) == (("n3",), 1, f"recovery {begun.number}")
     decision = next(one for one in whole if one.kind is EventKind.DECISION and one.text.startswith("quarantine: "))
     assert (decision.subject, decision.nodes, decision.job) == ("n3", ("n3",), 1)
-    pause = next(one for one in whole if one.kind is EventKind.REQUEST)
+    pause = next(one for one in whole if one.kind is EventKind.REQUEST and one.text.startswith("pause"))
     assert (pause.subject, pause.text, pause.job) == ("fleet", "pause by operator: fire", None)
     of_job = EventsQuery(job=1, kinds=[EventKind.RECOVERY_STEP])
     assert {one.kind for one in whole if of_job.admits(one)} == {EventKind.RECOVERY_STEP}

@@ -79,7 +79,7 @@ def test_a_fault_of_mode_observe_waits_for_an_operator_in_mode_act(rehearsal: Re
     rehearsal.run(60)
     assert (status(rehearsal)["mode"], status(rehearsal)["mode_limit"]) == ("act", "")
     assert not rehearsal.line.effects, "a person may have found it wrong meanwhile"
-    assert "await approval" in str(status(rehearsal)["problems"])
+    assert "awaits approval" in str(status(rehearsal)["problems"])
     client = operator(rehearsal)
     (proposal,) = client.get("/v1/recoveries", params={"status": "awaits_approval"}).json()["items"]
     assert client.post(f"/v1/recoveries/{proposal['id']}/approve", json={"reason": "so it is"}).status_code == 202

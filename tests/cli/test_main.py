@@ -57,7 +57,8 @@ def test_status_imports_the_client_and_nothing_of_the_service() -> None:
     imported = modules_after(f"from understudy_agent.entry import main\ntry: {command}\nexcept SystemExit: pass")
     assert "httpx" in imported
     rooms = {name for name in imported if name.startswith("understudy_controlplane.") and name.count(".") == 1}
-    assert rooms == {"understudy_controlplane.cli", "understudy_controlplane.fleet"}
+    shared = {"understudy_controlplane.clock", "understudy_controlplane.fleet"}
+    assert rooms == shared | {"understudy_controlplane.cli"}
     fleet = {name for name in imported if name.startswith("understudy_controlplane.fleet.")}
     assert fleet == {"understudy_controlplane.fleet.plain_text"}, "what a terminal must not get is taken out"
     assert {name.partition(".")[0] for name in imported} & {

@@ -141,7 +141,7 @@ def test_a_first_visit_leads_through_what_is_watched_what_it_would_have_done_and
                 tab.wait_for(STEADY)
                 tab.screenshot(SHOTS / f"{moment}_visit_fleet-{scheme}-{device}.png")
                 assert [*tab.run(ACCESSIBLE), *axe(tab)] == []
-                assert ("1 incident is open, and nothing is done" in tab.text()) is (moment == "later")
+                assert ("1 incident is open, and the control plane only observes" in tab.text()) is (moment == "later")
                 tab.run("document.querySelector('#attention .note a').click()")
                 tab.wait_for("location.pathname === '/dashboard/guards' && document.readyState === 'complete'")
                 tab.wait_for(STEADY)

@@ -180,6 +180,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     seen_at: float
     run_name: str  # of the run to which the job belongs; empty: not known
     run_folder: str  # where the run goes by the jobs' name, in this folder; empty: a user named it
+    run_arguments: str  # a sum of its program's arguments; empty: not known
     account: str  # in Slurm; empty: none, or not known
     partition: str  # or several, of a job that waits
     attempts: list[AttemptRecord]
