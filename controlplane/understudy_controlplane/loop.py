@@ -36,7 +36,6 @@ from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures
 from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import summary
@@ -173,7 +172,7 @@ class Loop:
         begun = self._clock.now()
         self._look_at_tickets(begun)
         snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
-        if (snapshot.mode is Mode.ACT) is not (snapshot.acting_since is not None):
+        if snapshot.acting is None or (snapshot.mode is Mode.ACT) is not (snapshot.acting.since is not None):
             self._note_mode(snapshot)
             snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
         if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
@@ -228,9 +227,11 @@ class Loop:
             self._set_back_by = 0.0
 
     def _note_mode(self, snapshot: Snapshot) -> None:
-        """Incidents that are older than mode act wait for an operator's approval."""
-        verb = Verb.ACT_BEGAN if snapshot.mode is Mode.ACT else Verb.ACT_ENDED
-        self._stores.fleet.add_intent(verb.value, f"mode {snapshot.mode.value}", BY_CONTROL_PLANE, snapshot.now)
+        """What was known by then waits for an operator's approval. The first note finds a control plane that begins, or
+        one that acted before there were notes.
+        """
+        known = {} if snapshot.acting is None else {one.id: one.rules for one in snapshot.incidents.values()}
+        self._stores.fleet.note_acting(snapshot.mode is Mode.ACT, snapshot.now, known)
         log.info("mode_changed", mode=snapshot.mode.value)
 
     def _look_at_tickets(self, now: float) -> None:

@@ -95,6 +95,20 @@ def test_a_fault_after_the_change_to_mode_act_waits_for_no_person(rehearsal: Reh
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
 
 
+def test_a_new_fault_of_a_node_with_an_old_incident_waits_for_no_person(rehearsal: Rehearsal) -> None:
+    ask(rehearsal, "observe")
+    rehearsal.fail("n3")
+    rehearsal.run(5)
+    ask(rehearsal, "act")
+    rehearsal.run(30)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    rehearsal.restart_control_plane()
+    rehearsal.run(30)
+    assert rehearsal.gang_state() == ("RUNNING", 0), "over a restart"
+    rehearsal.kill_node("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 300)
+
+
 @pytest.mark.parametrize("dismissed_in", ["observe", "act"])
 def test_what_an_operator_dismisses_is_not_acted_upon_and_does_not_come_back(
     rehearsal: Rehearsal, dismissed_in: str

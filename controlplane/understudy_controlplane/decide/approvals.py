@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.guards import is_on_its_way
 from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -93,9 +94,17 @@ def _newest(snapshot: Snapshot) -> dict[ProposalKey, Recovery]:
 
 def awaits_approval(snapshot: Snapshot, node: str) -> bool:
     """Whether what is planned for the node is not done yet."""
-    approved = (one.plan.nodes for one in snapshot.proposals if one.status is RecoveryStatus.APPROVED)
     asks = snapshot.mode is Mode.APPROVE or _is_older_than_mode(snapshot, Subject.of_node(node))
-    return asks and not any(node in nodes for nodes in approved)
+    return asks and not _is_approved(snapshot, node)
+
+
+def waits_from_before(snapshot: Snapshot, finding: Finding) -> bool:
+    """Whether it was known before mode act, and no operator has approved what follows: it must not hide a new fault."""
+    return _is_older_than_mode(snapshot, finding.subject, finding) and not _is_approved(snapshot, finding.node)
+
+
+def _is_approved(snapshot: Snapshot, node: str) -> bool:
+    return any(one.status is RecoveryStatus.APPROVED and node in one.plan.nodes for one in snapshot.proposals)
 
 
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
@@ -166,12 +175,16 @@ def _is_of_old_incident(snapshot: Snapshot, decision: Decision) -> bool:
         return False
     subjects = {Subject.of_node(decision.subject)}
     subjects |= {decision.finding.subject} if decision.finding is not None else set()
-    return any(_is_older_than_mode(snapshot, one) for one in subjects)
+    return any(_is_older_than_mode(snapshot, one, decision.finding) for one in subjects)
 
 
-def _is_older_than_mode(snapshot: Snapshot, subject: Subject) -> bool:
-    incident, since = snapshot.incidents.get(subject), snapshot.acting_since
-    return snapshot.mode is Mode.ACT and incident is not None and since is not None and incident.opened_at < since
+def _is_older_than_mode(snapshot: Snapshot, subject: Subject, finding: Finding | None = None) -> bool:
+    """A rule that has accused the subject only since then has found a new fault."""
+    incident, acting = snapshot.incidents.get(subject), snapshot.acting
+    if snapshot.mode is not Mode.ACT or incident is None or acting is None or acting.since is None:
+        return False
+    known = acting.known.get(incident.id)
+    return known is not None and (finding is None or finding.rule in known or finding.at < acting.since)
 
 
 def _asked_by_control_plane(snapshot: Snapshot, decision: Decision) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, repair_actions, repair_cycle
+from understudy_controlplane.decide.approvals import waits_from_before
 from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
@@ -35,7 +36,7 @@ from understudy_controlplane.fleet.finding import (
     failed_detectors,
     unjudged_nodes,
 )
-from understudy_controlplane.fleet.node import FROM_SERVICE, NodeView
+from understudy_controlplane.fleet.node import FROM_SERVICE, OUT_OF_SERVICE, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -119,7 +120,7 @@ def _of_nodes(snapshot: Snapshot, findings: Iterable[Finding], config: Config) -
     for name, node in snapshot.nodes.items():
         if name in by_node:
             yield from _remarks(node, by_node[name])
-            yield from _most_urgent(node, by_node[name], config)
+            yield from _most_urgent(snapshot, node, by_node[name], config)
 
 
 def _mass_silence(findings: Sequence[Finding]) -> str:
@@ -156,9 +157,9 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:
             yield Entered(row, finding)
 
 
-def _most_urgent(node: NodeView, findings: Iterable[Finding], config: Config) -> list[Entered]:
+def _most_urgent(snapshot: Snapshot, node: NodeView, findings: Iterable[Finding], config: Config) -> list[Entered]:
     """One at most; the hang of a gang there beside what may wait, or may be held back; and, to be recorded, one whose
-    rule only observes: it must not hide what the others find.
+    rule only observes, or that was known before mode act: it must not hide what the others find.
     """
     entered = [
         Entered(row, finding)
@@ -166,7 +167,12 @@ def _most_urgent(node: NodeView, findings: Iterable[Finding], config: Config) ->
         if finding.signal in SIGNAL_PRIORITY and (row := look_up(node.record, finding.signal)) is not None
     ]
     entered.sort(key=lambda one: (SIGNAL_PRIORITY.index(one.finding.signal), one.finding.at))
-    observed = [one for one in entered if guards.only_observes(node, one.row, one.finding, config)]
+    observed = [
+        one
+        for one in entered
+        if guards.only_observes(node, one.row, one.finding, config)
+        or (node.state not in OUT_OF_SERVICE and waits_from_before(snapshot, one.finding))
+    ]
     if observed:  # a test of the node would take it out of service for what the rule only observes
         entered = [one for one in entered if one not in observed and one.row.origin not in FROM_SERVICE]
     waits = bool(entered) and (entered[0].finding.signal in WAITS_FOR_JOBS or _is_condemned(entered[0]))

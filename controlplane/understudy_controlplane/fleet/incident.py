@@ -49,3 +49,8 @@ class OpenIncident:
     accused_by: tuple[str, ...] = ()  # rules of the findings that accuse the node, the first one's included
     nodes: tuple[str, ...] = ()  # concerned, when it was opened
     fault_at: float | None = None  # when what opened it began; None: not known
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """That accuse its subject."""
+        return tuple(dict.fromkeys((self.rule, *self.accused_by)))

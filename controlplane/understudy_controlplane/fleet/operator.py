@@ -59,6 +59,14 @@ SPARE_CHOICES: Mapping[Verb, bool | None] = {Verb.SPARE_ADD: True, Verb.SPARE_RE
 """Whether the node is to be in the pool; None: the control plane chooses."""
 
 
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """Mode act. `known`: open incident → the rules that accused its subject when that mode began."""
+
+    since: float | None
+    known: Mapping[int, frozenset[str]]
+
+
 class Outcome(StrEnum):
     """What will come of a request, as far as is known when it is made."""
 

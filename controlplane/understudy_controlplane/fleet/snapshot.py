@@ -27,7 +27,7 @@ from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, LastAttempt
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
-from understudy_controlplane.fleet.operator import MoveRequest, Request
+from understudy_controlplane.fleet.operator import Acting, MoveRequest, Request
 from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
@@ -52,7 +52,7 @@ class Snapshot:
     now: float
     started_at: float  # of this control-plane process: no report can be older
     mode: Mode
-    acting_since: float | None = field(default=None, kw_only=True)  # in mode act; None: in another one
+    acting: Acting | None = field(default=None, kw_only=True)  # None: it was never noted when mode act began
     paused: str  # by whom and why; empty: not paused
     slurm_read_at: float | None  # when the Slurm part was read; None: never yet
     slurmctld_started_at: float | None  # None: not known

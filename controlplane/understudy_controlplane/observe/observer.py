@@ -200,7 +200,7 @@ class Observer:
             clock_sets=self._clock_sets,
             started_at=self._started_at,
             mode=config.mode.at_most(stores.fleet.mode_limit(now).mode),
-            acting_since=stores.fleet.acting_since(),
+            acting=stores.fleet.acting(),
             paused=pause.reason,
             halted=pause.halts,
             slurm_read_at=view.read_at if view else None,

@@ -29,7 +29,16 @@ from understudy_controlplane.fleet.job import (
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeRecord, StoredHardwareEvent, StoredKernelEvent
-from understudy_controlplane.fleet.operator import Breaker, JobPause, ModeLimit, MoveRequest, Pause, Request, SparesSize
+from understudy_controlplane.fleet.operator import (
+    Acting,
+    Breaker,
+    JobPause,
+    ModeLimit,
+    MoveRequest,
+    Pause,
+    Request,
+    SparesSize,
+)
 from understudy_controlplane.fleet.recovery import Recovery
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
@@ -68,7 +77,7 @@ class FleetReads(Protocol):
     def nodes(self) -> dict[str, NodeRecord]: ...
     def pause(self, now: float) -> Pause: ...
     def mode_limit(self, now: float) -> ModeLimit: ...
-    def acting_since(self) -> float | None: ...
+    def acting(self) -> Acting | None: ...
     def spares_size(self) -> SparesSize: ...
     def spare_choices(self, now: float) -> Mapping[str, bool]: ...
     def have_progressed(self, job_rows: Collection[int]) -> set[int]: ...

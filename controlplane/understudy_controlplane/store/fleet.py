@@ -42,7 +42,15 @@ from understudy_controlplane.fleet.job import (
     checkpoint_folders,
 )
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
-from understudy_controlplane.fleet.operator import SPARE_CHOICES, ModeLimit, Pause, SparesSize, Verb
+from understudy_controlplane.fleet.operator import (
+    BY_CONTROL_PLANE,
+    SPARE_CHOICES,
+    Acting,
+    ModeLimit,
+    Pause,
+    SparesSize,
+    Verb,
+)
 from understudy_controlplane.fleet.run_attempts import INPUTS, RunAttempt
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
@@ -440,11 +448,22 @@ class FleetStore:
             return ModeLimit()
         return ModeLimit(mode, f"{row.reason} ({row.by})", row.until)
 
-    def acting_since(self) -> float | None:
-        """Since when the control plane has been in mode act; None: it is not, as far as it has noted."""
+    def acting(self) -> Acting | None:
+        """None: that was never noted."""
         with reading(self._engine) as connection:
             row = connection.execute(_LAST_ACT).first()
-        return row.at if row is not None and row.verb == Verb.ACT_BEGAN else None
+        if row is None:
+            return None
+        known = {int(incident): frozenset(rules) for incident, rules in (row.detail or {}).items()}
+        return Acting(row.at if row.verb == Verb.ACT_BEGAN else None, known)
+
+    def note_acting(self, acting: bool, now: float, known: Mapping[int, Iterable[str]]) -> None:
+        """The control plane begins to act, or ends it. `known`: rules that accuse the subject of each open incident."""
+        verb = Verb.ACT_BEGAN if acting else Verb.ACT_ENDED
+        detail = {str(incident): [*rules] for incident, rules in known.items()}
+        values = {"at": now, "verb": verb.value, "reason": "", "by": BY_CONTROL_PLANE, "detail": detail}
+        with self._engine.begin() as connection:
+            connection.execute(insert(tables.operator_intent).values(values))
 
     def spares_size(self) -> SparesSize:
         with reading(self._engine) as connection:
