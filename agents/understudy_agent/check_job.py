@@ -122,6 +122,8 @@ def read_script(text: str) -> Script:
         stripped = line.strip()
         if _ends_on_errors(number, stripped):
             ends_on_errors = ends_on_errors or number
+        elif re.match(r"set \+([a-zA-Z]*e|o errexit)", stripped):
+            ends_on_errors = 0
         if line.startswith("#SBATCH"):
             if commands:
                 late.append(number)
@@ -250,9 +252,14 @@ def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> It
     elif not (colon and "B" in flags.upper()):
         text = f"SIG{name} ends each rank that has no handler for it: leave --signal out where the training has none"
         yield Finding(line, text, is_problem=False)
-    elif not any(_words(text)[:1] == ["trap"] and name in text for _, text in script.commands):
+    elif not any(_traps(text, name) for _, text in script.commands):
         text = f"SIG{name} ends the batch script, which has no trap for it, before its time is over: write "
         yield Finding(line, f"{text}--signal={rest} for ranks with a handler, or leave it out")
+
+
+def _traps(text: str, name: str) -> bool:
+    words = _words(text)
+    return words[:1] == ["trap"] and name in map(_signal_name, words[2:])
 
 
 def _after_a_failure(script: Script) -> Iterator[Finding]:
@@ -262,7 +269,7 @@ def _after_a_failure(script: Script) -> Iterator[Finding]:
         return
     line, text = starts[-1]
     waits = [text, *(later for _, later in script.after(line))]
-    if _words(text)[:1] == ["exec"] or not any("sleep" in _words(one.replace(";", " ")) for one in waits):
+    if _words(text)[:1] == ["exec"] or not any("sleep" in _words(re.sub("[();]", " ", one)) for one in waits):
         yield Finding(
             line,
             "a rank that its node has ended ends the job before there is a verdict, and Slurm does not start it again: "
@@ -279,23 +286,25 @@ def _launch(script: Script) -> tuple[int, list[str]] | None:
     """Line and words of the command with `understudy run`."""
     for number, text in script.commands:
         words = _words(text)
-        if any(
-            word.rpartition("/")[2] == "understudy" and words[at + 1 : at + 2] == ["run"]
-            for at, word in enumerate(words)
-        ):
+        if any(_is_launcher(words, at) for at in range(len(words))):
             return number, words
     return None
+
+
+def _is_launcher(words: Sequence[str], at: int) -> bool:
+    return words[at].rpartition("/")[2] == "understudy" and words[at + 1 : at + 2] == ["run"]
 
 
 def _with_launcher(
     script: Script, options: dict[str, tuple[int, str]], number: int, words: Sequence[str]
 ) -> Iterator[Finding]:
-    at = next(at for at, word in enumerate(words) if word.rpartition("/")[2] == "understudy")
-    before = [word for word in words[:at] if "=" not in word]
+    at = next(at for at, word in enumerate(words) if _is_launcher(words, at))
+    begins = max((place + 1 for place in range(at) if words[place] in ("&&", "||", ";", "then", "do")), default=0)
+    before = [word for word in words[begins:at] if "=" not in word]
     if "srun" in before:
         yield Finding(number, "srun would start a launcher on every node: write `exec understudy run …` without srun")
     else:
-        yield from _for_exec(script, number, before)
+        yield from _for_exec(script, number, before, conditional=begins > 0)
     if options.get("no-kill", (0, "off"))[1] == "off":
         yield Finding(
             options.get("no-kill", (0, ""))[0],
@@ -312,10 +321,10 @@ def _with_launcher(
     yield from _signal(options, launch)
 
 
-def _for_exec(script: Script, number: int, before: Sequence[str]) -> Iterator[Finding]:
+def _for_exec(script: Script, number: int, before: Sequence[str], *, conditional: bool) -> Iterator[Finding]:
     """Signals reach the launcher only in the shell's place, and then no line below it ever runs."""
     later = script.after(number)
-    in_a_block = any(BLOCK_WORDS.intersection(_words(text)[:1]) for _, text in later)
+    in_a_block = conditional or any(BLOCK_WORDS.intersection(_words(text)[:1]) for _, text in later)
     move = "move what is below it into a job of its own (sbatch --dependency=afterok:…)"
     if before != ["exec"]:
         text = "Slurm's signals reach the shell, and not the launcher: write exec before `understudy run`"

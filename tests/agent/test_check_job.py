@@ -54,6 +54,9 @@ def test_a_good_script_has_no_problem() -> None:
         ("srun", "exec srun", 6, "before there is a verdict"),
         (" && exit 0\nsleep", "\nsleep", 0, ""),
         ("\n\nsrun", "\nset -euo pipefail\nsrun", 0, ""),
+        ("\n\nsrun", "\nset -e\nset +e\nsrun", 0, ""),
+        (" && exit 0\nsleep 60\nexit 1", " || (sleep 60; exit 1)", 0, ""),
+        ("\n\nsrun", "\ntrap 'kill -USR1 $!' 10\nsrun", 0, ""),
         (" && exit 0\nsleep", " # set\nsleep", 0, ""),
         ("--requeue", "--requeue --signal=B:USR1@120", 4, "has no trap"),
         ("--requeue", "--requeue --signal=B:10@120", 4, "SIGUSR1 ends the batch script"),
@@ -81,6 +84,11 @@ def test_a_script_that_ends_on_errors_does_not_reach_its_sleep(ends: str) -> Non
 def test_a_trap_for_the_warning_is_enough() -> None:
     script = POOL.replace("--requeue", "--requeue --signal=B:USR1@120")
     assert problems(script.replace("srun", "trap 'kill -USR1 $!' USR1\nsrun")) == []
+
+
+def test_a_launcher_with_another_command_for_where_it_is_missing_is_read_as_such() -> None:
+    both = GOOD.replace("exec ", "command -v understudy && exec ") + "srun python train.py && exit 0\nsleep 60\n"
+    assert problems(both) == []
 
 
 def test_the_script_of_the_documents_is_good() -> None:

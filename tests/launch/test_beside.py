@@ -350,9 +350,11 @@ def test_a_warning_ends_no_rank_that_has_no_handler_for_it(gang: LocalGang) -> N
     assert gang.output.count("no handler") == 1
 
 
-def test_a_warning_reaches_a_training_below_a_shell(gang: LocalGang) -> None:
-    """The shell has no handler, and would end."""
-    gang.start(THREE, ["/bin/sh", "-c", f"{shlex.join(gang.simple())}; exit $?"])
+@pytest.mark.parametrize("shell", ["/bin/sh -c", "/bin/bash -c"])
+@pytest.mark.parametrize("begins", ["", "trap 'rm -f nothing' EXIT; "])
+def test_a_warning_reaches_a_training_below_a_shell(gang: LocalGang, shell: str, begins: str) -> None:
+    """The shell would end. With a trap on EXIT bash catches the signal, runs the trap, and ends all the same."""
+    gang.start(THREE, [*shell.split(), f"{begins}{shlex.join(gang.simple())}; exit $?"])
     gang.wait_for_launch(0, 3)
     gang.launcher.send_signal(signal.SIGUSR1)
     gang.wait_for(lambda: len(gang.lines("warned")) == 3, 60, "every rank has heard of it")

@@ -145,6 +145,11 @@ def test_without_another_spare_the_end_of_the_job_names_the_node_on_which_the_pr
     assert "On e the program has never run before" in last.reason
 
 
+def test_a_spare_on_which_steps_were_repeated_is_no_newcomer() -> None:
+    """It ran for long, without a step beyond those before: a failure there is the program's."""
+    assert rows(RAN, replace(FAILS_ON_E, stepped=True))[-1] == "L130"
+
+
 def test_a_node_that_has_run_the_program_is_no_newcomer() -> None:
     assert rows(RAN, ended(failures=(failed("a"),)))[-1] == "L130"
 

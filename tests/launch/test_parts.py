@@ -334,6 +334,11 @@ def test_options_that_make_no_sense_are_refused(line: str, says: str) -> None:
         parse(line.split())
 
 
+@pytest.mark.parametrize("command", ["python train.py -m deepspeed", "python tools/run.py --x -m accelerate y"])
+def test_options_of_a_script_are_not_those_of_python(command: str) -> None:
+    assert parse(["--nodes", "4", "--", *command.split()]).command == tuple(command.split())
+
+
 def test_the_jobs_tasks_per_node_are_its_ranks_per_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with srun. torchrun is one task of a node, and starts the ranks itself."""
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "1")

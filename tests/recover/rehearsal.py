@@ -99,9 +99,12 @@ class Rehearsal:
     """Eight nodes with agents, three spares held, a managed gang on n1 to n4, and a waiting job of another user."""
 
     gang_user = "researcher"
+    begins_at: float | None = None
+    """By the virtual clock; None: whenever."""
 
     def __init__(self, directory: Path, *, slurmds_answer: bool = True, **config: Any) -> None:
         self.fake = VirtualSlurm(NODES)
+        self.fake.now = self.begins_at or self.fake.now
         self.fake.leaf_switches = 1  # the spares are those that come last by name
         self._loop_thread = threading.current_thread()
         self._loop_slept = False

@@ -270,6 +270,7 @@ def _edit(slurm_conf: Path, directory: Path) -> int:
         raise InstallError(f"{slurm_conf} is slurmd's copy; run this on the host of slurmctld, with its slurm.conf")
     conf = _read(slurm_conf)
     changed = merged(conf, directory)
+    site_scripts(conf, directory)  # a script that no node could write must not be named
     for file, lines in changed.items():
         real = file.resolve()
         before = real.with_name(real.name + BEFORE)

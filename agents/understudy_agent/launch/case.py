@@ -75,6 +75,8 @@ class Ended:
     """Ranks that still ran when the launch was ended."""
     hung_seconds: float = 0.0
     """Above 0: the launch was ended because it finished no new step for this time."""
+    stepped: bool = False
+    """It finished a step, perhaps one that an earlier launch had reached."""
     bad: Mapping[str, str] = field(default_factory=dict)
     """Nodes that must not be used any more, and why: verdicts, nodes that are gone or stuck."""
     restart_reason: str = ""
@@ -173,8 +175,8 @@ def all_failed_alike(ended: Ended, history: History, rules: Rules) -> bool:
 
 
 def is_newcomer(node: str, ended: Ended, history: History) -> bool:
-    """Whether the program has never made progress on this node, and has on others of the launch."""
-    return node not in history.ran_on and not history.ran_on.isdisjoint(ended.seats)
+    """Whether the program has never finished a step on this node, and has made progress on others of the launch."""
+    return not ended.stepped and node not in history.ran_on and not history.ran_on.isdisjoint(ended.seats)
 
 
 def failed_first_count(node: str, history: History) -> int:

@@ -215,12 +215,14 @@ class Launch:
             step_seen_seconds=delay,
         )
 
-    def summary(self, bad: Mapping[str, str], stopping: str, places: Mapping[str, str]) -> Ended:
+    def summary(self, bad: Mapping[str, str], stopping: str, places: Mapping[str, str], *, stepped: bool) -> Ended:
+        """`stepped`: the training hook reported a step of it."""
         return Ended(
             launch=self.number,
             seats=self.seats,
             age_seconds=self.age(self.over_at),
             progressed=self.progressed,
+            stepped=self.moved_at is not None or stepped,
             failures=tuple(self.failures),
             running=self.running_when_over if self.began_at is not None else 1,
             bad=bad,

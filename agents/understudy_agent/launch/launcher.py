@@ -493,7 +493,8 @@ class Launcher:
         if launch.last_words:
             self._reports.last_words(launch)
         stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
-        ended = launch.summary(bad, stopping, self._line.places)
+        stepped = self._line.stepped().at is not None
+        ended = launch.summary(bad, stopping, self._line.places, stepped=stepped)
         decision = decide(ended, before, self._standbys.spares(launch), self._rules)
         if launch.began_at is not None:
             self._reports.ended(launch, decision, before)

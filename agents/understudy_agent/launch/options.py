@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -202,8 +203,10 @@ _STARTERS = {
 def _check_program(command: Sequence[str]) -> None:
     """Raises UsageError."""
     program = Path(command[0]).name
-    if re.fullmatch(r"python[\d.]*", program) and "-m" in command[1:-1]:
-        module = command[command.index("-m") + 1]
+    # Python's own options: what stands behind the first other word is the script's.
+    own = list(itertools.takewhile(lambda word: word.startswith("-"), command[1:]))
+    if re.fullmatch(r"python[\d.]*", program) and own[-1:] == ["-m"] and len(command) > len(own) + 1:
+        module = command[len(own) + 1]
         program = "accelerate" if module.startswith("accelerate.") else module
     if program in _STARTERS:
         raise UsageError(f"{program}: {_STARTERS[program]}")

@@ -57,14 +57,24 @@ def first_catching(root: int, which: int) -> list[int]:
     return found
 
 
+CAUGHT_BY_ALL = (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGSYS)
+"""No program has a handler for these of its own. A shell with a trap on EXIT has, for every signal that would end it,
+and so has Go's runtime, in which Apptainer is written: they end, or pass the signal on, and the training is below them.
+"""
+
+
 def catches(pid: int, which: int) -> bool:
-    """Whether the process has a handler for the signal: SigCgt of proc(5), whose lowest bit is signal 1."""
+    """Whether the process has a handler for this signal: SigCgt of proc(5), whose lowest bit is signal 1."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
         return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (which - 1) & 1)
+    caught = int(next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0"), 16)
+    return _has(caught, which) and not all(_has(caught, one) for one in CAUGHT_BY_ALL)
+
+
+def _has(mask: int, which: int) -> bool:
+    return bool(mask >> (which - 1) & 1)
 
 
 def _children() -> dict[int, list[int]]:
