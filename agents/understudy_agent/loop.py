@@ -41,8 +41,9 @@ from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.systemd import ServiceManager
 from understudy_agent.uplink import Uplink
 from understudy_agent.wire import (
+    EPOCH_SECONDS_MAX,
+    GPUS_PER_NODE_MAX,
     RELEASE,
-    TEXT_CHARACTERS_MAX,
     WIRE_VERSION,
     Acknowledgement,
     Fact,
@@ -54,6 +55,7 @@ from understudy_agent.wire import (
     Part,
     Port,
     Report,
+    printable,
 )
 
 COALESCE_SECONDS = 0.01
@@ -79,7 +81,7 @@ class Agent:
         """`gpus` replaces NVML in tests. Raises ConfigError when token or boot id cannot be read."""
         self._config = config
         self._boot_id = read_boot_id(config)
-        self._started_at = time.time()
+        self._started_at = min(time.time(), EPOCH_SECONDS_MAX)
         self._facts = FactQueue()
         self._spool = Spool(config.spool or config.run_directory / "facts.spool")
         self._spooling: asyncio.Task[None] | None = None
@@ -327,7 +329,7 @@ class Agent:
             agent_started_at=self._started_at,
             sent_at=0.0,
             driver_version=sample.driver_version,
-            gpus=list(sample.gpus),
+            gpus=list(sample.gpus[:GPUS_PER_NODE_MAX]),
             nvml_silent_seconds=round(self._gpus.silent_seconds(), 1),
             nvml_unkillable=self._gpus.unkillable(),
             ports=[] if ports_silent else self._ports.ports,
@@ -335,7 +337,7 @@ class Agent:
             ports_silent_seconds=round(ports_silent, 1),
             host_silent_seconds=round(host_silent, 1),
             ranks=self._windows.take(sample.gpus),
-            problems=[problem[:TEXT_CHARACTERS_MAX] for problem in problems[:PROBLEMS_MAX]],
+            problems=[printable(problem) for problem in problems[:PROBLEMS_MAX]],
             release=RELEASE,
             kernel_log_policy=self._kernel_log.policy_version,
             read_back=self._readbacks.result,

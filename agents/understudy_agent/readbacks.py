@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from understudy_agent.log import fields, log
-from understudy_agent.wire import TEXT_CHARACTERS_MAX, ReadBack, ReadBackOutcome, ReadBackResult
+from understudy_agent.wire import ReadBack, ReadBackOutcome, ReadBackResult, printable
 
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
@@ -67,7 +67,8 @@ class Readbacks:
             outcome, why = ReadBackOutcome.UNSEEN, f"the checkpoint cannot be read as its owner: {error}"
         except TimeoutError:
             outcome, why = ReadBackOutcome.UNSEEN, "reading took too long"
-        self.result = ReadBackResult(asked.number, outcome, why[:TEXT_CHARACTERS_MAX])
+        why = printable(why)  # it names what is in a user's file
+        self.result = ReadBackResult(asked.number, outcome, why)
         if asked.program:
             log.info("program_cached", extra=fields(outcome=outcome, reason=why))
         else:

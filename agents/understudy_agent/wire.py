@@ -93,8 +93,17 @@ def in_words(error: Exception) -> str:
     return text
 
 
+def printable(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """As a report may have it: of hardware, files and errors, which contain anything. It is cut; what is not printed,
+    half a character too, becomes a space.
+    """
+    text = text[:characters_max]
+    return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
+
+
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Size = Annotated[int, Meta(ge=0, le=2**53)]
+SIZE_MAX = 2**53
+Size = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 """A thousand of them are below 2**63."""
 Signed = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 READING_MAX = 2**62
@@ -110,13 +119,16 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=WITHOUT_NUL)]
 AnyText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 """Of hardware, whose facts count whatever they contain: the control plane replaces what cannot be stored."""
 Line = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=PRINTABLE)]
-ShortLine = Annotated[str, Meta(max_length=255, pattern=PRINTABLE)]
+NAME_CHARACTERS_MAX = 255
+ShortLine = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX, pattern=PRINTABLE)]
 UserId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=PRINTABLE)]
-Label = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=PRINTABLE)]
+LABEL_CHARACTERS_MAX = 64
+Label = Annotated[str, Meta(max_length=LABEL_CHARACTERS_MAX, pattern=PRINTABLE)]
 """As hardware is known by, such as a serial number."""
 BusId = Annotated[str, Meta(max_length=32, pattern=PRINTABLE)]
-PartNumber = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
+PART_NUMBER_CHARACTERS_MAX = 80
+PartNumber = Annotated[str, Meta(max_length=PART_NUMBER_CHARACTERS_MAX, pattern=PRINTABLE)]
 Duration = Annotated[float, Meta(ge=0, le=1e7)]
 PackedNodes = Annotated[str, Meta(max_length=PACKED_NODES_CHARACTERS_MAX, pattern=PRINTABLE)]
 """Seats, spares and lost nodes of a gang whose names are too long for a line: three host lists of Slurm in as many

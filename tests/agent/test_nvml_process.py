@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pynvml
 import pytest
 
@@ -132,6 +133,18 @@ def test_a_gpu_keeps_its_identity_when_it_cannot_be_read_again(driver: Driver) -
     driver.fails["uuid"] = pynvml.NVML_ERROR_UNKNOWN
     gpu = driver.read(nvml.SLOW_SECONDS)
     assert (gpu.status, gpu.uuid) == (GpuStatus.OK, "GPU-0")
+
+
+@pytest.mark.parametrize("name", ["serial", "name", "board_part_number", "vbios", "uuid"])
+def test_a_text_of_the_hardware_is_read_as_a_report_can_have_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An agent that cannot decode a sample would start the process that reads NVML without end."""
+    for function in ("Serial", "Name", "BoardPartNumber", "VbiosVersion", "UUID"):
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{function}", lambda _: "16\x01" + "x" * 300)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    readings = tuple(one for one in nvml.READINGS if one.name == name)
+    gpu = nvml.GpuReader(readings).read(0, 0.0, everything=True)
+    assert getattr(gpu, name).startswith("16 xxx")
+    assert msgspec.json.decode(msgspec.json.encode(gpu), type=Gpu) == gpu
 
 
 def test_a_number_that_is_not_available_is_none(driver: Driver) -> None:

@@ -93,6 +93,14 @@ def memory_of(interface: str) -> bytes:
     raise PermissionError if interface == "eth1" else OSError(95, "Operation not supported")
 
 
+def test_a_place_with_any_name_is_named_as_a_report_can_have_it(sys: Path) -> None:
+    """The kernel lets root name an interface with any byte but a few."""
+    (sys / "class/net/e\x01\udcff").mkdir()
+    (sys / "class/net/e\x01\udcff/device").mkdir()
+    place = read_parts(sys, lambda _: module(0x19, 129, 148, 166))[-4].place
+    assert place == "e  "
+
+
 def test_each_part_has_its_place_and_what_may_not_be_read_is_empty(sys: Path) -> None:
     assert read_parts(sys, memory_of) == [
         Part(PartKind.BOARD, "system", "DGXH100", "1663123000012"),

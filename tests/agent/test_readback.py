@@ -415,14 +415,42 @@ def test_a_checkpoint_is_read_with_its_owners_rights_and_never_with_those_of_roo
     assert asyncio.run(outcome(folder, "own", 0)) is ReadBackOutcome.UNSEEN
 
 
-async def outcome(folder: Path, file: str, user_id: int, copy_to: str = "") -> ReadBackOutcome:
-    content = [FileToRead(file, 5, f"crc32:{zlib.crc32(b'12345'):08x}", time.time())]
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["manifest", "tensor"])
+def test_what_a_users_file_names_is_reported_without_what_a_report_cannot_have(public: Path, kind: str) -> None:
+    folder = public / "c"
+    folder.mkdir()
+    header = json.dumps({"w\0": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    files = {
+        "manifest": {"__0_0.distcp": b"x", ".metadata": pickle.dumps({"a": "x\0.distcp"})},
+        "tensor": {"w.safetensors": len(header).to_bytes(8, "little") + header + of_kind("F32", nan)},
+    }[kind]
+    owner_id = os.geteuid() or OWNER
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        os.chown(folder / name, owner_id, -1)
+    os.chown(folder, owner_id, -1)
+    listed = [
+        FileToRead(name, len(content), f"crc32:{zlib.crc32(content):08x}", 2e9) for name, content in files.items()
+    ]
+    result = asyncio.run(result_of(ReadBack(1, owner_id, str(folder), listed, True, RATE, look_for_nan=True)))
+    assert result.outcome is ReadBackOutcome.BAD
+    assert ("x .distcp" if kind == "manifest" else "w  contains NaN") in result.why
+    assert msgspec.json.decode(msgspec.json.encode(result), type=ReadBackResult) == result
+
+
+async def result_of(asked: ReadBack) -> ReadBackResult:
     readbacks = Readbacks()
-    readbacks.take(ReadBack(1, user_id, str(folder), content, True, RATE, copy_to=copy_to))
+    readbacks.take(asked)
     assert readbacks.reading is not None
     await asyncio.wait_for(readbacks.reading, 60)
     assert readbacks.result is not None
-    return readbacks.result.outcome
+    return readbacks.result
+
+
+async def outcome(folder: Path, file: str, user_id: int, copy_to: str = "") -> ReadBackOutcome:
+    content = [FileToRead(file, 5, f"crc32:{zlib.crc32(b'12345'):08x}", time.time())]
+    return (await result_of(ReadBack(1, user_id, str(folder), content, True, RATE, copy_to=copy_to))).outcome
 
 
 @pytest.mark.integration

@@ -8,8 +8,10 @@ import asyncio
 import struct
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.testbed.fake_fabric import FakeFabric
@@ -24,7 +26,7 @@ from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.recent import Growth, Share
 from understudy_agent.sample.sampler import Sampler
-from understudy_agent.wire import Disk, Gpu, GpuStatus, HardwareKind, Host, KernelEvent
+from understudy_agent.wire import SIZE_MAX, Disk, Gpu, GpuStatus, HardwareKind, Host, KernelEvent, Port
 
 
 @pytest.fixture
@@ -130,6 +132,12 @@ class TestPorts:
         (port,) = read_ports(fabric.sys)
         assert (port.label, port.state, port.physical_state) == ("mlx5_0/1", "ACTIVE", "LinkUp")
         assert (port.rate_gbps, port.link_layer, port.link_downed) == (400.0, "InfiniBand", 3)
+
+    def test_an_adapter_that_shows_rubbish_is_read_as_a_report_can_have_it(self, fabric: FakeFabric) -> None:
+        fabric.change(0, {"state": "4: ACT\x01VE", "phys_state": "x" * 4096, "link_layer": "Infini\x00Band"})
+        (port,) = read_ports(fabric.sys)
+        assert (port.state, port.physical_state, port.link_layer) == ("ACT VE", "x" * 64, "Infini Band")
+        assert msgspec.json.decode(msgspec.json.encode(port), type=Port) == port
 
     def test_a_node_without_adapters_has_no_ports(self, tmp_path: Path) -> None:
         assert read_ports(tmp_path) == []
@@ -323,6 +331,40 @@ class TestHost:
         (group / "cgroup.procs").unlink()
         assert runs(reopened(hardware)) is False
         assert runs(reopened(hardware, "boot-2")) is None
+
+    def test_versions_are_named_as_a_report_can_have_them(self, tmp_path: Path) -> None:
+        for name, text in (
+            ("class/dmi/id/bios_version", "1.2\x02"),
+            ("class/infiniband/mlx5_0/board_id", "MT\x03"),
+            ("class/infiniband/mlx5_0/fw_ver", "\x04"),
+        ):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        host = read_host(tmp_path, tmp_path, [])
+        assert host.versions == {"BIOS": "1.2", "IOMMU": "off"}
+        assert msgspec.json.decode(msgspec.json.encode(host), type=Host) == host
+
+    @pytest.mark.parametrize(
+        ("blocks", "available", "files", "read"),
+        [
+            (2**54, 2**53, (1, 2), (SIZE_MAX, SIZE_MAX, 0.5)),
+            (2**20, 2**64 - 1, (2**64 - 1, 1), (2**20, 2**20, 1.0)),
+        ],
+    )
+    def test_a_file_system_of_any_size_is_read_within_bounds(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        blocks: int,
+        available: int,
+        files: tuple[int, int],
+        read: object,
+    ) -> None:
+        free, total = files
+        found = SimpleNamespace(f_blocks=blocks, f_bavail=available, f_frsize=1, f_favail=free, f_files=total, f_flag=0)
+        monkeypatch.setattr("understudy_agent.sample.host.os.statvfs", lambda _: found)
+        disk = read_host(tmp_path, tmp_path, [Path("/data")]).disks[0]
+        assert (disk.total_bytes, disk.free_bytes, disk.free_inodes_share) == read
 
     def test_this_machine_is_read(self) -> None:
         default = HostConfig()

@@ -15,9 +15,11 @@ from understudy_agent.wire import (
     DISKS_PER_NODE_MAX,
     NOT_MOUNTED,
     PORTS_PER_NODE_MAX,
+    SIZE_MAX,
     VERSIONS_PER_NODE_MAX,
     Disk,
     Host,
+    printable,
 )
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
@@ -79,8 +81,13 @@ def _versions(sys: Path, proc: Path) -> dict[str, str]:
         **{what: ", ".join(sorted(versions)) for what, versions in firmware.items()},
         **_bios_settings(sys),
     }
-    known = {what[:VERSION_CHARACTERS_MAX]: text[:VERSION_CHARACTERS_MAX] for what, text in found.items() if text}
+    shown = {_shown(what): _shown(text) for what, text in found.items()}
+    known = {what: text for what, text in shown.items() if text}
     return dict(list(known.items())[:VERSIONS_PER_NODE_MAX])
+
+
+def _shown(text: str) -> str:
+    return printable(text, VERSION_CHARACTERS_MAX).strip()
 
 
 def _bios_settings(sys: Path) -> dict[str, str]:
@@ -135,11 +142,12 @@ def _disk(path: Path) -> Disk:
         found = os.statvfs(path)
     except OSError as error:
         return Disk(str(path), 0, 0, problem=error.strerror or str(error))
+    total_bytes = min(found.f_blocks * found.f_frsize, SIZE_MAX)
     return Disk(
         path=str(path),
-        total_bytes=found.f_blocks * found.f_frsize,
-        free_bytes=found.f_bavail * found.f_frsize,
-        free_inodes_share=round(found.f_favail / found.f_files, 4) if found.f_files else None,
+        total_bytes=total_bytes,
+        free_bytes=min(found.f_bavail * found.f_frsize, total_bytes),
+        free_inodes_share=min(round(found.f_favail / found.f_files, 4), 1.0) if found.f_files else None,
         problem="read-only" if found.f_flag & os.ST_RDONLY else "",
     )
 

@@ -17,7 +17,16 @@ from msgspec.structs import replace
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.optics import UNKNOWN, Light
 from understudy_agent.sample.recent import Growth
-from understudy_agent.wire import PORTS_PER_NODE_MAX, READING_MAX, HardwareEvent, HardwareKind, Port
+from understudy_agent.wire import (
+    LABEL_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    PORTS_PER_NODE_MAX,
+    READING_MAX,
+    HardwareEvent,
+    HardwareKind,
+    Port,
+    printable,
+)
 
 ACTIVE = "ACTIVE"
 
@@ -65,9 +74,9 @@ def _read_port(folder: Path, pause_storms: Callable[[str], int | None], optics: 
     celsius, celsius_max = _module_celsius(device)
     light = optics(interface.name) if interface else UNKNOWN
     return Port(
-        device=folder.parents[1].name,
+        device=printable(folder.parents[1].name, NAME_CHARACTERS_MAX),
         number=int(folder.name),
-        link_layer=link_layer,
+        link_layer=_name(link_layer),
         state=_name(_read(folder / "state")),
         physical_state=_name(_read(folder / "phys_state")),
         rate_gbps=float(rate[0]) if rate else None,
@@ -101,7 +110,7 @@ def _module_celsius(device: Path) -> tuple[float | None, float | None]:
 
 def _name(text: str) -> str:
     """ "4: ACTIVE" is ACTIVE."""
-    return text.rpartition(":")[2].strip()
+    return printable(text.rpartition(":")[2].strip(), LABEL_CHARACTERS_MAX)
 
 
 def _read(path: Path) -> str:

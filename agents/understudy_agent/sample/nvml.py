@@ -18,7 +18,16 @@ import pynvml
 from understudy_agent.pci import normal_bus_id
 from understudy_agent.sample.nvlink import links_up, nvlink_errors
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_agent.wire import GPUS_PER_NODE_MAX, READING_MAX, Gpu, GpuStatus
+from understudy_agent.wire import (
+    GPUS_PER_NODE_MAX,
+    LABEL_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    PART_NUMBER_CHARACTERS_MAX,
+    READING_MAX,
+    Gpu,
+    GpuStatus,
+    printable,
+)
 
 FAST_SECONDS = 0.0
 """Read each time."""
@@ -204,7 +213,7 @@ def _is_unknown(value: Any) -> bool:
 
 def _driver_version() -> str:
     try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
+        return _text(pynvml.nvmlSystemGetDriverVersion())
     except (pynvml.NVMLError, ValueError):  # the GPUs can be read all the same
         return ""
 
@@ -227,8 +236,8 @@ def _error_text(error: Any) -> str:
     return f"{error} (NVML error {error.value})"
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def _text(value: Any, characters_max: int = LABEL_CHARACTERS_MAX) -> str:
+    return printable(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value), characters_max)
 
 
 def _memory(handle: Handle) -> Fields:
@@ -328,8 +337,12 @@ READINGS: tuple[Reading, ...] = (
     _one("uuid", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetUUID(h))),
     _one("bus_id", SLOW_SECONDS, lambda h: normal_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(h).busId))),
     _one("serial", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetSerial(h))),
-    _one("name", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetName(h))),
-    _one("board_part_number", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetBoardPartNumber(h)).strip()),
+    _one("name", SLOW_SECONDS, lambda h: _text(pynvml.nvmlDeviceGetName(h), NAME_CHARACTERS_MAX)),
+    _one(
+        "board_part_number",
+        SLOW_SECONDS,
+        lambda h: _text(pynvml.nvmlDeviceGetBoardPartNumber(h), PART_NUMBER_CHARACTERS_MAX).strip(),
+    ),
     _one("sm_clock_max_mhz", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_SM))),
     _one("power_limit_watts", SLOW_SECONDS, lambda h: pynvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000),
     Reading("memory", SLOW_SECONDS, _memory),

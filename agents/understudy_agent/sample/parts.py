@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from understudy_agent.sample.ethtool import module_memory
-from understudy_agent.wire import PARTS_PER_NODE_MAX, Part, PartKind
+from understudy_agent.wire import NAME_CHARACTERS_MAX, PARTS_PER_NODE_MAX, Part, PartKind, printable
 
 VPD_BYTES_MAX = 32 * 1024
 TEXT_CHARACTERS_MAX = 128
@@ -47,7 +47,7 @@ def _cards(sys: Path) -> Iterator[Part]:
         if not (card / "device" / "physfn").exists():
             vpd = vpd_of(_bytes(card / "device" / "vpd"))
             model = vpd.get("PN") or _text(card / "board_id") or _text(card / "hca_type")
-            yield Part(PartKind.CARD, card.name, model, _serial(vpd.get("SN", "")), _text(card / "node_guid"))
+            yield Part(PartKind.CARD, _place(card), model, _serial(vpd.get("SN", "")), _text(card / "node_guid"))
 
 
 def _modules(sys: Path, read_module: ReadModule) -> Iterator[Part]:
@@ -57,12 +57,12 @@ def _modules(sys: Path, read_module: ReadModule) -> Iterator[Part]:
         try:
             memory = read_module(interface.name)
         except PermissionError:
-            yield Part(PartKind.MODULE, interface.name)
+            yield Part(PartKind.MODULE, _place(interface))
         except OSError:
             continue  # it has no module, or its driver shows none
         else:
             model, serial = module_of(memory)
-            yield Part(PartKind.MODULE, interface.name, model, _serial(serial))
+            yield Part(PartKind.MODULE, _place(interface), model, _serial(serial))
 
 
 def vpd_of(data: bytes) -> Mapping[str, str]:
@@ -98,6 +98,10 @@ def module_of(memory: bytes) -> tuple[str, str]:
 
 def _serial(text: str) -> str:
     return "" if text.lower() in _NO_SERIALS else text
+
+
+def _place(folder: Path) -> str:
+    return printable(folder.name, NAME_CHARACTERS_MAX)
 
 
 def _clean(data: bytes) -> str:
