@@ -49,6 +49,15 @@ def test_the_agent_learns_of_which_saves_which_parts_are_held(keeper: Keeper, tm
     assert (found.saves[1].world_size, found.saves[1].size_bytes) == (2, 20)
 
 
+def test_a_keeper_that_has_moved_more_than_a_report_can_say_says_the_most(keeper: Keeper, tmp_path: Path) -> None:
+    """In weeks of saves: a count that is too large would leave the keeper out of each report."""
+    keeper.store.counts.bytes_taken = 2**53 + 1
+    found = exchange(tmp_path / "keeper.sock", ())
+    assert found is not None
+    assert found.bytes_taken == 2**53
+    assert msgspec.json.decode(msgspec.json.encode(found), type=wire.Keeper) == found
+
+
 @pytest.mark.parametrize(
     ("job", "save", "ranks"),
     [

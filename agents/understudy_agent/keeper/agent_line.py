@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from understudy_agent.keeper.frames import ClosedError, Frames, number
-from understudy_agent.wire import KEEPER_JOBS_MAX, KEEPER_SAVES_MAX, KEPT_RANKS_MAX, Keeper, KeptJob, KeptSave
+from understudy_agent.wire import KEEPER_JOBS_MAX, KEEPER_SAVES_MAX, KEPT_RANKS_MAX, SIZE_MAX, Keeper, KeptJob, KeptSave
 
 SECONDS_MAX = 5.0
 JOB_ID_MAX = 2**31 - 1
@@ -42,7 +42,7 @@ def exchange(path: Path, ended: Iterable[KeptJob]) -> Keeper | None:
     ]
     names = ("bytes_held", "bytes_max", "bytes_taken", "bytes_received", "bytes_sent", "refused")
     saves = [one for one in map(_save_of, status.get("saves", ())) if one is not None]
-    counts = {name: number(status, name, 2**62) for name in names}
+    counts = {name: min(number(status, name, 2**62), SIZE_MAX) for name in names}
     return Keeper(**counts, jobs=jobs[:KEEPER_JOBS_MAX], saves=saves[:KEEPER_SAVES_MAX])
 
 
