@@ -23,6 +23,7 @@ from understudy_agent.facts import FactQueue
 from understudy_agent.log import fields, log
 from understudy_agent.refusals import describe
 from understudy_agent.wire import (
+    EPOCH_SECONDS_MAX,
     FACTS_PER_REPORT_MAX,
     NOT_UNDERSTOOD,
     REPORT_BYTES_MAX,
@@ -265,11 +266,17 @@ class Uplink:
     def _encode(self, report: Report, batch: list[Fact]) -> tuple[bytes, list[Fact]]:
         """The body, and the facts in it: as many of `batch` as fit. Telemetry is dropped before facts."""
         self._sequence += 1
-        report = msgspec.structs.replace(report, sequence=self._sequence, sent_at=time.time(), facts=batch)
+        sent_at = min(time.time(), EPOCH_SECONDS_MAX)
+        report = msgspec.structs.replace(report, sequence=self._sequence, sent_at=sent_at, facts=batch)
         body = _encoder.encode(report)
         while len(body) > REPORT_BYTES_MAX:
             if report.ranks:
                 report = msgspec.structs.replace(report, ranks=report.ranks[len(report.ranks) // 2 + 1 :])
+            elif report.keeper is not None and report.keeper.saves:
+                fewer = report.keeper.saves[: len(report.keeper.saves) // 2]
+                report = msgspec.structs.replace(report, keeper=msgspec.structs.replace(report.keeper, saves=fewer))
+            elif report.parts or report.programs:  # they come again
+                report = msgspec.structs.replace(report, parts=[], programs=None)
             elif len(batch) > 1:
                 batch = batch[: len(batch) // 2]
                 report = msgspec.structs.replace(report, facts=batch)

@@ -10,12 +10,16 @@ from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
 from understudy_agent.wire import (
+    EPOCH_SECONDS_MAX,
     WIRE_VERSION,
     Gpu,
     GpuStatus,
     Host,
+    Keeper,
+    KeptSave,
     KernelEvent,
     Port,
+    ProgramFiles,
     RankWindow,
     Report,
     RestorePoint,
@@ -224,6 +228,35 @@ def test_no_report_is_larger_than_the_wire_allows(plane: FakeControlPlane) -> No
     with_uplink([plane.url], facts, play)
     assert sequences(plane) == list(range(200))
     assert plane.reports[-1].ranks  # without facts there is room for telemetry again
+
+
+def test_what_users_give_a_keeper_makes_no_report_too_large(plane: FakeControlPlane) -> None:
+    """A rank names as many ranks as it likes, and parts need no room: 128 saves of 1024 ranks are a megabyte."""
+    save = KeptSave(2**31 - 1, 1000, 0, 0, 1, 2**31 - 1, [2**31 - 1] * 1024, 1, 1.0)
+    programs = [ProgramFiles(7, 0, 1000, "x" * 32_768)] * 2
+    sent = report(keeper=Keeper(1, 2, saves=[save] * 128), programs=programs, problems=["x" * 2048] * 32)
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(sent)
+
+    with_uplink([plane.url], filled(1), play)
+    (received,) = plane.reports
+    assert received.keeper is not None and received.keeper.bytes_held == 1
+    assert received.programs == programs
+    assert 0 < len(received.keeper.saves) < 128
+    assert sequences(plane) == [0]
+
+
+def test_a_clock_after_the_last_year_sends_the_last_year(
+    plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy_agent.uplink.time.time", lambda: 5e9)
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report())
+
+    with_uplink([plane.url], filled(1), play)
+    assert plane.reports[-1].sent_at == EPOCH_SECONDS_MAX
 
 
 def test_a_new_token_in_the_file_is_used(plane: FakeControlPlane) -> None:
