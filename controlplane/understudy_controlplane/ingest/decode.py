@@ -1,6 +1,6 @@
 """Reading a report of this release or another one of the same wire version: what this release does not know is left
-out, and the rest of the report counts. So it does where a fact, or what a rank or keeper reports, is out of bounds:
-processes of users choose these, and one of them must not silence its node.
+out, and the rest of the report counts. So it does where a fact, what a rank or keeper reports, or a value of hardware
+is out of bounds: neither a process of a user nor a broken part must silence its node.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
+from msgspec import inspect, structs
 
 from understudy_agent.wire import (
     NOT_UNDERSTOOD,
@@ -22,10 +23,12 @@ from understudy_agent.wire import (
     Part,
     ProgramFiles,
     RankWindow,
+    ReadBackResult,
     Report,
     RestoreOutcome,
     RestoreReport,
     in_words,
+    printable,
 )
 from understudy_agent.wire_unknown import KIND, NAME_CHARACTERS_MAX, unknown_in
 
@@ -33,7 +36,6 @@ _report = msgspec.json.Decoder(Report)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 _kinds = frozenset(kind.__struct_config__.tag for kind in get_args(Fact))
-_keeper = msgspec.json.Decoder(Keeper)
 _of_users: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
     "facts": ("a fact", msgspec.json.Decoder(Fact)),
     "ranks": ("what a rank reports", msgspec.json.Decoder(RankWindow)),
@@ -41,6 +43,12 @@ _of_users: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
     "programs": ("a program's files", msgspec.json.Decoder(ProgramFiles)),
 }
 """Lists in a report, of which each item is read alone where the report cannot be read as a whole."""
+_alone: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
+    "keeper": ("what the keeper reports", msgspec.json.Decoder(Keeper)),
+    "read_back": ("what was read back", msgspec.json.Decoder(ReadBackResult)),
+}
+_not_mended = frozenset({*_of_users, "keeper", "version", "cluster", "node", "boot_id", "sequence"})
+"""What is all or nothing, as the numbers of users and jobs are, and who sends the report."""
 
 
 class _Tagged(msgspec.Struct):
@@ -90,10 +98,54 @@ def _readable(body: bytes) -> tuple[bytes, list[str], list[str]]:
             kept += [] if objection else [item]
         if items is not None:
             members[name] = msgspec.Raw(msgspec.json.encode(kept))
-    if "keeper" in members and (objection := _why_not(members["keeper"], "what the keeper reports", _keeper)):
-        del members["keeper"]
-        ignored.append(objection)
+    hardware = {name: msgspec.json.decode(raw) for name, raw in members.items() if name not in _not_mended}
+    _mend(Report, hardware, ignored)
+    members = {name: raw for name, raw in members.items() if name in _not_mended} | {
+        name: msgspec.Raw(msgspec.json.encode(value)) for name, value in hardware.items()
+    }
+    for name, (what, decoder) in _alone.items():
+        if name in members and (objection := _why_not(members[name], what, decoder)):
+            del members[name]
+            ignored.append(objection)
     return msgspec.json.encode(members), ignored, kinds
+
+
+def _mend(message: type[msgspec.Struct], read: dict[str, Any], ignored: list[str]) -> None:
+    """Text is brought within its bounds, and so is a number that must be there; another value that is odd is left out,
+    as if it were not known. A list or object stays one: a GPU that is left out would be a missing one.
+    """
+    for field in structs.fields(message):
+        name = field.encode_name
+        if name not in read:
+            continue
+        try:
+            msgspec.convert(read[name], field.type)
+        except msgspec.ValidationError as error:
+            kind = inspect.type_info(field.type)
+            if isinstance(kind, inspect.UnionType):
+                kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+            if not isinstance(getattr(kind, "item_type", kind), inspect.StructType):  # else its own fields are named
+                ignored.append(f"{message.__name__}.{name} of the report is odd: {in_words(error)}")
+            if isinstance(kind, inspect.IntType | inspect.FloatType | inspect.BoolType) and not field.required:
+                del read[name]
+            else:
+                read[name] = _nearest(read[name], kind, ignored)
+
+
+def _nearest(value: Any, kind: inspect.Type, ignored: list[str]) -> Any:
+    """The same value where none of this kind is near to it."""
+    match kind, value:
+        case inspect.StrType(max_length=int(most)), str():
+            return printable(value, most)
+        case ((inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high)), (int() | float())):
+            return value if low is None or high is None else min(max(value, low), high)
+        case inspect.StructType(cls=message), dict():
+            _mend(message, value, ignored)
+        case inspect.ListType(item_type=item), list():
+            return [_nearest(one, item, ignored) for one in value]
+        case inspect.DictType(key_type=key, value_type=of_key), dict():
+            return {_nearest(name, key, ignored): _nearest(one, of_key, ignored) for name, one in value.items()}
+    return value
 
 
 def _why_not(item: msgspec.Raw, what: str, decoder: msgspec.json.Decoder[Any]) -> str:
