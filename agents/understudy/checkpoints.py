@@ -68,14 +68,14 @@ class Checkpoints:
             return False
 
     @overload
-    def restore(self, timeout_seconds: float = 60.0) -> AbstractContextManager[RestorePoint]: ...
+    def restore(self, timeout_seconds: float | None = None) -> AbstractContextManager[RestorePoint]: ...
 
     @overload
     def restore(
-        self, timeout_seconds: float = 60.0, *, otherwise: Other
+        self, timeout_seconds: float | None = None, *, otherwise: Other
     ) -> AbstractContextManager[RestorePoint | Other]: ...
 
-    def restore(self, timeout_seconds: float = 60.0, **otherwise: Any) -> AbstractContextManager[Any]:
+    def restore(self, timeout_seconds: float | None = None, **otherwise: Any) -> AbstractContextManager[Any]:
         """As Monitor.restore."""
         return self._monitor.restore(timeout_seconds, **otherwise)
 

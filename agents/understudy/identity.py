@@ -47,12 +47,20 @@ def read_identity(environment: Mapping[str, str], command: Sequence[str] = ()) -
     )
 
 
-OF_PLACE = re.compile(
-    r"--?(local|node|machine)?[-_]?rank$|--?(master|main)[-_]|--?(dist|rdzv)[-_]|--?init[-_]method", re.I
+OF_MEETING = re.compile(
+    r"port|(master|main-process)-(addr|address|ip|port)|rdzv-.+|(dist-)?init-(method|addr)|dist-(url|addr|port)"
 )
-"""Options that say where a process runs, and not what it trains."""
-OF_RESUMING = re.compile("resume", re.IGNORECASE)
+"""Options that say where the ranks meet, and not what they train."""
+OF_PLACE = re.compile(r"((local|node|machine|global|world)-)?rank|gpu(-id)?|device-id|(node|local|proc|process)-id")
+"""Options that say where this process runs, if the value is its own number: LoRA has a rank, too."""
+OWN_NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+OF_RESUMING = re.compile(r"resume(-(from|path|step|id))?|resume-(from-)?(checkpoint|ckpt)")
 """A job that continues has them, and the first one does not."""
+RESUMES = ("auto-resume", "resume-training")
+"""Such options without a path."""
+RESUME_WORD = re.compile(r"\d*|true|false|yes|no|none|auto|last|latest|best", re.IGNORECASE)
+OF_CHECKPOINT = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".pkl", ".safetensors")
+OF_CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".py")
 
 
 def arguments_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -61,17 +69,54 @@ def arguments_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """
     if not command or not command[0]:
         return ""
-    own = filter(None, (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID")))
-    ids = re.compile(rf"(?<!\d)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\d)")
-    kept, skips_value = [os.path.basename(command[0])], False
-    for word in command[1:]:
-        skipped = skips_value and not word.startswith("-")
-        name, equals, _ = word.partition("=")
-        leaves = OF_PLACE.match(name) or OF_RESUMING.search(word)
-        skips_value = not skipped and bool(leaves) and not equals and word.startswith("-")
-        if not skipped and not leaves:
+    jobs = filter(None, (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID")))
+    ids = re.compile(rf"(?<!\d)({'|'.join(map(re.escape, jobs)) or '(?!)'})(?!\d)")
+    own = [environment[name] for name in OWN_NUMBERS if environment.get(name)]
+    kept, words = [os.path.basename(command[0])], list(command[1:])
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if equals or not word.startswith("-"):
+            left_out = bool(equals) and _is_of_one_job(name, value, own)
+        elif words and not words[0].startswith("-") and _is_of_one_job(name, words[0], own):
+            left_out = bool(words.pop(0))
+        else:
+            left_out = _is_of_one_job(name, "", own)
+        if not left_out:
             kept.append(ids.sub("ID", word))
     return hashlib.sha256("\0".join(kept).encode("utf-8", "surrogateescape")).hexdigest()[:ARGUMENTS_CHARACTERS]
+
+
+def _is_of_one_job(option: str, value: str, own: Sequence[str]) -> bool:
+    """Another job, or rank, of the same experiment has another value, or none. `own`: numbers of this process."""
+    name = option.lstrip("-+~").rpartition(".")[2].lower().replace("_", "-")
+    if OF_PLACE.fullmatch(name):
+        return value in own
+    if OF_RESUMING.fullmatch(name):
+        path = ("/" in value or value.endswith(OF_CHECKPOINT)) and not value.endswith(OF_CONFIGURATION)
+        return path or bool(RESUME_WORD.fullmatch(value))
+    if name in RESUMES:
+        return bool(RESUME_WORD.fullmatch(value))
+    return bool(OF_MEETING.fullmatch(name)) or (name, value) == ("init-from", "resume")
+
+
+CGROUP = "/proc/self/cgroup"
+OF_JOB = ("SLURM_JOB", "SLURM_STEP", "SLURM_PROCID", "SLURM_NODEID", "SLURMD_NODENAME")
+"""What Slurm sets for a job's processes starts so."""
+
+
+def is_outside(environment: Mapping[str, str], socket: str) -> bool:
+    """Of any Slurm job, as on a workstation. A rank whose launcher did not pass on Slurm's variables is in its job's
+    control group, or beside an agent: it would write over what its job has saved.
+    """
+    if any(name.startswith(OF_JOB) for name in environment) or os.path.exists(socket):
+        return False
+    try:
+        with open(CGROUP, errors="replace") as lines:
+            groups = lines.read()
+    except OSError:  # no Linux
+        return True
+    return "slurm" not in groups and "job_" not in groups
 
 
 def launcher_restore_point(environment: Mapping[str, str]) -> tuple[int, str] | None:

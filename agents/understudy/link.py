@@ -34,7 +34,7 @@ UNKNOWN_TYPE = re.compile(r"Invalid value '(\w+)' - at `\$\.type`")
 
 
 SHARE_OUTPUT = "UNDERSTUDY_SHARE_OUTPUT"
-"""0: neither stacks nor output of this job leave its nodes; the launcher obeys it, too."""
+"""0: neither stacks, output nor texts of exceptions of this job leave its nodes; the launcher obeys it, too."""
 
 
 class Link:
@@ -65,6 +65,8 @@ class Link:
         self._closing = threading.Event()
         self.connected = threading.Event()
         """Set since the first connection to an agent."""
+        self._lost_at: float | None = None
+        """When the last connection ended, while there is none."""
         self._thread = threading.Thread(target=self._run, name="understudy-link", daemon=True)
 
     def start(self) -> None:
@@ -80,6 +82,11 @@ class Link:
         self._closing.set()
         self.wake()
         self._thread.join(timeout_seconds)
+
+    def away_seconds(self) -> float:
+        """How long the agent to which this was connected has been away."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None else time.monotonic() - lost_at
 
     def abandon(self) -> None:
         """In the child of a fork: the thread does not exist there, and the connection belongs to the parent."""
@@ -166,6 +173,7 @@ class Link:
         self._saves_sent = None
         self._program_sent = self._inputs_sent = False
         self._failures = 0
+        self._lost_at = None
         self.connected.set()
         return connection
 
@@ -181,6 +189,7 @@ class Link:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+            self._lost_at = time.monotonic()
 
     def _send_collective(self, connection: socket.socket) -> None:
         """The last one entered, if it changed or was left since it was sent."""

@@ -30,8 +30,8 @@ from .evidence import answer_when_asked
 from .file_system import absolute, file_size, tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
-from .identity import IdentityError, launcher_restore_point, read_identity, socket_path
-from .link import Link, hello_message
+from .identity import IdentityError, is_outside, launcher_restore_point, read_identity, socket_path
+from .link import SHARE_OUTPUT, Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, step_number
 from .program_files import program_files
@@ -55,6 +55,10 @@ AGENT_WAIT_SECONDS = 10.0
 """How long to wait for an agent that may be restarting."""
 RESTORE_SECONDS = 1800.0
 """How long a rank waits to know where to continue while no control plane answers; it could be an upgrade."""
+OTHERWISE_SECONDS = 60.0
+"""The same where the training has an answer of its own."""
+AGENT_AWAY_SECONDS = 60.0
+"""How long to wait for an agent that was there: one that is upgraded is back in seconds."""
 ANSWER_SECONDS = 60.0
 """For one answer of the agent: one that is started again is asked again."""
 WAITING_SHOWN_SECONDS = 60.0
@@ -121,9 +125,11 @@ class Monitor:
                 self._name_inputs(link, config_file, data_version)
             answer_when_asked(self._outbox.collectives.latest)
         except IdentityError as error:
-            self._outside = "SLURM_JOB_ID" not in os.environ
-            begins = ", and training begins at its start where no otherwise= is given" if self._outside else ""
-            log.warning("understudy: this process is no rank of a Slurm job (%s): nothing is reported%s", error, begins)
+            self._outside = is_outside(os.environ, socket_path(os.environ, socket))
+            begins = ", and training begins at its start where no otherwise= is given"
+            unknown = ", and where to continue is not known: pass Slurm's variables on to the ranks"
+            text = "understudy: this process is no rank of a Slurm job (%s): nothing is reported%s"
+            log.warning(text, error, begins if self._outside else unknown)
         except (OSError, RuntimeError) as error:  # no more files or threads
             log.warning("understudy: the hook cannot run here: nothing is reported: %r", error)
         else:
@@ -165,12 +171,12 @@ class Monitor:
         return self._link is not None
 
     @overload
-    def restore_point(self, timeout_seconds: float = RESTORE_SECONDS) -> RestorePoint: ...
+    def restore_point(self, timeout_seconds: float | None = None) -> RestorePoint: ...
 
     @overload
-    def restore_point(self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Other) -> RestorePoint | Other: ...
+    def restore_point(self, timeout_seconds: float | None = None, *, otherwise: Other) -> RestorePoint | Other: ...
 
-    def restore_point(self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Any = STOP) -> Any:
+    def restore_point(self, timeout_seconds: float | None = None, *, otherwise: Any = STOP) -> Any:
         """Where this attempt of the job continues, the same for all its ranks: a checkpoint to restore, or the
         beginning where nothing was ever saved.
 
@@ -180,7 +186,8 @@ class Monitor:
         Outside of Slurm, as on a workstation, nothing is known of any checkpoint: it is the beginning, or `otherwise`.
 
         While the control plane is away, as during an upgrade, this waits: a job that ends instead has lost its place in
-        the queue, and its launches. Rank 0 writes a line each minute. Without an agent on the node it waits 10 s.
+        the queue, and its launches. Rank 0 writes a line each minute. By default this waits up to half an hour, and a
+        minute where `otherwise` is given. For an agent on the node it waits 10 s, and a minute for one that went away.
 
         A checkpoint in an object store is fetched first, which takes its time; the path is of what was fetched.
 
@@ -190,6 +197,8 @@ class Monitor:
         if self._outside:
             return RestorePoint(0, "") if otherwise is STOP else otherwise
         try:
+            if timeout_seconds is None:
+                timeout_seconds = RESTORE_SECONDS if otherwise is STOP else OTHERWISE_SECONDS
             return self._restore_point(timeout_seconds)
         except Exception as error:  # noqa: BLE001 - a fault in the hook makes it unknown
             unknown = error if isinstance(error, RestorePointUnknownError) else hook_failed(error)
@@ -216,7 +225,10 @@ class Monitor:
         reason = "no answer"
         shown_at = time.monotonic()
         while (left_seconds := deadline - time.monotonic()) > 0:
-            wait_seconds = min(left_seconds, ANSWER_SECONDS)
+            away_seconds = link.away_seconds()
+            if away_seconds >= AGENT_AWAY_SECONDS:
+                raise RestorePointUnknownError("the agent of Understudy on this node went away, and did not come back")
+            wait_seconds = min(left_seconds, ANSWER_SECONDS, AGENT_AWAY_SECONDS - away_seconds)
             answer = self._ask(link, {"type": "restore_point", "looks": True}, wait_seconds) or {"error": reason}
             if answer.get("type") == "restore_point":
                 point = read_point(answer)
@@ -262,19 +274,19 @@ class Monitor:
         except (ObjectStoreError, OSError) as error:
             if isinstance(error, (DamagedObjectError, FileNotFoundError)):
                 outcome = "missing" if isinstance(error, FileNotFoundError) else "failed"
-                self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, str(error)[:ERROR_CHARACTERS_MAX])
+                self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, _described(error, str(error)))
             raise RestorePointUnknownError(f"the checkpoint of step {point.step} was not fetched: {error}") from error
 
     @overload
-    def restore(self, timeout_seconds: float = RESTORE_SECONDS) -> AbstractContextManager[RestorePoint]: ...
+    def restore(self, timeout_seconds: float | None = None) -> AbstractContextManager[RestorePoint]: ...
 
     @overload
     def restore(
-        self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Other
+        self, timeout_seconds: float | None = None, *, otherwise: Other
     ) -> AbstractContextManager[RestorePoint | Other]: ...
 
     @contextlib.contextmanager
-    def restore(self, timeout_seconds: float = RESTORE_SECONDS, *, otherwise: Any = STOP) -> Iterator[Any]:
+    def restore(self, timeout_seconds: float | None = None, *, otherwise: Any = STOP) -> Iterator[Any]:
         """Around the restore: yields restore_point(), and reports an exception in the block with restore_failed()."""
         point = self.restore_point(timeout_seconds, otherwise=otherwise)
         try:
@@ -292,7 +304,7 @@ class Monitor:
         if link is None or point is None or not point.path or is_of_gang(error):
             return
         outcome = "missing" if isinstance(error, FileNotFoundError) else "failed"
-        self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, repr(error)[:ERROR_CHARACTERS_MAX])
+        self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, _described(error, repr(error)))
 
     def _report_restore(
         self, link: Link, point: RestorePoint, outcome: str, timeout_seconds: float, error: str = ""
@@ -623,6 +635,11 @@ class Monitor:
                 found = {"size_bytes": sizes[0], **({"more": more} if more else {}), **({"tier": tier} if tier else {})}
                 self._outbox.complete_notice(identifier, found)
             link.wake()
+
+
+def _described(error: object, text: str) -> str:
+    """For the control plane. A user who keeps output to the job keeps the exception's text, too."""
+    return type(error).__name__ if os.environ.get(SHARE_OUTPUT) == "0" else text[:ERROR_CHARACTERS_MAX]
 
 
 def _number(value: SupportsFloat | None) -> float | None:

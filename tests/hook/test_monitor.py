@@ -355,7 +355,9 @@ def test_a_rank_waits_for_a_control_plane_that_is_away_and_rank_0_writes_why(
 def test_outside_a_slurm_job_nothing_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID")
+    for name in ("SLURM_JOB_ID", "SLURM_PROCID", "SLURMD_NODENAME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("understudy.identity.CGROUP", str(tmp_path / "none"))
     before = threading.active_count()
     monitor = Monitor()
     assert monitor.restore_point() == RestorePoint(0, ""), "a script that was converted runs on a workstation as well"
@@ -442,6 +444,61 @@ def test_an_older_agent_gets_everything_that_it_knows_and_the_rest_is_logged_onc
     assert logged == [
         f"understudy: the agent is older than this hook and does not know '{unknown}': such messages are not sent"
     ]
+
+
+def test_a_rank_whose_launcher_did_not_pass_on_slurms_variables_does_not_begin(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began at step 0 after each requeue, and wrote over its checkpoints."""
+    monkeypatch.delenv("SLURM_JOB_ID")
+    monitor = Monitor()
+    with pytest.raises(RestorePointUnknownError):
+        monitor.restore_point()
+    assert monitor.restore_point(otherwise="/mine") == "/mine"
+    assert "pass Slurm's variables on to the ranks" in caplog.text
+
+
+def test_a_rank_that_has_an_answer_of_its_own_waits_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor, waited = Monitor(), []
+
+    def wait(timeout_seconds: float) -> RestorePoint:
+        waited.append(timeout_seconds)
+        return RestorePoint(0, "")
+
+    monkeypatch.setattr(monitor, "_restore_point", wait)
+    monitor.restore_point()
+    monitor.restore_point(otherwise=None)
+    monitor.restore_point(5, otherwise=None)
+    with monitor.checkpoints.restore(), monitor.restore(otherwise=None):
+        monitor.close()
+    assert waited == [1800, 60, 5, 1800, 60]
+
+
+def test_an_agent_that_went_away_is_waited_for_a_minute_and_not_half_an_hour(
+    plane: FakeControlPlane, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy.monitor.AGENT_AWAY_SECONDS", 0.5)
+    with running_agent(config):
+        monitor = Monitor()
+        assert monitor._link is not None
+        assert monitor._link.connected.wait(10)
+    with pytest.raises(RestorePointUnknownError, match="went away"):
+        monitor.restore_point(20)
+    monitor.close()
+
+
+@pytest.mark.parametrize(("share", "text"), [("1", "ValueError('of mine')"), ("0", "ValueError")])
+def test_the_text_of_a_failed_restore_stays_in_the_job_where_the_user_keeps_output(
+    share: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_SHARE_OUTPUT", share)
+    monitor = Monitor()
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(monitor, "_ask", lambda _link, report, _seconds: asked.append(report))
+    monitor._restored = RestorePoint(20, "/c/20")
+    monitor.restore_failed(ValueError("of mine"))
+    monitor.close()
+    assert [report["error"] for report in asked] == [text]
 
 
 def test_an_agent_that_dies_in_the_middle_is_found_again_when_it_is_back(
