@@ -55,6 +55,7 @@ from understudy_controlplane.ingest.reports import ReportDependencies, reports_r
 from understudy_controlplane.live.directory import INVENTED_SECONDS, OVER_SECONDS, JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
@@ -141,6 +142,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         meters=meters,
         refusals=Refusals(meters),
         kernel_log=KERNEL_LOG,
+        note_run=RestorePoints(CheckpointStore(engine), FleetStore(engine), Still()).note_run,
         read_back=to_read.get,
         take_read_back=take,
     )
@@ -687,6 +689,11 @@ class TestRestorePoint:
     def test_ranks_get_their_restore_point(self, route: Route) -> None:
         answer = self.ask(route, 7)
         assert answer.json() == {"job_id": 7, "restart_count": 0, "step": 20, "path": "/c/20/1/0"}
+
+    def test_a_rank_asks_again_until_rank_0_has_said_what_it_runs(self, route: Route) -> None:
+        refused(self.ask(route, 7, run="train", run_folder="/home/a", arguments="a", rank=3), 503, "rank 0 of job 7")
+        assert self.ask(route, 7, run="train", run_folder="/home/a", arguments="b", rank=0).status_code == 200
+        assert self.ask(route, 7, run="train", run_folder="/home/a", arguments="a", rank=3).status_code == 200
 
     def test_what_is_not_known_is_refused_so_that_no_hook_takes_it_for_the_beginning(self, route: Route) -> None:
         refused(self.ask(route, 7, launch=9), 409, "loss_nan", "trust-checkpoints")

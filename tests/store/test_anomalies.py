@@ -32,7 +32,7 @@ from understudy_controlplane.cli.checkpoints import explanation_lines
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Attempt, JobKey, RestoreAnswer, RestoreDecision, TrainingRun
+from understudy_controlplane.fleet.job import Attempt, JobKey, KnownJob, RestoreAnswer, RestoreDecision, TrainingRun
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
 from understudy_controlplane.simulate.slurm import VirtualSlurm
@@ -336,6 +336,29 @@ def test_what_was_decided_for_a_task_before_its_program_ran_is_decided_again_whe
     points.note_run(again, run._replace(arguments="a"))
     decision = points.give(again, Attempt(0), 4)
     assert (decision.answer, "written over" in decision.why) == (RestoreAnswer.UNKNOWN, True)
+
+
+def test_the_arguments_of_a_job_are_those_of_rank_0_for_which_other_ranks_wait(engine: Engine, report: Report) -> None:
+    """An option that differs from rank to rank made two jobs of one chain different experiments."""
+    fleet, clock, run = FleetStore(engine), StoodClock(), TrainingRun("train", "/home/a/project")
+    points = RestorePoints(CheckpointStore(engine), fleet, clock)
+    job, alone = fleet.see_jobs([b.job(job_id=8, submit_at=9000), b.job(job_id=9, submit_at=9001)], b.NOW)
+
+    def stored(job: KnownJob) -> str:
+        (found,) = [one.arguments for one in fleet.run_jobs(job.row)[1] if one.row == job.row] or [""]
+        return found
+
+    assert not points.note_run(job, run._replace(arguments="rank 3"), 3)
+    own = {"job_id": 8, "user_id": JOB.slurm.user_id, "run": run.name, "run_folder": run.folder}
+    for rank in (3, 0):
+        started = msgspec.structs.replace(gang()[rank], **own, arguments=f"rank {rank}")
+        assert FactStore(engine).record("n2", [started], b.NOW + 1, lambda _: job) == []
+        assert fleet.knows_arguments(job.row) is (rank == 0)
+    assert points.note_run(job, run._replace(arguments="rank 3"), 3)
+    assert stored(job) == "rank 0"
+    assert not points.note_run(alone, run._replace(arguments="rank 1"), 1)
+    clock.seconds += 20
+    assert points.note_run(alone, run._replace(arguments="rank 1"), 1), "rank 0 has no hook"
 
 
 def test_the_restore_point_of_an_attempt_stays(engine: Engine, report: Report) -> None:

@@ -104,7 +104,8 @@ class ReportDependencies:
     reading of Slurm, for that user.
     `newest_checkpoint(job)` is for an attempt that begins now. `looker(job, attempt, node, ranks)` returns the node
     whose rank is to look whether the checkpoint is there; empty: it is settled. `place(job, attempt, rank, node)`:
-    where the answer for a rank differs from that of its gang. `note_run(job, run)`: to which run it belongs.
+    where the answer for a rank differs from that of its gang. `note_run(job, run, rank)`: to which run it belongs;
+    False: this rank is to ask again.
     `read_back(node)` returns what the node's agent is to read of a checkpoint; `take_read_back` takes what it found.
     """
 
@@ -124,7 +125,7 @@ class ReportDependencies:
     place: Callable[[KnownJob, Attempt, int, str], RankPlace] = lambda *_: RankPlace()
     line: Callable[[KnownJob, RestoreDecision], str] = lambda *_: ""
     look_sizes: Callable[[KnownJob, Attempt, str], dict[str, int]] = lambda *_: {}
-    note_run: Callable[[KnownJob, TrainingRun], None] = lambda *_: None
+    note_run: Callable[[KnownJob, TrainingRun, int], bool] = lambda *_: True
     read_back: Callable[[str], ReadBack | None] = lambda _: None
     take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
     checkpoints_deleted: Callable[[], None] = lambda: None
@@ -180,8 +181,6 @@ async def _answer_restore_point(deps: ReportDependencies, query: RestoreQuery, i
         return _not_running(deps, job_id, restart_count, user_id)
     if identity.node not in nodes:
         return refuse(403, f"job {job_id} does not run on {identity.node}", "ask on a node of the job")
-    if query.run:
-        await asyncio.to_thread(deps.note_run, known, TrainingRun(query.run, query.run_folder, query.arguments))
     attempt = Attempt(restart_count, query.launch)
     return await _decided(deps, known, attempt, query, identity.node)
 
@@ -219,6 +218,10 @@ async def _decided(
     it for the beginning.
     """
     number, ranks = known.key.job_id, query.world_size
+    if query.run:
+        run = TrainingRun(query.run, query.run_folder, query.arguments)
+        if not await asyncio.to_thread(deps.note_run, known, run, query.rank):
+            return refuse(503, f"rank 0 of job {number} has not said yet what it runs", "ask again")
     looker = await _settle(deps, known, attempt, ranks, node) if query.looks else ""
     if looker not in ("", node):
         return refuse(503, f"a rank on {looker} looks whether the checkpoint is there", "ask again")

@@ -41,6 +41,11 @@ LOOK_SECONDS_MAX = 15.0
 STRANGERS_SECONDS_MAX = 30.0
 """For the nodes that did not write a checkpoint on its nodes' disks to look whether they see it."""
 
+RANK_0_SECONDS_MAX = 20.0
+"""By which other ranks' questions wait for the arguments of rank 0, which may differ from theirs. Where it has no hook,
+those of another rank are compared. A hook with an answer of its own waits for a minute.
+"""
+
 LOOK_AGAIN_SECONDS = 0.5
 """Each rank of a gang asks meanwhile."""
 
@@ -93,6 +98,8 @@ class RestorePoints:
         self._settled: set[tuple[int, Attempt]] = set()
         self._runs: set[tuple[int, bool]] = set()
         """Jobs whose run is known, without or with the arguments of its program."""
+        self._asked_at: dict[int, float] = {}
+        """When a rank first asked for a job of which the arguments were not known."""
         self._on_nodes: dict[tuple[int, Attempt], _OnNodes | None] = {}
         self._unseen: dict[tuple[int, Attempt], frozenset[str]] = {}
         """Paths that not all nodes of an attempt see, as far as they have looked."""
@@ -134,6 +141,7 @@ class RestorePoints:
                     del kept[of_attempt]
             self._settled = {one for one in self._settled if one[0] in running}
             self._runs = {one for one in self._runs if one[0] in running}
+            self._asked_at = {row: at for row, at in self._asked_at.items() if row in running}
 
     def explain(self, job: KnownJob, ranks: int = 0) -> tuple[int, RestoreDecision, list[tuple[Checkpoint, str]]]:
         """What an attempt that would begin now, with a gang of so many ranks, is answered, and what speaks against each
@@ -196,16 +204,25 @@ class RestorePoints:
         named = [one for one in known.complete if (one.step, one.path) == (decision.step, decision.path)]
         return bool(named) and not any(restore_point.other_size(one.ranks, ranks) for one in named)
 
-    def note_run(self, job: KnownJob, run: TrainingRun) -> None:
-        """A rank reports to which run its job belongs, before its first question is answered."""
+    def note_run(self, job: KnownJob, run: TrainingRun, rank: int = 0) -> bool:
+        """A rank reports to which run its job belongs, before its first question is answered. False: the rank is to ask
+        again, as its job's arguments are those of rank 0, which has not reported them.
+        """
         with self._lock:
             if (job.row, bool(run.arguments)) in self._runs:
-                return
+                return True
+        if rank > 0 and run.arguments and not self._fleet.knows_arguments(job.row):
+            with self._lock:
+                now = self._clock.monotonic()
+                waited_seconds = now - self._asked_at.setdefault(job.row, now)
+            if waited_seconds < RANK_0_SECONDS_MAX:
+                return False
         self._fleet.note_run(job.row, run)
         with self._lock:
             if len(self._runs) >= KEPT_MAX:
                 self._runs.clear()
             self._runs.add((job.row, bool(run.arguments)))
+        return True
 
     def looker(self, job: KnownJob, attempt: Attempt, node: str, ranks: int = 0) -> str:
         """The node whose rank is to look whether the checkpoint is there, before any rank of the attempt restores it;

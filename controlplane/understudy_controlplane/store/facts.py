@@ -528,9 +528,10 @@ def _impossible(node: str, fact: JobFact, now: float) -> str:
 
 
 def _training_run(fact: JobFact) -> TrainingRun | None:
-    return (
-        TrainingRun(fact.run, fact.run_folder, fact.arguments) if isinstance(fact, RankStarted) and fact.run else None
-    )
+    """The arguments are those of rank 0: an option may differ from rank to rank."""
+    if not isinstance(fact, RankStarted) or not fact.run:
+        return None
+    return TrainingRun(fact.run, fact.run_folder, fact.arguments if fact.rank == 0 else "")
 
 
 def _run_of(fact: JobFact) -> Run:

@@ -359,6 +359,12 @@ class FleetStore:
         with self._engine.begin() as connection:
             note_run(connection, job_row, run)
 
+    def knows_arguments(self, job_row: int) -> bool:
+        """Of the job's program."""
+        table = tables.job
+        with reading(self._engine) as connection:
+            return bool(connection.execute(select(table.c.run_arguments).where(table.c.id == job_row)).scalar())
+
     def run_jobs(self, job_row: int) -> tuple[TrainingRun, list[RunJob]]:
         """The job's run, and all of its jobs that have started; NO_RUN and none: it is not known."""
         run, jobs = NO_RUN, []
