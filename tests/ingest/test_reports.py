@@ -690,7 +690,7 @@ class TestRestorePoint:
         answer = self.ask(route, 7)
         assert answer.json() == {"job_id": 7, "restart_count": 0, "step": 20, "path": "/c/20/1/0"}
 
-    def test_a_rank_asks_again_until_rank_0_has_said_what_it_runs(self, route: Route) -> None:
+    def test_a_rank_asks_again_until_rank_0_has_reported_what_it_runs(self, route: Route) -> None:
         refused(self.ask(route, 7, run="train", run_folder="/home/a", arguments="a", rank=3), 503, "rank 0 of job 7")
         assert self.ask(route, 7, run="train", run_folder="/home/a", arguments="b", rank=0).status_code == 200
         assert self.ask(route, 7, run="train", run_folder="/home/a", arguments="a", rank=3).status_code == 200

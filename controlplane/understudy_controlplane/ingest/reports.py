@@ -221,7 +221,7 @@ async def _decided(
     if query.run:
         run = TrainingRun(query.run, query.run_folder, query.arguments)
         if not await asyncio.to_thread(deps.note_run, known, run, query.rank):
-            return refuse(503, f"rank 0 of job {number} has not said yet what it runs", "ask again")
+            return refuse(503, f"rank 0 of job {number} has not reported yet what it runs", "ask again")
     looker = await _settle(deps, known, attempt, ranks, node) if query.looks else ""
     if looker not in ("", node):
         return refuse(503, f"a rank on {looker} looks whether the checkpoint is there", "ask again")

@@ -42,8 +42,8 @@ STRANGERS_SECONDS_MAX = 30.0
 """For the nodes that did not write a checkpoint on its nodes' disks to look whether they see it."""
 
 RANK_0_SECONDS_MAX = 20.0
-"""By which other ranks' questions wait for the arguments of rank 0, which may differ from theirs. Where it has no hook,
-those of another rank are compared. A hook with an answer of its own waits for a minute.
+"""By which other ranks' questions wait for the arguments of rank 0, as some options differ from rank to rank. Where it
+has no hook, another rank's are compared. A hook with an answer of its own waits for a minute.
 """
 
 LOOK_AGAIN_SECONDS = 0.5
