@@ -9,12 +9,18 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Straggler
+from understudy_controlplane.decide import plans
+from understudy_controlplane.decide.course import course
+from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, RecoveryStep, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations, StepTable
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
 HOUR = 3600.0
@@ -102,6 +108,31 @@ def test_where_the_site_wants_it_the_gang_moves_at_once_and_says_what_both_cost(
     shown = one.evidence.shown()
     assert shown["rank_hours_lost_per_hour"] == pytest.approx(3.2, abs=0.1)
     assert shown["move_pays"] is False
+
+
+@pytest.mark.parametrize("still_slow", [True, False])
+def test_a_gang_that_trains_on_does_not_refute_that_its_node_is_slow(still_slow: bool) -> None:
+    """Once the node is quarantined it is only suspected: its checkpoints are not looked at any more."""
+    subject = Subject.of_node("n2")
+    incident = OpenIncident(1, subject, "straggler.self_time", "straggler_confirmed", "…", b.NOW - HOUR)
+    incident = replace(incident, accused_by=("straggler.self_time",))
+    clocks = 0x48 if still_slow else 0
+    record = b.record("n2", NodeState.QUARANTINED, since=b.NOW - 60)
+    node = b.node("n2", record=record, gpus=(b.gpu(0, clock_event_reasons=clocks),))
+    job = b.job(nodes=[f"n{number}" for number in range(1, 9)])
+    table = slow_table() if still_slow else b.step_table([[1.0] * 100] * 16, nodes=slow_table().nodes)
+    nodes, tables = (node, b.node("n9")), {job.key: table}
+    snapshot = b.snapshot(*nodes, jobs=[job], tables=tables, incidents={subject: incident}, spares=("n9",))
+    found = [*detect(snapshot, b.config())]
+    assert (Signal.GANG_STRANDED in {one.signal for one in found}) is still_slow
+    fault = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n2", b.NOW - 60, "slow")
+    plan = plans.swap_plan(snapshot, job, [fault], job.slurm.nodes, ("n9",))
+    drained = (RecoveryStep(0, plan.steps[0], StepStatus.DONE, 1),)
+    begun = Recovery(9, plan, RecoveryStatus.RUNNING, b.NOW - 60, drained)
+    seen = replace(snapshot, recoveries=(begun,))
+    ending = course(begun, seen, [*detect(seen, b.config())]).ending
+    assert (ending is None) is still_slow
+    assert ending is None or "trains on there" in ending.why
 
 
 GANGS = 150

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
-from understudy_controlplane.detect.stranded import trains_on
+from understudy_controlplane.detect.stranded import STANDS, trains_on
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
@@ -83,7 +83,7 @@ def course(
         and not _begins_unjudged(recovery, findings)
         and not _begins_in_maintenance(recovery, snapshot)
     )
-    accused = {one.node for one in findings if one.signal in ACCUSING}
+    accused = {one.node for one in findings if one.signal in STANDS}
     return Course(may_act, _ending(recovery, snapshot, Known(back, out, accused)), forgotten)
 
 

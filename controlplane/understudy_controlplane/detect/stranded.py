@@ -15,7 +15,7 @@ from collections.abc import Iterator, Set
 
 from understudy_controlplane.detect.administration import HEARD_LATELY_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -24,6 +24,11 @@ from understudy_controlplane.fleet.subject import Subject
 INFERRED = frozenset({"silence.node_dead", "straggler.self_time"})
 """Rules that infer a fault from what does not happen, or takes long. A gang that trains on does not refute what the
 hardware itself shows.
+"""
+
+STANDS = ACCUSING | {Signal.STRAGGLER_SUSPECTED}
+"""Signals of one round that a gang which trains on does not refute. A node that was quarantined as slow is only
+suspected again: what a move from there would cost is not looked at any more.
 """
 
 HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
@@ -42,8 +47,8 @@ def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Se
     return answers and INFERRED.issuperset(incident.accused_by) and name in table.nodes and table.advanced_at > since
 
 
-def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
-    """`accused` are nodes that no gang can stay on, by what else was found just now."""
+def stranded(snapshot: Snapshot, accused: Set[str], slow: Set[str] = frozenset()) -> Iterator[Finding]:
+    """`accused` are nodes that no gang can stay on, by what else was found just now; `slow` are found slow still."""
     drained = {name for one in snapshot.recoveries if one.drains_alone for name in one.plan.nodes}
     for node in snapshot.nodes.values():
         if node.name in drained:
@@ -53,7 +58,7 @@ def stranded(snapshot: Snapshot, accused: Set[str]) -> Iterator[Finding]:
             continue
         may_stay = node.record.drain_kind is DrainKind.AT_JOB_END
         for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
-            stays = may_stay or trains_on(snapshot, node.name, job, node.record.since, accused)
+            stays = may_stay or trains_on(snapshot, node.name, job, node.record.since, accused | slow)
             if stays and not accused & set(job.slurm.nodes):
                 continue
             gang = snapshot.gangs.get(job.key)
