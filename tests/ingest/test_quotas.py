@@ -34,6 +34,14 @@ def test_it_takes_nothing_of_other_users_other_nodes_and_the_node_itself() -> No
     assert quotas.admitted("n2", anomalies(1), 0.0) == (anomalies(1), [])
 
 
+def test_what_was_not_stored_in_the_end_is_given_back() -> None:
+    quotas = Quotas(MIB, MIB)
+    facts = [*anomalies(100), b.xid_event("n1", 79).event]
+    for second in range(100):
+        assert quotas.admitted("n1", facts, float(second)) == (facts, [])
+        quotas.give_back("n1", facts)
+
+
 def test_the_default_refuses_nothing_of_a_gang_that_saves_every_minute() -> None:
     quotas = Quotas()
     files = tuple(ShardFile(f"model-{number:05}-of-00008.safetensors", 2**30, "crc32:00000000") for number in range(8))

@@ -13,6 +13,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
+from sqlalchemy import event as engine_event
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from tests import builders as b
@@ -635,6 +637,30 @@ def test_a_fact_that_cannot_be_stored_is_not_acknowledged(route: Route) -> None:
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kernel_event"))
     assert route.post(b.report("n1", facts=[b.xid_event("n1", 79).event])).status_code == 200
     assert route.events_stored == 1
+
+
+def test_what_could_not_be_stored_is_charged_to_no_quota(route: Route) -> None:
+    shards = [msgspec.structs.replace(own_shard(0), step=step, path="/c" + "x" * 1000) for step in range(128)]
+    with route.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE checkpoint_shard RENAME TO elsewhere"))
+    for _ in range(8):
+        refused(route.post(b.report("n1", facts=shards)), 503, "repeat")
+    with route.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO checkpoint_shard"))
+    assert "dropped" not in route.post(b.report("n1", facts=shards)).json()
+
+
+def test_what_is_over_a_quota_is_not_acknowledged_while_the_database_is_away(route: Route) -> None:
+    def away(_connection: object) -> None:
+        raise OperationalError("BEGIN", {}, Exception("the server closed the connection"))
+
+    shards = [msgspec.structs.replace(own_shard(0), step=step, path="/c" + "x" * 1000) for step in range(128)]
+    while "dropped" not in route.post(b.report("n1", facts=shards)).json():
+        pass
+    engine_event.listen(route.engine, "begin", away)
+    refused(route.post(b.report("n1", facts=shards)), 503, "repeat")
+    engine_event.remove(route.engine, "begin", away)
+    assert "dropped" in route.post(b.report("n1", facts=shards)).json()
 
 
 def test_every_acknowledgement_to_an_unfit_node_has_the_reason_and_those_to_others_have_none(route: Route) -> None:

@@ -38,11 +38,22 @@ class Quotas:
         kept: list[Fact] = []
         over: Counter[str] = Counter()
         for fact in facts:
-            size = ROW_BYTES + len(msgspec.json.encode(fact))
-            of_job = isinstance(fact, JobFact)
-            sender = f"user {fact.user_id} on {node}" if isinstance(fact, JobFact) else node
-            if (self._of_user if of_job else self._of_node).admits(sender, now, size):
+            rates, sender = self._charged(node, fact)
+            if rates.admits(sender, now, _size(fact)):
                 kept.append(fact)
             else:
-                over[f"of {sender}: {self._user_mib if of_job else self._node_mib} MiB"] += 1
+                over[f"of {sender}: {self._user_mib if rates is self._of_user else self._node_mib} MiB"] += 1
         return kept, [f"{count} facts {what} in an hour are stored, and no more" for what, count in over.items()]
+
+    def give_back(self, node: str, facts: Iterable[Fact]) -> None:
+        """For facts that were admitted and are not stored: the agent sends them again."""
+        for fact in facts:
+            rates, sender = self._charged(node, fact)
+            rates.give_back(sender, _size(fact))
+
+    def _charged(self, node: str, fact: Fact) -> tuple[Rates, str]:
+        return (self._of_user, f"user {fact.user_id} on {node}") if isinstance(fact, JobFact) else (self._of_node, node)
+
+
+def _size(fact: Fact) -> int:
+    return ROW_BYTES + len(msgspec.json.encode(fact))

@@ -27,6 +27,11 @@ class Rates:
         self._due[sender] = due + amount * self._interval_seconds
         return True
 
+    def give_back(self, sender: str, amount: float) -> None:
+        """What was admitted has come to nothing."""
+        if sender in self._due:
+            self._due[sender] -= amount * self._interval_seconds
+
     def _forget(self, now: float) -> None:
         """Those who may send at their full rate again; where these are none, all of them."""
         kept = {sender: due for sender, due in self._due.items() if due > now}

@@ -412,17 +412,21 @@ def store_facts(deps: ReportDependencies, report: Report, before: Report | None,
     last = behind if abs(behind) > MARGIN_SECONDS else 0.0  # by the node's clock, or by the report's way
     first = 0.0 if 0 < last <= ON_THE_WAY_SECONDS_MAX else last
     admitted, too_many = deps.quotas.admitted(report.node, report.facts, deps.clock.monotonic())
-    return too_many + deps.facts.record(
-        report.node,
-        [_parsed(fact) for fact in admitted],
-        now,
-        deps.directory.find,
-        Circumstances(
-            lambda at: deps.telemetry.allocations.on(report.node, at + first, at + last),
-            _generation(report, before),
-            deps.telemetry.nodes_of,
-        ),
-    )
+    try:
+        return too_many + deps.facts.record(
+            report.node,
+            [_parsed(fact) for fact in admitted],
+            now,
+            deps.directory.find,
+            Circumstances(
+                lambda at: deps.telemetry.allocations.on(report.node, at + first, at + last),
+                _generation(report, before),
+                deps.telemetry.nodes_of,
+            ),
+        )
+    except BaseException:
+        deps.quotas.give_back(report.node, admitted)
+        raise
 
 
 def _parsed(fact: Fact) -> Fact:

@@ -273,7 +273,7 @@ class FactStore:
     def _record(
         self,
         node: str,
-        facts: Iterable[Fact],
+        facts: Sequence[Fact],
         now: float,
         known_job: Callable[[int], KnownJob | None],
         around: Circumstances,
@@ -299,8 +299,8 @@ class FactStore:
                 waiting.append(fact)
             else:
                 rows.append(_of_job(node, fact, now, job.row, nodes))
-        if not rows and not waiting:
-            return dropped
+        if facts and not rows and not waiting:
+            return dropped  # of no facts, all of which were over a quota, none is acknowledged without a database
         with self._lock if waiting else nullcontext(), self._engine.begin() as connection:
             number_in_order(connection)
             _store(connection, rows)
