@@ -117,8 +117,38 @@ def test_an_approval_is_for_what_was_shown(approved: Plan, planned: Plan) -> Non
     assert "has changed since" in found.reason
     again = replace(proposal(RecoveryStatus.AWAITS_APPROVAL, planned), id=8)
     assert after(decision(planned), shown, again).proposed is None, "it is proposed once"
-    (ending,) = endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, again)))
+    assert not [*endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, again)))], "it may be planned so again"
+    back = after(decision(approved), shown, again)
+    assert (back.plan, back.proposal) == (approved, 7)
+    rejected = replace(again, status=RecoveryStatus.CANCELLED)
+    assert after(decision(approved), shown, rejected).because is Because.CANCELLED, "that was said later"
+    too = replace(proposal(RecoveryStatus.APPROVED, planned, approved_at=b.NOW - 1), id=8)
+    (ending,) = endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, too)))
     assert (ending.proposal, ending.status) == (7, RecoveryStatus.OVERTAKEN)
+
+
+def test_what_was_proposed_meanwhile_ends_when_what_was_approved_begins() -> None:
+    waits = proposal(RecoveryStatus.AWAITS_APPROVAL)
+    for number, ended in ((6, []), (9, [7])):
+        begun = Recovery(number, DRAIN, RecoveryStatus.RUNNING, b.NOW - 1, ())
+        over = endings(b.snapshot(mode=Mode.APPROVE, proposals=(waits,), recoveries=(begun,)))
+        assert [one.proposal for one in over] == ended
+
+
+def test_the_nodes_that_were_approved_are_taken_while_they_fit() -> None:
+    fault = Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW - 1, "off the bus")
+
+    def moved(*approved: Recovery, spares: tuple[str, ...] = ("n6", "n7")) -> PoolSwapPlan:
+        used = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in ("n6", "n7") if name not in spares]
+        snapshot = b.snapshot(*used, jobs=[b.job()], spares=spares, mode=Mode.APPROVE, proposals=approved)
+        (found,) = [one for one in decide(snapshot, [fault], CONFIG) if one.subject == "n2"]
+        return b.plan_as(PoolSwapPlan, found.plan or found.proposed)
+
+    first = moved()
+    assert first.spares == ("n6",)
+    other = moved(spares=("n7",))
+    shown = proposal(RecoveryStatus.APPROVED, other, approved_at=b.NOW - 1)
+    assert (moved(shown).spares, moved(shown, spares=("n6",)).spares) == (("n7",), ("n6",))
 
 
 def test_an_approval_that_is_too_old_counts_no_more_also_where_its_proposal_has_not_ended() -> None:

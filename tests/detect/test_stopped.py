@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,6 +158,22 @@ def test_a_node_that_a_new_job_has_is_replaced_and_one_that_it_shared_is_not() -
         *seen.nodes.values(), jobs=[*seen.jobs.values(), new, old], last_attempts=seen.last_attempts, spares=("n7",)
     )
     assert plan_of(seen).seats == ("n2", "n4", "n7", "n8")
+
+
+@pytest.mark.parametrize("spares", [("n7", "n8"), ("n7",)])
+def test_a_node_that_was_removed_from_slurm_is_replaced_too(spares: tuple[str, ...]) -> None:
+    """It comes first among the gang's last nodes, and nothing is known of it."""
+    seen = scene(b.node("n3", slurm=out()))
+    last = {key: LastAttempt(0, ("gone1", "n2", "n3", "n4"), 41) for key in seen.last_attempts}
+    seen = replace(seen, last_attempts=last, nodes={k: v for k, v in seen.nodes.items() if k not in {"n1", "n5", "n6"}})
+    if len(spares) == 1:
+        seen = replace(seen, nodes={name: one for name, one in seen.nodes.items() if name != "n8"})
+        (decision,) = (one for one in decide(seen, found(seen), b.config()) if one.row == 300)
+        assert "1 free, 2 needed" in decision.reason
+        return
+    plan = plan_of(seen)
+    assert (plan.seats, plan.nodes) == (("n2", "n4", "n7", "n8"), ())
+    assert sorted(plan.leaving) == ["gone1", "n3"]
 
 
 def test_without_a_spare_the_decision_names_the_job_and_says_what_it_waits_for() -> None:

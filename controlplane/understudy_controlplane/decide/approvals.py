@@ -11,7 +11,7 @@ proposed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.config import Config, Mode
@@ -84,12 +84,16 @@ def await_approval(snapshot: Snapshot, decisions: Sequence[Decision], config: Co
     """The same decisions, with a proposal in the place of each plan that is not approved."""
     if snapshot.mode is Mode.OBSERVE:
         return list(decisions)
-    known = _newest(snapshot)
+    known = _by_key(snapshot)
     return [_await(snapshot, one, known, config) for one in decisions]
 
 
-def _newest(snapshot: Snapshot) -> dict[ProposalKey, Recovery]:
-    return {key_of(one.plan): one for one in snapshot.proposals}
+def _by_key(snapshot: Snapshot) -> dict[ProposalKey, list[Recovery]]:
+    """Newest first."""
+    found: dict[ProposalKey, list[Recovery]] = {}
+    for one in reversed(snapshot.proposals):
+        found.setdefault(key_of(one.plan), []).append(one)
+    return found
 
 
 def awaits_approval(snapshot: Snapshot, node: str) -> bool:
@@ -108,17 +112,20 @@ def _is_approved(snapshot: Snapshot, node: str) -> bool:
 
 
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
-    """Of proposals that no one approved in time, and of those that were approved and are no longer planned so."""
-    newest = _newest(snapshot)
+    """Of proposals that no one approved in time, or that another one has made superfluous."""
+    approved = {key_of(one.plan): one for one in snapshot.proposals if one.status is RecoveryStatus.APPROVED}
+    begun = {key_of(one.plan): one.id for one in snapshot.recoveries}
     for one in snapshot.proposals:
         if one.status is RecoveryStatus.AWAITS_APPROVAL and snapshot.now >= (one.approve_by or 0.0):
             yield ProposalEnding(one.id, RecoveryStatus.EXPIRED, "no operator approved it in time")
         elif one.status is RecoveryStatus.AWAITS_APPROVAL and _is_dismissed(snapshot, one):
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "an operator dismissed what was known of its nodes")
+        elif one.status is RecoveryStatus.AWAITS_APPROVAL and (same := begun.get(key_of(one.plan), 0)) > one.id:
+            yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, f"recovery {same} has begun in its place")
         if one.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, one):
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, "it was approved, and is not needed any more")
-        elif one.status is RecoveryStatus.APPROVED and newest[key_of(one.plan)] is not one:
-            words = f"what is planned has changed since: proposed again as recovery {newest[key_of(one.plan)].id}"
+        elif one.status is RecoveryStatus.APPROVED and (later := approved[key_of(one.plan)]) is not one:
+            words = f"what is planned has changed since: approved as recovery {later.id}"
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, words)
 
 
@@ -131,19 +138,24 @@ def _is_too_old(snapshot: Snapshot, approved: Recovery) -> bool:
     return snapshot.now >= (approved.approved_at or 0.0) + APPROVAL_HOLDS_SECONDS
 
 
-def _await(snapshot: Snapshot, decision: Decision, known: dict[ProposalKey, Recovery], config: Config) -> Decision:
+def _await(
+    snapshot: Snapshot, decision: Decision, known: Mapping[ProposalKey, Sequence[Recovery]], config: Config
+) -> Decision:
+    """What was approved counts also where something else was proposed since, for a round in which it was planned."""
     plan = decision.plan
     if plan is None or not _needs_approval(snapshot, decision, plan):
         return decision
-    proposal = known.get(key_of(plan))
-    if proposal is not None and proposal.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, proposal):
-        return withheld(decision, Because.AWAITS_APPROVAL, "its approval is too old")
-    if proposal is not None and proposal.status is RecoveryStatus.APPROVED and the_same(proposal.plan, plan):
-        reason = f"{decision.reason}; approved by {proposal.approved_by}"
-        return replace(decision, proposal=proposal.id, reason=reason)
+    proposals = known.get(key_of(plan), ())
+    proposal = proposals[0] if proposals else None
     if proposal is not None and proposal.status is RecoveryStatus.CANCELLED:
         words = f"an operator rejected it as recovery {proposal.id}"
         return withheld(decision, Because.CANCELLED, words)
+    if proposal is not None and proposal.status is RecoveryStatus.APPROVED and _is_too_old(snapshot, proposal):
+        return withheld(decision, Because.AWAITS_APPROVAL, "its approval is too old")
+    for one in proposals:
+        holds = one.status is RecoveryStatus.APPROVED and not _is_too_old(snapshot, one)
+        if holds and the_same(one.plan, plan):
+            return replace(decision, proposal=one.id, reason=f"{decision.reason}; approved by {one.approved_by}")
     changed = proposal is not None and proposal.status is RecoveryStatus.APPROVED
     words = "it waits for an operator's approval"
     if proposal is not None and changed:

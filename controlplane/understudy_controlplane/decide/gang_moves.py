@@ -14,7 +14,7 @@ from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import share_had, turn
-from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom
+from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole
 from understudy_controlplane.detect.stopped import requeued_at
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because, Stays
@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState
-from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, Recovery, SwapPlan, job_of
+from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, Recovery, RecoveryStatus, SwapPlan, job_of
 from understudy_controlplane.fleet.slurm import SWITCHED_OFF
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import shown
@@ -110,6 +110,7 @@ def _start_again(current: Round, job: Job, finding: Finding) -> Move:
     snapshot = current.snapshot
     seats = snapshot.last_attempts[job.key].nodes
     left = [name for name in seats if name in finding.nodes or _is_taken(current, job, name)]
+    left.sort(key=lambda name: name != finding.node)  # Slurm may not know others any more
     own = [replace(finding, node=name) for name in left]
     return _left_alone(snapshot, job, own) or _move(current, job, own, seats)
 
@@ -407,7 +408,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
         words = f"no fitting {_wanted(current)} for job {job.key.job_id}: {len(free)} free, {needed} needed"
         return _without_spares(current, job, findings, words, preempted)
     left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
-    found = new_seats(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
+    found = _placed(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
     if isinstance(found, NoRoom):
         words = f"no spare for job {job.key.job_id}: {found.words}; it {_stays(job)} until there is one"
         words += _before(current, job)
@@ -441,6 +442,22 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     words = f"job {job.key.job_id} moves to {', '.join(placement.taken)}{placement.words}{_ended(snapshot, victims)}"
     shown: list[Json] = [one.key.job_id for one in victims]
     return Move(plan, Because.RULE, words, placement.evidence | ({"preempted": shown} if shown else {}))
+
+
+def _placed(current: Round, leaving: Leaving) -> Whole | NoRoom:
+    """On the nodes that an operator has approved for the gang, while they fit: which idle node is the best one changes
+    from round to round.
+    """
+    for one in reversed(current.snapshot.proposals):
+        plan = one.plan
+        if one.status is RecoveryStatus.APPROVED and isinstance(plan, PoolSwapPlan) and plan.job == leaving.job.key:
+            known = [name for name in leaving.candidates if name in plan.spares]
+            if len(known) < max(len(plan.spares), len(leaving.left)):
+                continue
+            found = new_seats(current, replace(leaving, candidates=known))
+            if isinstance(found, Whole):
+                return found
+    return new_seats(current, leaving)
 
 
 def _wanted(current: Round) -> str:
