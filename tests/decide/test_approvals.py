@@ -121,7 +121,7 @@ def test_an_approval_is_for_what_was_shown(approved: Plan, planned: Plan) -> Non
     back = after(decision(approved), shown, again)
     assert (back.plan, back.proposal) == (approved, 7)
     rejected = replace(again, status=RecoveryStatus.CANCELLED)
-    assert after(decision(approved), shown, rejected).because is Because.CANCELLED, "that was said later"
+    assert after(decision(approved), shown, rejected).because is Because.CANCELLED, "that is the later answer"
     too = replace(proposal(RecoveryStatus.APPROVED, planned, approved_at=b.NOW - 1), id=8)
     (ending,) = endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, too)))
     assert (ending.proposal, ending.status) == (7, RecoveryStatus.OVERTAKEN)

@@ -86,10 +86,27 @@ def test_what_has_changed_since_it_was_shown_is_proposed_again(tmp_path: Path) -
     rehearsal.run(20)
     assert not rehearsal.line.effects, "approved was a move to n6, not to another node"
     (again,) = site.waiting()
-    assert site.client.get(f"/v1/recoveries/{shown['id']}").json()["status"] == "overtaken"
+    assert site.client.get(f"/v1/recoveries/{shown['id']}").json()["status"] == "approved"
     site.answer(again["id"], "approve")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    assert site.client.get(f"/v1/recoveries/{shown['id']}").json()["status"] == "overtaken"
     assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
+
+
+def test_an_approval_holds_through_a_moment_in_which_something_else_is_planned(tmp_path: Path) -> None:
+    site = Approver(tmp_path)
+    rehearsal = site.rehearsal
+    rehearsal.fail("n3")
+    rehearsal.run(10)
+    (shown,) = site.waiting()
+    rehearsal.fake.drain_by("alice", "n6", "board swap")
+    rehearsal.run(5)
+    site.answer(shown["id"], "approve")
+    rehearsal.run(5)
+    rehearsal.fake.resume_node("n6")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 250)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+    assert site.waiting() == []
 
 
 def test_what_is_not_approved_in_time_is_given_up_and_proposed_again_once(tmp_path: Path) -> None:

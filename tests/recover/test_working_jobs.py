@@ -12,6 +12,7 @@ from tests import builders as b
 from tests.recover.rehearsal import NODES, Rehearsal, refuse
 from tests.recover.test_course import stop_before, switch
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
+from tests.recover.test_maintenance import write_checkpoint
 from understudy_agent.wire import Collective, FirstStep, LauncherPhase, LauncherState, RankStarted, RankWindow
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeState
@@ -198,6 +199,34 @@ def test_a_slow_gang_whose_checkpoints_are_not_known_stays_and_a_person_is_notif
     (ticket,) = rehearsal.tickets
     assert "it is not moved, because its checkpoints are not announced" in str(ticket)
     assert f"job {rehearsal.gang} on n3" in str(ticket)
+
+
+def test_a_gang_on_a_slow_node_leaves_it_as_soon_as_a_spare_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is quarantined before; that steps end there in each round refutes nothing."""
+    monkeypatch.setattr("tests.recover.test_working_jobs.STEP_SECONDS", 0.1)
+    rehearsal = Rehearsal(tmp_path, spares={"count": 3, "no_spare": "page"})
+    training, steps = Training(rehearsal, count()), count(1)
+
+    def turn() -> None:
+        training.turn()
+        if rehearsal.gang_state() == ("RUNNING", 0):
+            write_checkpoint(rehearsal, next(steps))
+
+    rehearsal.each_tick = turn
+    rehearsal.run(600)
+    for name in ("n5", "n6", "n7", "n8"):
+        rehearsal.fake.drain_by("alice", name, "new cables")
+    training.slow = {2: 1.5}
+    rehearsal.gpus["n3"] = [b.gpu(index, clock_event_reasons=0x40) for index in range(8)]
+    rehearsal.run_until(lambda: rehearsal.state_of("n3") is NodeState.QUARANTINED, 4 * HOURS)
+    rehearsal.run(600)
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert "no fitting spare" in str(rehearsal.tickets)
+    rehearsal.fake.resume_node("n7")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 300)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
 
 
 @pytest.mark.parametrize("held_up_by", ["reservations that slurmctld refuses", "a pause"])
