@@ -27,9 +27,8 @@ from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
-from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.judge import judge
 from understudy_controlplane.decide.maintenance import next_of
-from understudy_controlplane.decide.needs import needs
 from understudy_controlplane.decide.news import Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import DETECTORS, detect
@@ -332,8 +331,7 @@ class Loop:
             self.verdicts.set(beside.unfit, snapshot.slurm_read_at)
         self._launchers.replace_orders(beside.orders)
         config = self._current.config
-        decisions = decide(snapshot, findings, config, failures)
-        self.pulse.needs = failures.caught("needs", (), lambda: needs(snapshot, decisions, config), self.pulse.needs)
+        decisions, self.pulse.needs = judge(snapshot, findings, config, failures, self.pulse.needs)
         known = [*findings, *failed_decisions(decisions)]
         self._note_failures(known)
         return snapshot, known, decisions, beside

@@ -79,7 +79,7 @@ def test_a_person_is_notified_once() -> None:
     seen = fleet(20, incidents=opened(b.NOW - 15))
     (page,) = [one for one in judged(seen)[1] if one.action is Action.PAGE]
     assert b.plan_as(PagePlan, page.plan).about == ("rack r0",)
-    sent = RepairAttempt(1, "rack r0", RecoveryKind.PAGE, None, b.NOW - 14, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(1, "needs.domain_down rack r0", RecoveryKind.PAGE, None, b.NOW - 14, RecoveryStatus.SUCCEEDED)
     assert not [one for one in judged(replace(seen, attempts=(sent,)))[1] if one.action is Action.PAGE]
 
 

@@ -143,7 +143,9 @@ def test_a_person_is_notified_once_of_the_switch() -> None:
     (page,) = [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
     assert b.plan_as(PagePlan, page.plan).about == ("switch leaf0",)
     assert "look at the switch" in page.reason
-    sent = RepairAttempt(1, "switch leaf0", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(
+        1, "needs.domain_down switch leaf0", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED
+    )
     seen = replace(seen, attempts=(sent,))
     assert not [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
 
@@ -265,7 +267,9 @@ def test_a_switch_is_known_to_have_failed_whatever_else_is_open_for_its_nodes() 
 def test_a_person_who_was_notified_of_another_cause_is_notified_of_this_one() -> None:
     silent = Subject.of_domain("switch leaf0", DOMAIN_SILENT)
     other = {silent: OpenIncident(9, silent, DOMAIN_SILENT, "domain_fault", "…", b.NOW - 25, nodes=LEAF)}
-    sent = RepairAttempt(1, "switch leaf0", RecoveryKind.PAGE, None, b.NOW - 20, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(
+        1, "needs.domain_down switch leaf0", RecoveryKind.PAGE, None, b.NOW - 20, RecoveryStatus.SUCCEEDED
+    )
     seen = fleet(gang("n1 n2"), "n9", incidents=other | opened(5), attempts=(sent,))
     (page,) = [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
     assert page.reason.index("look at the switch") < page.reason.index("power, cooling"), "what is new comes first"

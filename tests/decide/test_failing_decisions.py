@@ -183,6 +183,8 @@ def test_a_plan_waits_where_it_is_not_known_whether_it_is_approved() -> None:
 
 def test_a_person_is_notified_once_a_day() -> None:
     seen = b.snapshot(broken("n1"), jobs=[bad_job(7, "n1", "n2")])
-    sent = RepairAttempt(1, "decision xid.79", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(
+        1, "detection.down decision xid.79", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED
+    )
     again = decided(replace(seen, attempts=(sent,)))
     assert Action.PAGE not in {one.action for one in again}

@@ -12,17 +12,43 @@ from tests import builders as b
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.needs import MASS_SILENCE_SECONDS, needs
+from understudy_controlplane.decide.pages import page as page_for
+from understudy_controlplane.decide.pages import persons_needed
+from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.spares import joining_pool
+from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.detect import detect
-from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.decision import Action, Quarantine
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.job import LastAttempt
 from understudy_controlplane.fleet.need import Need, NeedKind
 from understudy_controlplane.fleet.node import DrainKind, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import PagePlan
+from understudy_controlplane.fleet.recovery import (
+    PagePlan,
+    PoolSwapPlan,
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+)
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
 CONFIG = b.config(spares={"count": 0})
+
+
+FAULT = Finding(Signal.HARDWARE_FAULT, "xid.79", "n3", b.NOW, "broken")
+
+
+def broken(name: str) -> NodeView:
+    return b.node(name, events=(b.xid_event(name, 79),))
+
+
+def paged(snapshot: Snapshot) -> list[PagePlan]:
+    decisions = decide(snapshot, detect(snapshot, CONFIG), CONFIG)
+    return [one.plan for one in decisions if isinstance(one.plan, PagePlan)]
 
 
 def found(snapshot: Snapshot, config: Config = CONFIG) -> list[Need]:
@@ -150,9 +176,20 @@ def test_a_single_silent_agent_waits_until_the_morning() -> None:
     assert found(silent("n3", for_seconds=200)) == []
 
 
+RAN_ON = ("n1", "n2", "n3", "n4")
+
+
+def pending(*nodes: NodeView, **values: Any) -> Snapshot:
+    """A gang that ran on n1 to n4 was requeued and waits for nodes; other jobs have the others."""
+    waiting: dict[str, Any] = {"state": "PENDING", "nodes": (), "node_count": 4, "restart_count": 1}
+    job = b.job(**waiting, reason="Resources")
+    job = replace(job, slurm=replace(job.slurm, submit_at=int(b.NOW) - 500))
+    used = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in ("n5", "n6", "n7", "n8")]
+    return b.snapshot(*used, *nodes, jobs=[job], last_attempts={job.key: LastAttempt(0, RAN_ON, 41)}, **values)
+
+
 def test_a_restarted_gang_that_pends_while_nodes_of_its_partition_are_out_names_them() -> None:
-    job = b.job(state="PENDING", nodes=(), node_count=4, restart_count=1, reason="Resources")
-    seen = b.snapshot(out("n3"), out("n4"), jobs=[job])
+    seen = pending(out("n3"), out("n4"))
     assert NeedKind.GANG_PENDS not in kinds(seen), "Slurm has its own delay"
     later = replace(seen, waiting_since={"gang_pends job 7": b.NOW - 301})
     need = found(later)[0]
@@ -161,10 +198,65 @@ def test_a_restarted_gang_that_pends_while_nodes_of_its_partition_are_out_names_
 
 
 def test_where_people_took_those_nodes_it_waits_until_the_morning() -> None:
-    job = b.job(state="PENDING", nodes=(), node_count=4, restart_count=1, reason="Resources")
-    seen = b.snapshot(out("n3", NodeState.OPERATOR_HOLD), jobs=[job], waiting_since={"gang_pends job 7": b.NOW - 301})
-    (need,) = found(seen)
-    assert (need.kind, need.is_urgent(b.NOW)) == (NeedKind.GANG_PENDS, False)
+    seen = pending(out("n3", NodeState.OPERATOR_HOLD), waiting_since={"gang_pends job 7": b.NOW - 301})
+    (need,) = [one for one in found(seen) if one.kind is NeedKind.GANG_PENDS]
+    assert not need.is_urgent(b.NOW)
+
+
+@pytest.mark.parametrize("node", [out("n8"), out("n3", for_seconds=100.0)], ids=["elsewhere", "since the requeue"])
+def test_a_gang_that_no_fault_has_stopped_waits_for_the_jobs_that_have_its_nodes(node: NodeView) -> None:
+    """As after a preemption, while any node of its partition is out of service."""
+    seen = pending(node, waiting_since={"gang_pends job 7": b.NOW - 301})
+    assert NeedKind.GANG_PENDS not in kinds(seen)
+    assert "n1" in joining_pool(seen, (), b.config(spares={"count": 8})), "the pool may have its nodes"
+    stopped = pending(out("n3"))
+    assert "n1" not in joining_pool(stopped, (), b.config(spares={"count": 8}))
+
+
+def test_a_gang_that_this_round_gives_new_nodes_is_not_lost() -> None:
+    """Its move has failed just now: without a spare a person is paged, with one it starts again."""
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 900, (), ended_at=b.NOW, outcome="failed")
+    assert NeedKind.GANG_NOT_BACK in kinds(pending(out("n3"), lost_gangs=(failed,)))
+    spare = b.node("n8", is_spare=True)
+    assert NeedKind.GANG_NOT_BACK not in kinds(pending(out("n3"), spare, spares=("n8",), lost_gangs=(failed,)))
+
+
+def test_a_rule_over_its_budget_is_one_need_for_all_nodes_that_it_holds_back() -> None:
+    """Since the last node that it took out, also after a restart of the control plane."""
+    taken = tuple(Quarantine(b.NOW - 4000 + i, f"n{i + 10}", "xid.79") for i in range(12))
+    config = b.config(spares={"count": 0}, guards={"breaker_nodes_min": 50})
+    seen = b.snapshot(
+        broken("n2"), broken("n3"), quarantines=taken, incidents=incidents("n2", "n3", for_seconds=4000.0)
+    )
+    (need,) = found(seen, config)
+    assert (need.kind, need.subject, need.since) == (NeedKind.HELD_BACK, "rule xid.79", b.NOW - 3989)
+    assert need.is_urgent(b.NOW)
+
+
+def test_a_gang_that_stays_pages_once_also_when_the_control_plane_begins_again() -> None:
+    """Where nothing else shows since when, each start would count as its beginning."""
+    record = b.record("n2", NodeState.RETIRED)
+    retired = b.node("n2", slurm=b.slurm_node("n2", flags=["DRAIN"]), record=record, events=(b.xid_event("n2", 79),))
+    seen = b.snapshot(retired, jobs=[b.job(requeue=False)], spares=("n8",))
+    assert [one.about for one in paged(seen)] == [("job 7",)]
+    sent = RepairAttempt(1, "needs.gang_stays job 7", RecoveryKind.PAGE, None, b.NOW - 900, RecoveryStatus.SUCCEEDED)
+    assert paged(replace(seen, attempts=(sent,))) == []
+
+
+def test_what_was_paged_for_the_same_subject_for_another_reason_does_not_count() -> None:
+    """Each has a ticket of its own."""
+    seen = replace(silent(*ALL, for_seconds=MASS_SILENCE_SECONDS + 1), breaker="", jobs={b.job().key: b.job()})
+    other = RepairAttempt(1, "needs.budget fleet", RecoveryKind.PAGE, None, b.NOW - 1, RecoveryStatus.SUCCEEDED)
+    (page,) = paged(replace(seen, attempts=(other,)))
+    assert page.keys == ("needs.agents_silent fleet",)
+    needs_now = [Need(kind, "fleet", b.NOW - 9, "x", page_seconds=0.0) for kind in (NeedKind.BUDGET, NeedKind.NODE_OUT)]
+    current = Round(b.snapshot(), CONFIG)
+    entered = [Entered(row_without_node(one.signal), one) for one in persons_needed(current, needs_now)]
+    labels = [b.plan_as(PagePlan, one.plan).label for one in page_for(current, entered)]
+    assert len(labels) == len(set(labels)) == 2
 
 
 def test_what_has_no_time_of_its_own_began_when_it_was_seen_first() -> None:

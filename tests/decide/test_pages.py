@@ -70,7 +70,7 @@ def test_an_open_breaker_pages_once_for_all_nodes_that_it_holds_back() -> None:
 
 def test_a_person_is_paged_once() -> None:
     snapshot = broken("n2", "n3", **FULL)
-    sent = RepairAttempt(1, "n2", RecoveryKind.PAGE, None, b.NOW - 60, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(1, "needs.held_back n2", RecoveryKind.PAGE, None, b.NOW - 60, RecoveryStatus.SUCCEEDED)
     (page,) = pages(replace(snapshot, attempts=(sent,)))
     assert b.plan_as(PagePlan, page.plan).about == ("n3",), "what is new is reported"
     earlier = replace(sent, at=b.NOW - 9000)
@@ -108,7 +108,8 @@ def test_nodes_that_slurm_keeps_out_page_a_person_once_and_together() -> None:
     assert "Node unexpectedly rebooted" in plan.reason
     assert "scontrol update nodename=n2 state=resume" in plan.reason
     sent = [
-        RepairAttempt(1, name, RecoveryKind.PAGE, None, b.NOW - 10, RecoveryStatus.SUCCEEDED) for name in ("n2", "n3")
+        RepairAttempt(1, f"needs.node_left {name}", RecoveryKind.PAGE, None, b.NOW - 10, RecoveryStatus.SUCCEEDED)
+        for name in ("n2", "n3")
     ]
     assert pages(b.snapshot(*away("n2", "n3"), attempts=tuple(sent))) == []
 
@@ -151,7 +152,9 @@ def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(sec
     plan = b.plan_as(PagePlan, page.plan)
     assert (page.row, plan.about) == (94, ("job 7",))
     assert "scontrol requeue 7" in plan.reason
-    sent = RepairAttempt(1, "job 7", RecoveryKind.PAGE, None, b.NOW - seconds_ago, RecoveryStatus.SUCCEEDED)
+    sent = RepairAttempt(
+        1, "needs.gang_unheard job 7", RecoveryKind.PAGE, None, b.NOW - seconds_ago, RecoveryStatus.SUCCEEDED
+    )
     assert pages(restarted(attempts=(sent,))) == []
 
 

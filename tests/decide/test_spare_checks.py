@@ -14,6 +14,7 @@ from understudy_controlplane.decide.spare_checks import checks_due
 from understudy_controlplane.decide.spares import joining_pool
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Decision
+from understudy_controlplane.fleet.job import LastAttempt
 from understudy_controlplane.fleet.node import NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryKind, RecoveryStatus, RepairAttempt
@@ -111,3 +112,17 @@ def test_meanwhile_the_pool_takes_no_other_node_for_it() -> None:
     other = replace(record, validation_origin=ValidationOrigin.QUARANTINED)
     seen = pool(b.node("n6", NodeState.VALIDATING, is_spare=True, record=other))
     assert len(joining_pool(seen, (), config)) == 1
+
+
+def test_a_gang_that_no_spare_can_help_does_not_keep_the_others_from_their_turn() -> None:
+    """It waits for days, found in each round; where it gets a spare, no spare is taken for a check."""
+    waiting: dict[str, Any] = {"state": "PENDING", "nodes": (), "node_count": 4, "restart_count": 1}
+    job = b.job(**waiting, reason="Resources", submit_at=int(b.NOW) - 500, excluded_nodes=("n5", "n6", "n7", "n8"))
+    last = {job.key: LastAttempt(0, ("n1", "n2", "n3", "n4"), 41)}
+    drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79")
+    seen = pool(b.node("n3", NodeState.QUARANTINED, slurm=drained), jobs=[job], last_attempts=last)
+    acting = {one.subject: one.action for one in judged(seen) if one.plan is not None}
+    assert acting["n6"] is Action.VALIDATE
+    anywhere = replace(job, slurm=replace(job.slurm, excluded_nodes=()))
+    helped = judged(replace(seen, jobs={job.key: anywhere}))
+    assert [one.action for one in helped if one.plan is not None] == [Action.MOVE_GANG]

@@ -210,7 +210,9 @@ def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:
         return [b.plan_as(PagePlan, one.plan).about for one in decisions if one.action is Action.PAGE]
 
     assert pages(seen) == [("detector xid", "detector lemon")]
-    sent = [RepairAttempt(1, "detector xid", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)]
+    sent = [
+        RepairAttempt(1, "detection.down detector xid", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)
+    ]
     assert pages(replace(seen, attempts=tuple(sent))) == [("detector lemon",)]
     assert pages(replace(seen, mode=Mode.OBSERVE)) == []
 

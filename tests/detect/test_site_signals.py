@@ -84,7 +84,7 @@ def test_a_warning_is_one_ticket_that_names_the_gangs_there_and_what_becomes_of_
     assert (page.row, page.action, plan.about) == (97, Action.PAGE, ("signal 7", "signal 8"))
     assert "bms reports leak: wet floor (rack r1)" in plan.reason
     assert "Gangs there: job 7. In the modes approve and act those save a checkpoint now whose" in plan.reason
-    sent = tuple(RepairAttempt(1, one, RecoveryKind.PAGE, None, b.NOW, RecoveryStatus.SUCCEEDED) for one in plan.about)
+    sent = tuple(RepairAttempt(1, one, RecoveryKind.PAGE, None, b.NOW, RecoveryStatus.SUCCEEDED) for one in plan.keys)
     assert decided(seen(*signals, attempts=sent), effect("warn")) == []
 
 

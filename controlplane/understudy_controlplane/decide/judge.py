@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, repair_actions, repair_cycle
@@ -13,6 +14,7 @@ from understudy_controlplane.decide.condemnation import condemnations
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.launcher_restarts import restarted
+from understudy_controlplane.decide.needs import needs
 from understudy_controlplane.decide.pages import (
     detectors_down,
     page,
@@ -36,23 +38,43 @@ from understudy_controlplane.fleet.finding import (
     failed_detectors,
     unjudged_nodes,
 )
+from understudy_controlplane.fleet.need import Need
 from understudy_controlplane.fleet.node import FROM_SERVICE, OUT_OF_SERVICE, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
+
+
+class Judgement(NamedTuple):
+    decisions: list[Decision]
+    needs: tuple[Need, ...]
 
 
 def decide(
     snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures | None = None
 ) -> list[Decision]:
-    """Decisions of this round, those that act with a plan. Repetitions are left to the caller (`news`).
+    return judge(snapshot, findings, config, failures or Failures(snapshot.now)).decisions
+
+
+def judge(
+    snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures, known: Sequence[Need] = ()
+) -> Judgement:
+    """Decisions of this round, those that act with a plan, and what needs a person. Repetitions are left to the caller
+    (`news`).
 
     One that fails stops no other (`failures`: with what has failed in this round before). Where all fail, nothing is
-    done but to notify a person.
+    done but to notify a person. `known`: the needs of the round before, which stay where those of this one fail.
     """
-    failures = failures or Failures(snapshot.now)
     current = Round(snapshot, config)
     decisions = failures.caught("all", None, lambda: _decide(snapshot, findings, config, failures))
+    found = failures.caught("needs", (), lambda: needs(snapshot, decisions, config), known)
+    waiting = (
+        *failures.caught("persons_needed", (), lambda: persons_needed(current, found)),
+        *failures.caught("stays_slow", (), lambda: stays_slow(current, findings)),
+        *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
+    )
     down = failures.caught("page", (), lambda: detectors_down(current, [*findings, *failures.findings]))
-    return [*decisions, *_record(current, [*_of_no_node(failures.findings)]), *page(current, [*_of_no_node(down)])]
+    failed = _record(current, [*_of_no_node(failures.findings)])
+    pages = [page(current, [*_of_no_node(some)]) for some in (waiting, down)]
+    return Judgement([*decisions, *pages[0], *failed, *pages[1]], tuple(found))
 
 
 def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures) -> list[Decision]:
@@ -78,24 +100,18 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
     if taken_out:
         faults = {name: (one.signal.value, one.rule) for name, one in taken_out.items()}
         snapshot = replace(snapshot, condemned_for=faults)
-    if condemned:  # their gangs may need every spare
+    if any(one.signal is not Signal.GANG_STOPPED for one in condemned):  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)
     entered += _of_no_node(failures.caught("pool", (), lambda: pool_changes(current)))
     decisions: list[Decision] = []
-    for carry_out in dict.fromkeys(CARRIED_OUT_BY.values()):
-        own = [one for one in entered if CARRIED_OUT_BY[one.row.action] is carry_out]
+    for carry_out in (*dict.fromkeys(CARRIED_OUT_BY.values()), _check_spares):
+        own = [one for one in entered if _carried_out_by(one) is carry_out]
         current, carried_out = failures.carried_out(current, carry_out, own, of_gangs=carry_out is condemnations)
         decisions += carried_out
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
         current = replace(current.without(decisions), acting=acting or bool(current.left_out))
-    decisions = failures.approved(current, decisions)
-    waiting = (
-        *failures.caught("persons_needed", (), lambda: persons_needed(current, decisions)),
-        *failures.caught("stays_slow", (), lambda: stays_slow(current, findings)),
-        *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
-    )
-    return decisions + page(current, [*_of_no_node(waiting)])
+    return failures.approved(current, decisions)
 
 
 def _due(snapshot: Snapshot, config: Config, failures: Failures) -> Iterator[Finding]:
@@ -178,6 +194,16 @@ def _most_urgent(snapshot: Snapshot, node: NodeView, findings: Iterable[Finding]
     waits = bool(entered) and (entered[0].finding.signal in WAITS_FOR_JOBS or _is_condemned(entered[0]))
     hangs = [one for one in entered[1:] if waits and one.finding.signal in HANGS]
     return observed[:1] + entered[:1] + hangs[:1]
+
+
+def _carried_out_by(entered: Entered) -> Callable[[Round, Sequence[Entered]], list[Decision]]:
+    is_check = entered.finding.signal is Signal.SPARE_CHECK_DUE
+    return _check_spares if is_check else CARRIED_OUT_BY[entered.row.action]
+
+
+def _check_spares(current: Round, entered: Sequence[Entered]) -> list[Decision]:
+    """Last, in a round in which nothing else acts: a gang that waits for nodes may have taken the spare."""
+    return [] if current.acting else repair_actions.carry_out(current, entered)
 
 
 def _is_condemned(entered: Entered) -> bool:

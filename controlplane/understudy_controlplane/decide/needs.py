@@ -7,18 +7,19 @@ and pages are views of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect
 from understudy_controlplane.decide import guards, spares
 from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage
 from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
+from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Because, Decision, Stays
 from understudy_controlplane.fleet.finding import HANGS, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN, OpenIncident
-from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.need import Need, NeedKind
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, RepairAttempt, job_of
@@ -70,13 +71,14 @@ EXPLAIN = "`understudy explain {kind} {name}` shows what ends that"
 
 def needs(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> tuple[Need, ...]:
     """`decisions`: of this round. In the order of their kinds, the oldest of a kind first."""
+    moving = {job_of(one.plan) for one in decisions if one.plan} | {job_of(one.plan) for one in snapshot.recoveries}
     found: dict[str, Need] = {}
     for one in (
         *_agents(snapshot, config),
         *_breaker(snapshot),
         *_of_decisions(snapshot, decisions, config),
-        *_not_back(snapshot),
-        *_pending(snapshot),
+        *_not_back(snapshot, moving),
+        *_pending(snapshot, moving),
         *_unheard(snapshot, config),
         *_approvals(snapshot),
         *_domains(snapshot, config),
@@ -101,9 +103,9 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_MAX]) + (f", … ({len(names)} in all)" if len(names) > SHOWN_MAX else "")
 
 
-def _first_seen(snapshot: Snapshot, kind: NeedKind, subject: str) -> float:
-    """What has no time of its own began when a round showed it first."""
-    return snapshot.waiting_since.get(f"{kind.value} {subject}", snapshot.now)
+def _first_seen(snapshot: Snapshot, kind: NeedKind, subject: str, at: float | None = None) -> float:
+    """What has no time of its own began when a round showed it first; `at`: where no round has since the start."""
+    return snapshot.waiting_since.get(f"{kind.value} {subject}", snapshot.now if at is None else at)
 
 
 def named(job: Job) -> str:
@@ -170,6 +172,8 @@ def _of_decisions(snapshot: Snapshot, decisions: Sequence[Decision], config: Con
         job = snapshot.jobs.get(one.stays.job) if one.stays is not None else None
         if one.stays is not None and job is not None and signal is not Signal.MOVE_ASKED:
             yield _gang_stays(snapshot, one, one.stays, job)
+        elif one.because is Because.RULE_BUDGET and one.finding is not None:
+            yield _rule_stopped(snapshot, one, one.finding.rule)
         elif one.because in HOLDING or signal is Signal.GANG_HUNG_TOGETHER:
             yield _held_back(snapshot, one, config)
 
@@ -219,12 +223,22 @@ def _held_back(snapshot: Snapshot, decision: Decision, config: Config) -> Need:
     else:
         since = _held_since(snapshot, decision)
     at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
-    at_once |= decision.because is Because.RULE_BUDGET  # each further hour it is wrong about more nodes
     seconds = config.guards.page_after_seconds
     job = subject.removeprefix("job ") if subject.startswith("job ") else ""
     command = EXPLAIN.format(kind="job" if job else "node", name=job or subject)
     patience = seconds if decision.because in ENDS_WITH_OTHERS else 0.0
     return Need(kind, subject, since, decision.reason, command, patience, page_seconds=0.0 if at_once else seconds)
+
+
+def _rule_stopped(snapshot: Snapshot, decision: Decision, rule: str) -> Need:
+    """One for all nodes that it holds back, at once: each further hour the rule is wrong about more nodes. It began
+    when the rule took out the last node that it may.
+    """
+    kind, subject = NeedKind.HELD_BACK, f"rule {rule}"
+    last = max((one.at for one in snapshot.quarantines if one.rule == rule), default=None)
+    since = _first_seen(snapshot, kind, subject, last)
+    command = EXPLAIN.format(kind="node", name=decision.subject)
+    return Need(kind, subject, since, decision.reason, command, page_seconds=0.0)
 
 
 def _held_since(snapshot: Snapshot, decision: Decision) -> float:
@@ -268,25 +282,20 @@ def _approvals(snapshot: Snapshot) -> Iterator[Need]:
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
 
-def _pending(snapshot: Snapshot) -> Iterator[Need]:
-    """Restarted gangs for which Slurm finds no nodes, while some of their partition are out of service."""
-    lost = {one.subject for one in _not_back(snapshot)}
-    for job in snapshot.jobs.values():
+def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
+    """Gangs that a fault has stopped and for which Slurm finds no nodes, while some of their partition are out of
+    service.
+    """
+    lost = {one.subject for one in _not_back(snapshot, moving)}
+    away = _away_by_partition(snapshot)
+    for key in snapshot.last_attempts.keys() - moving:
+        if stopped_gang(snapshot, key) is None or f"job {key.job_id}" in lost:
+            continue
+        job = snapshot.jobs[key]
         slurm = job.slurm
-        if not (job.managed and slurm.pending and slurm.restart_count and not slurm.held):
-            continue
-        if snapshot.recovery_of(job.key) is not None or f"job {job.key.job_id}" in lost:
-            continue
-        partitions = set(slurm.partition.split(","))
-        out = sorted(
-            (
-                node.name
-                for node in snapshot.nodes.values()
-                if node.slurm is not None and partitions & {*node.slurm.partitions} and _is_away(node)
-            ),
-            key=spares.natural,
-        )
-        if out:
+        partitions = slurm.partition.split(",")
+        out = sorted({name for one in partitions for name in away.get(one, ())}, key=spares.natural)
+        if slurm.pending and out:
             kind, subject = NeedKind.GANG_PENDS, f"job {job.key.job_id}"
             why = (
                 f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'}); of its partition "
@@ -299,15 +308,26 @@ def _pending(snapshot: Snapshot) -> Iterator[Need]:
             yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)
 
 
+def _away_by_partition(snapshot: Snapshot) -> dict[str, list[str]]:
+    away: dict[str, list[str]] = {}
+    for node in snapshot.nodes.values():
+        if node.slurm is not None and _is_away(node):
+            for partition in node.slurm.partitions:
+                away.setdefault(partition, []).append(node.name)
+    return away
+
+
 def _is_away(node: NodeView) -> bool:
     return node.state in OUT_OF_SERVICE or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
 
 
-def _not_back(snapshot: Snapshot) -> Iterator[Need]:
-    """Gangs whose attempt was ended for a move that has failed since, and that pend, or were lost."""
+def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
+    """Gangs whose attempt was ended for a move that has failed since, and that pend, or were lost. `moving`: those that
+    get nodes all the same, also by a decision of this round.
+    """
     for recovery in snapshot.lost_gangs:
         job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
-        if job is None or not job.managed or snapshot.recovery_of(job.key) is not None:
+        if job is None or not job.managed or job.key in moving:
             continue
         ended_at = recovery.ended_at or 0.0
         why, command = _why_not_back(job.slurm, ended_at + snapshot.slurm_ahead_seconds)
@@ -495,8 +515,9 @@ def _incidents(snapshot: Snapshot, others: Mapping[str, Need]) -> Iterator[Need]
             yield Need(NeedKind.ONLY_OBSERVED, "fleet", since, why, command)
         return
     about = {one.subject for one in others.values()}
+    jobs = {str(key): f"job {key.job_id}" for key in snapshot.jobs}
     for one in snapshot.incidents.values():
-        if not _goes_on(snapshot, one) and about.isdisjoint(_subjects(snapshot, one)):
+        if not _goes_on(snapshot, one) and about.isdisjoint(_subjects(one, jobs)):
             why = f"incident {one.id} stays open, and nothing is under way that ends it: {one.summary}"
             command = f"`understudy incident show {one.id}`"
             since = one.opened_at
@@ -513,8 +534,10 @@ def _goes_on(snapshot: Snapshot, incident: OpenIncident) -> bool:
     return node is not None and node.state in ends | {NodeState.OPERATOR_HOLD}
 
 
-def _subjects(snapshot: Snapshot, incident: OpenIncident) -> set[str]:
+def _subjects(incident: OpenIncident, jobs: Mapping[str, str]) -> set[str]:
     """As which other needs name what it is about."""
     name, kind = incident.subject.name, incident.subject.kind
-    jobs = {f"job {key.job_id}" for key in snapshot.jobs if kind is SubjectKind.GANG and str(key) == name}
-    return {name, *jobs, *(("fleet",) if kind is SubjectKind.DOMAIN else ())}
+    found = {name, f"rule {incident.rule}"}
+    if kind is SubjectKind.GANG and name in jobs:
+        found.add(jobs[name])
+    return found | ({"fleet"} if kind is SubjectKind.DOMAIN else set())

@@ -4,11 +4,11 @@ cost, and for what other systems of the site announce.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from understudy_controlplane.config import SignalEffect
 from understudy_controlplane.decide import guards
-from understudy_controlplane.decide.needs import SHOWN_MAX, needs, shown
+from understudy_controlplane.decide.needs import SHOWN_MAX, shown
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
@@ -17,22 +17,9 @@ from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
 from understudy_controlplane.fleet.need import Need, NeedKind
-from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName
+from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, StepName, page_key
 from understudy_controlplane.fleet.site_signal import signal_subject
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-LABELS = {
-    Signal.HELD_BACK: "held",
-    Signal.LEFT_BY_SLURM: "left",
-    Signal.GANG_UNHEARD: "unheard",
-    Signal.GANG_NOT_BACK: "not-back",
-    Signal.DOMAIN_DOWN: "domain",
-    Signal.SITE_WARNING: "signal",
-    Signal.DETECTORS_DOWN: "detectors",
-    Signal.PERSON_NEEDED: "needs",
-    Signal.GANG_STAYS_SLOW: "slow",
-}
-"""How the labels of tickets begin."""
 
 SIGNALS = {
     NeedKind.HELD_BACK: Signal.HELD_BACK,
@@ -53,6 +40,7 @@ NOTIFIED_OTHERWISE = frozenset({NeedKind.BREAKER, NeedKind.APPROVAL})
 """As they come: `decide/notices.py`."""
 
 AGAIN_SECONDS = {
+    NeedKind.GANG_STAYS: DAY_SECONDS,
     NeedKind.GANG_PENDS: DAY_SECONDS,
     NeedKind.GANG_UNHEARD: WEEK_SECONDS,
     NeedKind.GANG_NOT_BACK: 0.0,
@@ -65,8 +53,11 @@ that fails again is paged at once.
 SAME_ROUND_SECONDS = 60.0
 """A page that is sent at once is decided before the incident is written down."""
 
+DETECTORS_DOWN = "detection.down"
+SITE_WARNING = "signal.warning"
 
-def persons_needed(current: Round, decisions: Sequence[Decision]) -> Iterator[Finding]:
+
+def persons_needed(current: Round, needs: Iterable[Need]) -> Iterator[Finding]:
     """One for all needs of a kind that are due in this round. In a pause a person is at work, and what still waits
     after it is found then.
     """
@@ -74,7 +65,7 @@ def persons_needed(current: Round, decisions: Sequence[Decision]) -> Iterator[Fi
     if snapshot.paused or guards.object_to_operator(snapshot) is not None:
         return
     due: dict[NeedKind, list[Need]] = {}
-    for one in needs(snapshot, decisions, current.config):
+    for one in needs:
         if one.is_urgent(snapshot.now) and one.kind not in NOTIFIED_OTHERWISE and not _is_paged_for(snapshot, one):
             due.setdefault(one.kind, []).append(one)
     for kind, found in due.items():
@@ -83,14 +74,17 @@ def persons_needed(current: Round, decisions: Sequence[Decision]) -> Iterator[Fi
         words = f"{'; '.join(map(str, found[:WHYS_MAX]))}{rest}"
         evidence = Evidence({"kind": kind.value, "about": [*about], "since": [one.since for one in found]})
         signal = SIGNALS.get(kind, Signal.PERSON_NEEDED)
-        yield Finding(signal, f"needs.{kind.value}", "", snapshot.now, words, evidence, nodes=about)
+        yield Finding(signal, rule_of(kind), "", snapshot.now, words, evidence, nodes=about)
+
+
+def rule_of(kind: NeedKind) -> str:
+    return f"needs.{kind.value}"
 
 
 def _is_paged_for(snapshot: Snapshot, need: Need) -> bool:
     seconds = AGAIN_SECONDS.get(need.kind)
-    if seconds is None:
-        return _is_paged(snapshot, need.subject, need.since - SAME_ROUND_SECONDS)
-    return _is_paged(snapshot, need.subject, min(need.since, snapshot.now - seconds))
+    since = need.since - SAME_ROUND_SECONDS if seconds is None else min(need.since, snapshot.now - seconds)
+    return _is_paged(snapshot, rule_of(need.kind), need.subject, since)
 
 
 def stays_slow(current: Round, findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -107,7 +101,7 @@ def stays_slow(current: Round, findings: Sequence[Finding]) -> Iterator[Finding]
         and one.job is not None
         and one.lost_seconds >= START_SECONDS_MAX
         and one.job not in snapshot.paused_jobs
-        and not _is_paged(snapshot, f"job {one.job.job_id}", one.job.submit_at)
+        and not _is_paged(snapshot, one.rule, f"job {one.job.job_id}", one.job.submit_at)
     }
     if due:
         texts = [f"{label} on {one.node}: {one.summary}" for label, one in [*due.items()][:SHOWN_MAX]]
@@ -128,11 +122,11 @@ def detectors_down(current: Round, findings: Sequence[Finding]) -> Iterator[Find
         one.detail.label: one
         for one in findings
         if isinstance(one.detail, DetectorDetail)
-        and not _is_paged(snapshot, one.detail.label, snapshot.now - DAY_SECONDS)
+        and not _is_paged(snapshot, DETECTORS_DOWN, one.detail.label, snapshot.now - DAY_SECONDS)
     }
     if due:
         words = "; ".join(one.summary for one in due.values())
-        yield Finding(Signal.DETECTORS_DOWN, "detection.down", "", snapshot.now, words, nodes=(*due,))
+        yield Finding(Signal.DETECTORS_DOWN, DETECTORS_DOWN, "", snapshot.now, words, nodes=(*due,))
 
 
 def warnings_of_site(current: Round) -> Iterator[Finding]:
@@ -144,7 +138,7 @@ def warnings_of_site(current: Round) -> Iterator[Finding]:
         one
         for one in snapshot.signals
         if policy.effect_of(one.kind).includes(SignalEffect.WARN)
-        and not _is_paged(snapshot, signal_subject(one.id), one.at - SAME_ROUND_SECONDS)
+        and not _is_paged(snapshot, SITE_WARNING, signal_subject(one.id), one.at - SAME_ROUND_SECONDS)
     ]
     if due:
         texts = [f"{one.words} ({shown(one.targets)})" for one in due[:SHOWN_MAX]]
@@ -153,7 +147,7 @@ def warnings_of_site(current: Round) -> Iterator[Finding]:
         words = f"{'; '.join(texts)}{more}. {_gangs_there(snapshot, nodes)}"
         about = tuple(signal_subject(one.id) for one in due)
         evidence = Evidence({"signals": [one.id for one in due], "targets": [t for one in due for t in one.targets]})
-        yield Finding(Signal.SITE_WARNING, "signal.warning", "", snapshot.now, words, evidence, nodes=about)
+        yield Finding(Signal.SITE_WARNING, SITE_WARNING, "", snapshot.now, words, evidence, nodes=about)
 
 
 def _gangs_there(snapshot: Snapshot, nodes: Set[str]) -> str:
@@ -173,7 +167,7 @@ def page(current: Round, entered: Sequence[Entered]) -> list[Decision]:
 
 
 def _page(snapshot: Snapshot, row: Row, finding: Finding) -> Decision:
-    label = f"{LABELS[finding.signal]}-{finding.nodes[0].replace(' ', '-')}-{int(snapshot.now)}"
+    label = f"{page_key(finding.rule, finding.nodes[0]).replace(' ', '-')}-{int(snapshot.now)}"
     return Decision(
         row=row.number,
         subject=finding.label,
@@ -182,10 +176,17 @@ def _page(snapshot: Snapshot, row: Row, finding: Finding) -> Decision:
         reason=f"{finding.summary}; {row.why}",
         finding=finding,
         evidence=finding.evidence,
-        plan=PagePlan(steps=(StepName.OPEN_TICKET,), about=finding.nodes, reason=finding.summary, label=label),
+        plan=PagePlan(
+            steps=(StepName.OPEN_TICKET,),
+            about=finding.nodes,
+            reason=finding.summary,
+            label=label,
+            rule=finding.rule,
+        ),
     )
 
 
-def _is_paged(snapshot: Snapshot, subject: str, since: float) -> bool:
-    sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == subject)
+def _is_paged(snapshot: Snapshot, rule: str, subject: str, since: float) -> bool:
+    key = page_key(rule, subject)
+    sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == key)
     return any(one.at >= since for one in sent)

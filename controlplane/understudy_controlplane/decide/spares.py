@@ -12,7 +12,7 @@ from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.detect.site_signals import is_blocked
-from understudy_controlplane.detect.stopped import waits_for_nodes
+from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.recovery import (
@@ -147,9 +147,9 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
 
 
 def _awaited(snapshot: Snapshot) -> set[str]:
-    """Nodes on which a gang ran that waits for nodes since."""
+    """Nodes on which a gang ran that a fault has stopped, and that waits for nodes since."""
     last = snapshot.last_attempts.items()
-    return {name for key, one in last if waits_for_nodes(snapshot.jobs[key]) for name in one.nodes}
+    return {name for key, one in last if stopped_gang(snapshot, key) is not None for name in one.nodes}
 
 
 def leaving_pool(snapshot: Snapshot, config: Config) -> tuple[str, ...]:

@@ -289,6 +289,16 @@ class PagePlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.PAGE.value)
     about: tuple[str, ...]  # nodes and jobs, as decisions name them
     reason: str
     label: str  # id of the ticket: never used again
+    rule: str = ""  # by which it is sent: the same subject may need a person for something else
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """As which the page is known."""
+        return tuple(page_key(self.rule, name) for name in self.about)
+
+
+def page_key(rule: str, subject: str) -> str:
+    return f"{rule} {subject}"
 
 
 Plan = (

@@ -191,7 +191,7 @@ def _runs(recovery: Recovery) -> bool:
 
 
 def _concerned(plan: Plan) -> Collection[str]:
-    return plan.about if isinstance(plan, PagePlan) else plan.nodes
+    return plan.keys if isinstance(plan, PagePlan) else plan.nodes
 
 
 def _rung(plan: Plan) -> Rung | None:

@@ -770,7 +770,7 @@ class Invariants:
             if not machine.broken or records[name].state is not NodeState.IN_SERVICE or self._is_vouched_for(machine):
                 continue
             for_others = self._is_held_back_for_others(name)
-            if for_others or name not in self.notified_of:
+            if for_others or not self._is_notified_of(name):
                 words = f"{name} is broken, and in service{f', because {for_others}' if for_others else ''}"
                 raise Violation("everything-comes-to-rest", words)
 
@@ -778,9 +778,17 @@ class Invariants:
         """Because many others stand still or are silent, though its own GPU has proven that it is broken. That a person
         was notified excuses nothing.
         """
-        newest = Queries(self._world.engine).decisions(1, only=DecisionFilter(subject=name))
-        because: str = newest[0]["because"] if newest else ""
+        because = self._newest_because(name)
         return because if because in (Because.MASS_HANG, Because.MASS_SILENCE) else ""
+
+    def _is_notified_of(self, name: str) -> bool:
+        """A rule over its budget is one page for all nodes that it holds back."""
+        by_rule = any(one.startswith("rule ") for one in self.notified_of)
+        return name in self.notified_of or (by_rule and self._newest_because(name) == Because.RULE_BUDGET)
+
+    def _newest_because(self, name: str) -> str:
+        newest = Queries(self._world.engine).decisions(1, only=DecisionFilter(subject=name))
+        return newest[0]["because"] if newest else ""
 
     def _pool_rests(self, core: Core) -> None:
         """Spares are held where healthy nodes are idle, and nodes in service have the weight that they had."""
@@ -827,7 +835,7 @@ class Invariants:
 
     def _is_left_at_fault(self, name: str) -> bool:
         """A budget has kept it in service, its gang has left it, and a person was notified."""
-        return self._world.cluster.machines[name].broken and name in self.notified_of
+        return self._world.cluster.machines[name].broken and self._is_notified_of(name)
 
     def _stays(self, core: Core) -> set[int]:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""

@@ -15,10 +15,10 @@ import msgspec
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
-from understudy_controlplane.decide.pages import LABELS
+from understudy_controlplane.decide.pages import SIGNALS, rule_of
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import (
@@ -79,6 +79,9 @@ BLAMES_SECONDS, LEAVES_SECONDS = 4.0, 6.0
 SLURM_SAVES_SECONDS = 5.0
 PERSON_SECONDS = (20.0, 90.0)
 """How long a person takes from a ticket to the repaired node."""
+NOTHING_HELD = tuple(f"{rule_of(one)}-" for one in NeedKind if one not in SIGNALS)
+"""How the labels of pages begin that excuse no node and no gang."""
+
 TICKETS_A_ROUND_MAX = 100
 
 
@@ -417,7 +420,7 @@ class World:
             self._ticket_seen = ticket["id"]
             self.narrate(f"ticket for {ticket['node']}")
             if "about" in ticket["body"]:
-                held = not ticket["label"].startswith(LABELS[Signal.PERSON_NEEDED])
+                held = not ticket["label"].startswith(NOTHING_HELD)
                 self.invariants.notified_of.update(ticket["body"]["about"] if held else ())
             else:
                 self._repairs.setdefault(ticket["node"], self.now + self.random.uniform(*PERSON_SECONDS))
