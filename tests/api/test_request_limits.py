@@ -208,6 +208,16 @@ def test_who_sends_at_the_rate_is_never_refused_and_senders_cost_bounded_memory(
     assert len(rates._due) <= SENDERS_MAX
 
 
+def test_a_sender_that_may_send_at_its_full_rate_again_is_forgotten_and_one_that_may_not_is_not() -> None:
+    rates = Rates(per_second=2)
+    for number in range(100):
+        rates.admits(str(number), now=0.0)
+    rates.admits("b", now=0.0, amount=40)
+    rates.admits("c", now=BURST_SECONDS)
+    assert set(rates._due) == {"b", "c"}
+    assert not rates.admits("b", now=BURST_SECONDS - 1)
+
+
 @pytest.mark.parametrize("path", ["/v1/nodes/", "/v1/report/", "/healthz/", "/nodes/", "/dashboard/"])
 def test_no_answer_sends_a_client_to_the_host_that_a_request_names(client: TestClient, path: str) -> None:
     answer = client.get(path, headers={"Host": "elsewhere.example"}, follow_redirects=False)
