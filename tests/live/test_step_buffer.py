@@ -14,7 +14,7 @@ from tests import builders as b
 from understudy_agent.wire import Collective, RankWindow, Transfers
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations, StepTable
-from understudy_controlplane.live.step_buffer import PAIRS_MAX, STEPS_KEPT, StepBuffer
+from understudy_controlplane.live.step_buffer import PAIRS_MAX, STARTUP_SECONDS_MIN, STEPS_KEPT, StepBuffer
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
 
 
@@ -291,3 +291,10 @@ def test_a_rank_that_goes_on_stands_nowhere_any_more() -> None:
         buffer.add(RankWindow(7, 0, rank, 2, stack="nccl.py:1 wait"), "n1", b.NOW)
     buffer.add(window(0, 0, [1.0]), "n1", b.NOW + 1)
     assert buffer.table(b.job().key).stacks == {1: "nccl.py:1 wait"}
+
+
+def test_a_gang_whose_first_report_has_steps_is_known_to_start_quickly() -> None:
+    """Zero seconds are a start that is not known, for which a move is priced high."""
+    buffer = StepBuffer(Attempt(0), 2)
+    buffer.add(window(0, 0, [1.0]), "n1", b.NOW)
+    assert buffer.table(b.job().key).durations.startup == STARTUP_SECONDS_MIN

@@ -37,6 +37,10 @@ class RankNow:
     training: Training
 
 
+STARTUP_SECONDS_MIN = 1.0
+"""Where the first report of a gang has steps already: its start is known to be short. 0 means not known."""
+
+
 class StepBuffer:
     """`ring[rank, place % STEPS_KEPT]` is the self time of the step of this place; NaN where it was not reported.
 
@@ -136,7 +140,7 @@ class StepBuffer:
                 self._pauses.append(pause)
                 self.durations = self.durations.with_pause(pause)
             else:
-                self.durations = self.durations.with_startup(now - self.heard_since)
+                self.durations = self.durations.with_startup(max(now - self.heard_since, STARTUP_SECONDS_MIN))
             self._newest, self._newest_at = end - 1, now
         self._last[rank] = end - 1
         self.advanced_at = now
