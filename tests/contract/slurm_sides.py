@@ -18,7 +18,7 @@ from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.cli import CommandLineGateway
-from understudy_controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode
+from understudy_controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode, loses_dead_gangs
 from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 NODES = tuple(f"n{number}" for number in range(1, 9))
@@ -325,6 +325,7 @@ class RealSide:
         until(self, lambda: all(job.state in ENDED for job in self.slurm.jobs()), "all jobs are over", 150)
         for reservation in self.slurm.reservations():
             self.slurm.delete_reservation(reservation.name)
+        was_dead = bool(self._killed)
         for killed in sorted(self._killed):
             self.start_node(killed)
         for node in self.slurm.nodes():
@@ -332,6 +333,9 @@ class RealSide:
                 self.slurm.resume_node(node.name)
             if node.weight != 1:
                 self.slurm.set_weight(node.name, 1)
+        if was_dead and loses_dead_gangs(self.slurm.config()):
+            # Slurm goes on counting the job on nodes that `keep_batch_host` took from it (docs/adr/0003).
+            self._cluster.run("scontrol", "reconfigure")
         until(self, lambda: all(_idle(node) for node in self.slurm.nodes()), "all nodes are idle", 150)
 
 

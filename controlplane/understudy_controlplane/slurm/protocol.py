@@ -123,7 +123,8 @@ class Slurm(SlurmReads, Protocol):
 
     def keep_batch_host(self, job: JobAddress) -> None:
         """Take all nodes but that of its batch script from the running job: before all of them are set DOWN, where
-        Slurm `loses_dead_gangs`; else nothing is done. The requeued job asks for as many nodes as its user did.
+        Slurm `loses_dead_gangs`; else nothing is done. The requeued job asks for as many nodes as its user did. Of the
+        nodes taken from an exclusive job, each gets one more such job, until slurmctld reads its configuration again.
         """
         ...
 
