@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,10 +25,12 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.rule_budget import A_DAY_MIN, over_rule_budget
 from understudy_controlplane.fleet.decision import Action, Because, Quarantine
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.incident import DOMAIN_SILENT, OpenIncident
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, Recovery, RecoveryStatus, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 
 pytestmark = pytest.mark.integration
@@ -311,3 +313,24 @@ def test_a_rule_s_budget_is_no_one_else_s_and_a_rack_that_dies_is_one() -> None:
     assert over_rule_budget(seen, "xid.79", ()) == ""
     rack = merged([Domain(DomainKind.RACK, "r1", tuple(f"n{i}" for i in range(1, 9)))])
     assert over_rule_budget(replace(seen, topology=rack), "silence.node_dead", ()) == ""
+
+
+def test_a_domain_that_fails_is_one_though_only_some_of_its_nodes_are_taken_out() -> None:
+    """Of two racks with one cooling loop: 13 nodes on which gangs run, then most of both."""
+    rule, names = "silence.node_dead", tuple(f"n{i}" for i in range(1, 33))
+    racks = [Domain(DomainKind.RACK, f"r{i}", names[i * 16 : i * 16 + 16]) for i in range(2)]
+    loop = merged([*racks, Domain(DomainKind.CDU, "c", names)])
+    seen = b.snapshot(*(b.node(f"n{i}") for i in range(1, 65)), topology=loop, domains=loop.failing_together)
+    label = next(one for one, inside in loop.failing_together.items() if len(inside) == 32)
+    subject = Subject.of_domain(label, DOMAIN_SILENT)
+    failed = {subject: OpenIncident(1, subject, DOMAIN_SILENT, "domain_fault", "32 nodes", b.NOW - 100, nodes=names)}
+
+    def objects(some: Iterable[str], at: float, incidents: Mapping[Subject, OpenIncident]) -> bool:
+        taken = tuple(Quarantine(at, name, rule) for name in some)
+        return bool(over_rule_budget(replace(seen, quarantines=taken, incidents=incidents), rule, ()))
+
+    some = [*names[:7], *names[16:22]]
+    assert not objects(some, b.NOW - 40, failed)
+    assert objects(some, b.NOW - 40, {}), "no domain is known to have failed"
+    assert objects(some, b.NOW - 5000, failed), "they were taken out before it failed"
+    assert not objects([*names[:13], *names[21:]], b.NOW - 40, {}), "most of the loop, which is most of one rack alone"

@@ -76,11 +76,17 @@ def _usual(snapshot: Snapshot, rule: str) -> str:
 
 
 def _causes(snapshot: Snapshot, quarantines: Sequence[Quarantine]) -> int:
-    """How many causes they have at most: a domain that was taken out as a whole is one."""
-    count, left = 0, list(quarantines)
+    """How many causes they have at most: a domain that was taken out as a whole is one. So is the one that has failed,
+    of which only the nodes that a gang has to leave are taken out.
+    """
+    failed = snapshot.failed_domain
+    of_failed = snapshot.failed_domain_of if failed is not None else {}
+    left = [one for one in quarantines if one.node not in of_failed or (failed and one.at < failed.opened_at)]
+    count = int(len(left) < len(quarantines))
     together = snapshot.topology.failing_together
-    domains = {one.label for found in quarantines for one in snapshot.topology.of_node.get(found.node, ())}
-    for label in sorted(domains & together.keys(), key=lambda label: (len(together[label]), label)):
+    domains = {one.label for found in left for one in snapshot.topology.of_node.get(found.node, ())}
+    # The largest first: most of a cooling loop may be one whole rack and half of another.
+    for label in sorted(domains & together.keys(), key=lambda label: (-len(together[label]), label)):
         inside = set(together[label])
         there = [one for one in left if one.node in inside] if len(inside) < len(snapshot.nodes) else []
         while there:

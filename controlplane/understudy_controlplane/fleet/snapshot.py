@@ -314,13 +314,17 @@ class Snapshot:
         fault in this round count by themselves, and those that were before. So do nodes of a second domain: where a row
         of racks fails, or seems to, the budgets count nodes again.
         """
-        failed = [one for one in self.incidents.values() if one.rule in FAILED_AS_ONE]
-        first = min(failed, key=lambda one: (one.opened_at, one.id), default=None)
+        first = self.failed_domain
         return {
             name: first.subject.name
             for name in (self.domains.get(first.subject.name, ()) if first is not None else ())
             if first is not None and not self._failed_by_itself(name, first.rule)
         }
+
+    @cached_property
+    def failed_domain(self) -> OpenIncident | None:
+        failed = [one for one in self.incidents.values() if one.rule in FAILED_AS_ONE]
+        return min(failed, key=lambda one: (one.opened_at, one.id), default=None)
 
     def _failed_by_itself(self, node: str, domain_rule: str) -> bool:
         own, new = self.incident_of(node), self.condemned_for.get(node)
