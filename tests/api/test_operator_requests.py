@@ -81,7 +81,8 @@ def test_in_observe_mode_the_answer_is_that_nothing_will_be_done(ask: Ask, plane
     assert answer.status_code == 202
     shown = answer.json()
     assert "only observes" in shown.pop("why")
-    assert shown == {"request": 1, "subject": "n1", "verb": "hold", "outcome": "observe_only"}
+    assert shown.pop("request") > 0
+    assert shown == {"subject": "n1", "verb": "hold", "outcome": "observe_only"}
     request = plane[1].repairs.requests_since(0.0)["n1"]
     assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "admin"), "not as the body claims"
 

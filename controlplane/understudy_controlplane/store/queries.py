@@ -248,7 +248,9 @@ class Queries:
         return found
 
     def requests(self, limit: int, before: int, only: RequestFilter) -> list[Record]:
-        """Newest first, each with the decision that answered it and its recovery."""
+        """Newest first, each with the decision that answered it and its recovery; without the control plane's own notes
+        on its mode.
+        """
         intent, decision, recovery = tables.operator_intent, tables.decision, tables.recovery
         answer = (
             decision.c.id.label("decision"),
@@ -261,6 +263,7 @@ class Queries:
                 recovery, recovery.c.id == decision.c.recovery
             )
         )
+        query = query.where(intent.c.verb.not_in([Verb.ACT_BEGAN.value, Verb.ACT_ENDED.value]))
         if only.node is not None:
             query = query.where(intent.c.subject == only.node)
         if only.id is not None:
