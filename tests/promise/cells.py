@@ -68,8 +68,8 @@ def read(file: Path) -> dict[tuple[Any, ...], Cell]:
 
 def write(file: Path, cells: Iterable[Cell], revision: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    key = lambda one: (one.batch, JOBS.index(one.job))  # noqa: E731
-    shown = {"revision": revision, "cells": [_stored(one) for one in sorted(cells, key=key)]}
+    in_order = sorted(cells, key=lambda one: (one.batch, JOBS.index(one.job)))
+    shown = {"revision": revision, "cells": [_stored(one) for one in in_order]}
     file.write_text(json.dumps(shown, indent=1) + "\n")
 
 
