@@ -54,6 +54,8 @@ class Verb(StrEnum):
 NODE_VERBS = (Verb.HOLD, Verb.QUARANTINE, Verb.RELEASE, Verb.RETIRE, Verb.VALIDATE, Verb.BURN_IN)
 """About one node. A decision of the loop answers such a request."""
 
+NOTES = (Verb.ACT_BEGAN, Verb.ACT_ENDED)
+"""The control plane's own notes on its mode. They are kept beside the requests, and are no requests."""
 
 SPARE_CHOICES: Mapping[Verb, bool | None] = {Verb.SPARE_ADD: True, Verb.SPARE_REMOVE: False, Verb.SPARE_FORGET: None}
 """Whether the node is to be in the pool; None: the control plane chooses."""

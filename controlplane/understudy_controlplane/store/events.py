@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Row, Selec
 
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.event import Cursor, Event, EventKind, Happened, Position
+from understudy_controlplane.fleet.operator import NOTES
 from understudy_controlplane.fleet.recovery import StepStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import ID_MAX, reading
@@ -70,7 +71,8 @@ def _decisions(after: Position, _settled: float) -> Select[Any]:
 
 
 def _requests(after: Position, settled: float) -> Select[Any]:
-    return select(_INTENT).where(_INTENT.c.id > after.number, _INTENT.c.at <= settled).order_by(_INTENT.c.id)
+    requested = _INTENT.c.verb.not_in([verb.value for verb in NOTES])
+    return select(_INTENT).where(_INTENT.c.id > after.number, _INTENT.c.at <= settled, requested).order_by(_INTENT.c.id)
 
 
 def _opened(after: Position, _settled: float) -> Select[Any]:

@@ -44,6 +44,7 @@ from understudy_controlplane.fleet.job import (
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
 from understudy_controlplane.fleet.operator import (
     BY_CONTROL_PLANE,
+    NOTES,
     SPARE_CHOICES,
     Acting,
     ModeLimit,
@@ -142,7 +143,7 @@ def _last(verbs: Iterable[str]) -> Select[Any]:
 _LAST_SWITCH = _last(_SWITCHES)
 _LAST_MODE = _last([*_MODES, Verb.MODE_CONFIGURED.value])
 
-_LAST_ACT = _last([Verb.ACT_BEGAN.value, Verb.ACT_ENDED.value])
+_LAST_ACT = _last([verb.value for verb in NOTES])
 _LAST_SIZE = _last([Verb.SPARES_SIZE.value])
 _SPARE_CHOICES = (
     select(tables.operator_intent)

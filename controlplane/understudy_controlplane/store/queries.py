@@ -14,7 +14,7 @@ from understudy_controlplane.decide.restore_point import suspicion
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb, decision_of
+from understudy_controlplane.fleet.operator import NOTES, Verb, decision_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.plan.ettr import AttemptProgress
@@ -263,7 +263,7 @@ class Queries:
                 recovery, recovery.c.id == decision.c.recovery
             )
         )
-        query = query.where(intent.c.verb.not_in([Verb.ACT_BEGAN.value, Verb.ACT_ENDED.value]))
+        query = query.where(intent.c.verb.not_in([verb.value for verb in NOTES]))
         if only.node is not None:
             query = query.where(intent.c.subject == only.node)
         if only.id is not None:
