@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from understudy_controlplane.config import ConfigError, Mode, Retention, load_config, parse_config
-from understudy_controlplane.decide.ladder import WEEK_SECONDS
-from understudy_controlplane.decide.retention import DAY_SECONDS
+from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.loop import RECORDED_SECONDS
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
 from understudy_controlplane.observe.observer import (
@@ -69,20 +68,6 @@ def test_a_configuration_cannot_be_changed() -> None:
     config = parse_config('cluster = "c"', "site.toml")
     with pytest.raises(ValueError, match="frozen"):
         config.mode = Mode.ACT  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("key", ["agent_token_file", "operator_token_file"])
-def test_a_setting_of_an_earlier_release_says_what_replaces_it(key: str) -> None:
-    message = complaint(f'cluster = "c"\n[server]\n{key} = "/etc/understudy/a.token"')
-    assert f"server.{key} is no setting any more" in message
-    assert "understudy token create --role" in message
-
-
-def test_the_webhook_of_repairs_names_the_receiver_that_replaces_it() -> None:
-    message = complaint('cluster = "c"\n[repair]\nwebhook = "https://me:correct-horse@tickets.example.org/"')
-    assert "repair.webhook is no setting any more" in message
-    assert 'a receiver in [notify.receivers] with kind = "webhook" and least = "page"' in message
-    assert "correct-horse" not in message
 
 
 class TestRetention:

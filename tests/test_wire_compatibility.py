@@ -1,6 +1,6 @@
 """Agents, hooks, launchers and control planes of neighbouring releases understand each other.
 
-The messages of each release since 0.2.0 are in tests/data/wire. What this release reads in them is what the older one
+The messages of each release are in tests/data/wire. What this release reads in them is what the older one
 wrote; and what a newer one would add to them changes nothing in what this release reads.
 """
 

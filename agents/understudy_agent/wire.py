@@ -34,12 +34,12 @@ RELEASE = metadata.version("slurm-understudy")
 WIRE_VERSION = 1
 """Version of every message here. The control plane refuses other versions and names them (HTTP 400).
 
-Releases of one version understand each other in both directions, from 0.2.0 on. A release may add to a version: fields
+Releases of one version understand each other in both directions. A release may add to a version: fields
 with a default, kinds of facts, values of enums, types of rank messages. The receiver ignores what it does not know,
 takes the rest of the message, and counts what it ignored (`wire_unknown.py`). Whatever an older release would misread
 needs a new version: a field that is removed, loses its default or changes its meaning or unit.
 
-1   0.2.0
+1   0.3.0
 """
 
 REPORT_BYTES_MAX = 262_144

@@ -25,7 +25,6 @@ from understudy_controlplane.decide.consequences import Consequences, consequenc
 from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import Failures, failed_decisions
-from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import judge
 from understudy_controlplane.decide.maintenance import next_of
@@ -33,6 +32,7 @@ from understudy_controlplane.decide.news import Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind

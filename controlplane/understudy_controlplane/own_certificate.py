@@ -1,10 +1,15 @@
-"""A certificate that a site makes itself, with openssl: agents trust this one alone (`ca_file`)."""
+"""A certificate that a site makes itself: agents trust this one alone (`ca_file`)."""
 
 from __future__ import annotations
 
 import ipaddress
-import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from understudy_controlplane.config import ConfigError
 
@@ -12,22 +17,42 @@ DAYS = 825
 
 
 def make_certificate(host: str, certificate: Path, key: Path) -> None:
-    """For this name or address. Raises ConfigError."""
+    """Writes both files, for this name or address. Raises ConfigError and OSError."""
     try:
-        name = f"IP:{ipaddress.ip_address(host)}"
+        subject = _subject(host)
+    except ValueError as error:
+        raise ConfigError(f"{host!r} is no name of a host: {error}") from error
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Understudy")])
+    now = datetime.now(UTC)
+    dates = (now - timedelta(hours=1), now + timedelta(days=DAYS))
+    builder = x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number(), *dates)
+    made = (
+        builder.add_extension(x509.SubjectAlternativeName([subject]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_USAGE, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
+        .sign(private, SHA256())
+    )
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+
+
+def _subject(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        name = f"DNS:{host}"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    given = ["-days", str(DAYS), "-subj", "/CN=Understudy", "-addext", f"subjectAltName={name}"]
-    usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
-    try:
-        done = subprocess.run(
-            [*command, *given, *usage, "-keyout", str(key), "-out", str(certificate)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise ConfigError(f"openssl cannot be run: {error}; install it, or leave --tls out") from error
-    if done.returncode != 0:
-        raise ConfigError(f"openssl failed: {' '.join(done.stderr.split())[:500]}; leave --tls out, or make the files")
+        return x509.DNSName(host)
+
+
+_USAGE = x509.KeyUsage(
+    digital_signature=True,
+    key_cert_sign=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)

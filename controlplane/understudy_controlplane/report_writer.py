@@ -13,16 +13,15 @@ from understudy_controlplane.api.report import ReportFormat, fleet_report, rende
 from understudy_controlplane.api.report_sections import digest
 from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.notices import of_week
+from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.notice import Notice, NoticeSource
 from understudy_controlplane.notify.addresses import Attachment
-from understudy_controlplane.plan.reliability import DAY_SECONDS
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.history import HistoryStore
 
 log = structlog.get_logger()
 
 LOOK_SECONDS = 600.0
-WEEK_SECONDS = 7 * DAY_SECONDS
 FIRST_MONDAY = 4 * DAY_SECONDS
 """1970-01-05."""
 

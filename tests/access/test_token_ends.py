@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.tokens import bearer, with_tokens
-from understudy_controlplane.access.token_ends import DAY_SECONDS, ends_of
+from understudy_controlplane.access.token_ends import ends_of
 from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Role, Token
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.tokens import NewToken, TokenStore

@@ -13,15 +13,9 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
-from understudy_controlplane.detect.wear_trend import (
-    DAY_SECONDS,
-    UNPLANNED_SECONDS,
-    GangCost,
-    wear_of,
-    wear_trends,
-    worn_nodes,
-)
+from understudy_controlplane.detect.wear_trend import UNPLANNED_SECONDS, GangCost, wear_of, wear_trends, worn_nodes
 from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.gpu import WearSample
 from understudy_controlplane.fleet.node import NodeRecord, NodeState

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import time
@@ -15,7 +14,6 @@ import pytest
 
 from tests.launch.keys import GREETING, JOB_KEY
 from understudy_agent.launch import greeting
-from understudy_agent.launch.earlier_launcher import answer
 from understudy_agent.launch.greeting import Greeting
 from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.protocol import Lines, Message, ProtocolError, encode
@@ -218,33 +216,6 @@ def test_nothing_that_travels_can_be_read(hub: Hub) -> None:
     assert len(seen) > 2
     assert JOB_KEY.secret.encode() not in b"".join(seen)
     assert b'"type"' not in b"".join(seen)
-
-
-@pytest.mark.parametrize("knows_the_secret", [True, False])
-def test_a_seat_serves_the_launcher_of_the_release_before_whose_package_was_replaced(knows_the_secret: bool) -> None:
-    secret = "a secret" if knows_the_secret else "a guess"
-    hello: list[Message] = []
-
-    def launcher(server: socket.socket) -> None:
-        link, _ = server.accept()
-        with link, link.makefile("rb") as lines:
-            challenge = json.loads(lines.readline())["challenge"]
-            link.sendall(encode("welcome", challenge="mine", answer=answer(secret, "launcher", challenge)))
-            hello.extend(json.loads(line) for line in [lines.readline()] if line)
-            if hello:
-                link.sendall(encode("beat"))
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=launcher, args=(server,))
-        thread.start()
-        link = socket.create_connection(server.getsockname())
-        expected = contextlib.nullcontext() if knows_the_secret else pytest.raises(ProtocolError, match="secret")
-        with expected:
-            greeting.greet(link, Greeting("", "a secret", 3, 23456)).close()
-        thread.join(10)
-    assert [(one["answer"], one["generation"]) for one in hello] == (
-        [(answer("a secret", "seat", "mine"), 3)] if knows_the_secret else []
-    )
 
 
 def test_half_a_handshake_does_not_delay_the_launcher(hub: Hub) -> None:

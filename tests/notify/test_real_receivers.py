@@ -21,7 +21,8 @@ from tests.recover.rehearsal import Rehearsal
 from tests.testbed.configuration import free_ports
 from tests.testbed.prometheus import CLIENT, alertmanager, wait_for
 from understudy_controlplane.cli.main import root
-from understudy_controlplane.report_writer import WEEK_SECONDS, ReportWriter, last_week, name_of
+from understudy_controlplane.fleet.durations import WEEK_SECONDS
+from understudy_controlplane.report_writer import ReportWriter, last_week, name_of
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.clock_set_back import set_times_back
 from understudy_controlplane.store.database import open_database

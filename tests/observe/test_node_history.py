@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from tests import builders as b
 from understudy_controlplane.fleet.decision import Quarantine
-from understudy_controlplane.observe.node_history import DAY_SECONDS, NodeHistory
+from understudy_controlplane.fleet.durations import DAY_SECONDS
+from understudy_controlplane.observe.node_history import NodeHistory
 from understudy_controlplane.observe.sources import RepairReads
 
 

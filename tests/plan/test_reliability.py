@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
 from understudy_controlplane.plan.reliability import (
-    DAY_SECONDS,
-    HOUR_SECONDS,
     binomial_quantile,
-    cost_of_a_failure,
-    expected_ettr,
     gpu_days,
     gpu_hours,
     money,
     mtbf,
-    of_whole,
     per_1000_node_days,
     poisson_quantile,
     quantile_of_levels,
-    share_down,
 )
 
 LLAMA_SECONDS, LLAMA_GPUS, LLAMA_NODES, LLAMA_FAILURES = 54 * DAY_SECONDS, 16_384, 2_048, 419
-YEAR_SECONDS = 8_760 * HOUR_SECONDS
-RSC_FAILURES_PER_NODE_DAY = 6.5e-3
 
 
 def llama_mtbf(failures: int) -> float:
     found = mtbf(LLAMA_SECONDS, failures)
     assert found is not None
     return found
-
-
-def rsc_mttf_hours(gpus: int) -> float:
-    return of_whole(DAY_SECONDS / RSC_FAILURES_PER_NODE_DAY, gpus / 8) / HOUR_SECONDS
 
 
 FIGURES = {
@@ -45,25 +34,9 @@ FIGURES = {
     "Llama 3: GPU-days per failure": (gpu_days(LLAMA_GPUS, llama_mtbf(LLAMA_FAILURES)), 2_111.5),
     "Llama 3: money": (money(gpu_hours(LLAMA_GPUS, LLAMA_SECONDS), 3.0) / 1e6, 63.70),
     "16,384 GPUs for an hour": (money(gpu_hours(LLAMA_GPUS, HOUR_SECONDS), 3.0), 49_152),
-    "20 min of every 2 h": (100 * share_down(20, 100), 16.67),
-    "20 min after every 2 h of work": (100 * share_down(20, 120), 14.29),
     "99 steps of 2 s on 100,000 GPUs": (gpu_days(100_000, 99 * 2), 229.17),
     "one step": (gpu_days(100_000, 2), 2.315),
     "a copy of 1.6 s": (gpu_days(100_000, 1.6), 1.852),
-    "100,000 links of 5 years, min": (of_whole(5 * YEAR_SECONDS, 100_000) / 60, 26.28),
-    "50,000 links of 4 years, min": (of_whole(4 * YEAR_SECONDS, 50_000) / 60, 42.05),
-    "checkpoints every 30 min at 50,000 an hour": (cost_of_a_failure(1800, 0, 50_000), 12_500),
-    "and 20 min of recovery": (cost_of_a_failure(1800, 1200, 50_000), 29_167),
-    "7 days on 512 GPUs, of 16,384, h": (of_whole(7 * 24, 16_384 / 512), 5.25),
-    "7 days on 512 GPUs, of 100,000, min": (of_whole(7 * 24 * 60, 100_000 / 512), 51.6),
-    "a node of 50,000 h, of 100,000": (of_whole(5e4, 1e5), 0.5),
-    "a node of 50,000 h, of 12,500": (of_whole(5e4, 12_500), 4.0),
-    "RSC-1: MTTF at 16,384 GPUs, h": (rsc_mttf_hours(16_384), 1.803),
-    "RSC-1: MTTF at 131,072 GPUs, h": (rsc_mttf_hours(131_072), 0.225),
-    "E[ETTR], a checkpoint each hour": (expected_ettr(2_000, RSC_FAILURES_PER_NODE_DAY, 300, 3600, 0), 0.684),
-    "E[ETTR], every 5 min": (expected_ettr(2_000, RSC_FAILURES_PER_NODE_DAY, 300, 300, 0), 0.932),
-    "FT-HSDP: 10 min of 18": (100 * (1 - share_down(10, 8)), 44.4),
-    "FT-HSDP: 3 min of 18": (100 * (1 - share_down(3, 15)), 83.3),
 }
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_agent.wire import Tier
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.saving import FailureClass
-from understudy_controlplane.plan.checkpoint_interval import DAY_SECONDS, best_interval, failure_rate
+from understudy_controlplane.plan.checkpoint_interval import best_interval, failure_rate
 from understudy_controlplane.plan.tier_cadence import (
     BACKGROUND_SHARE,
     OUTLIVES,

@@ -19,7 +19,8 @@ from tests.new_database import new_database
 from tests.store.query_plans import GROWING, captured, plan_of, whole_tables_read
 from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, Part, PartKind, RankStarted
 from understudy_controlplane.config import Retention
-from understudy_controlplane.decide.retention import DAY_SECONDS, limits
+from understudy_controlplane.decide.retention import limits
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, Job
 from understudy_controlplane.fleet.operator import Verb

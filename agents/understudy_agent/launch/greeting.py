@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_agent.launch.earlier_launcher import introduce
 from understudy_agent.launch.first_check import Checked
 from understudy_agent.launch.protocol import ProtocolError, encode
 from understudy_agent.launch.tls import connect_pinned
@@ -64,7 +63,7 @@ class Greeting:
     """What a seat needs to join its launcher."""
 
     fingerprint: str
-    """Of the launcher's certificate; empty: it is of release 0.2, and encrypts nothing."""
+    """SHA-256 of the launcher's certificate."""
     secret: str = field(repr=False)
     generation: int
     port: int
@@ -107,14 +106,10 @@ def greet(link: socket.socket, greeting: Greeting, again: Mapping[str, object] |
     """
     try:
         link.settimeout(ANSWER_SECONDS)
-        if greeting.fingerprint:
-            link = connect_pinned(link, greeting.fingerprint)
-            proof = {"secret": greeting.secret}
-        else:
-            proof = {"answer": introduce(link, greeting.secret)}
+        link = connect_pinned(link, greeting.fingerprint)
         hello = encode(
             "hello",
-            **proof,
+            secret=greeting.secret,
             node=node_name(),
             generation=greeting.generation,
             step=os.environ.get("SLURM_STEP_ID", ""),

@@ -238,8 +238,8 @@ class Seat:
         """
         self._selector.unregister(self._link)
         self._link.close()
-        if not self._greeting.fingerprint or self._patience_seconds < SILENCE_SECONDS:
-            raise error  # it is of release 0.2, or Slurm ends the step
+        if self._patience_seconds < SILENCE_SECONDS:
+            raise error  # Slurm ends the step
         again = {"launch": self._launch, "running": self._phase is Phase.RUNNING, "ended": self._ended}
         self._take_link(rejoin(replace(self._greeting, port=self.port), self._launcher_port, again))
         self._last_message_at, self._beat_seconds = time.monotonic(), BEAT_SECONDS
@@ -337,7 +337,7 @@ def _output_options(given: argparse.Namespace) -> OutputOptions:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="understudy seat", description="Started by `understudy run` on each node.")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--certificate", default="", help="SHA-256 of the launcher's")
+    parser.add_argument("--certificate", required=True, help="SHA-256 of the launcher's")
     parser.add_argument("--generation", type=int, required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--selfcheck", default="")

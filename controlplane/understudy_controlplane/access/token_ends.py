@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import structlog
 
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Token
 
 log = structlog.get_logger()
 
-DAY_SECONDS = 86_400.0
 WARNED_BEFORE_SECONDS = 14 * DAY_SECONDS
 IN_USE_SECONDS = 30 * DAY_SECONDS
 SHOWN_AFTER_SECONDS = 7 * DAY_SECONDS

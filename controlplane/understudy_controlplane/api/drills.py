@@ -27,9 +27,9 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.drill import drill_event, what_follows
-from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb

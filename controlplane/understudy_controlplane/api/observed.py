@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import Epoch, known_parameters
-from understudy_controlplane.decide.observed import DAY_SECONDS, RuleRecord, records
+from understudy_controlplane.decide.observed import RuleRecord, records
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 DAYS = 30
 

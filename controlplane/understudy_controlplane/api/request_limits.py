@@ -18,6 +18,7 @@ from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.access.admission import Sender
 from understudy_controlplane.api.readers import reader
 from understudy_controlplane.config import Limits
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
@@ -26,7 +27,6 @@ from understudy_controlplane.live.meters import ROUTES_OF_NODES
 REPORTS = "/v1/reports"
 READING = frozenset({"GET", "HEAD"})
 
-HOUR_SECONDS = 3600.0
 CHANGES_OF_USER_EACH_HOUR = 120
 """Each is an entry of the audit, which no person can delete."""
 

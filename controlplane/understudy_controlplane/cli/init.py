@@ -26,7 +26,7 @@ UNITS = Path("/etc/systemd/system")
 @click.option("--cluster", required=True, help="ClusterName of slurm.conf.")
 @click.option("--address", default="", help="Name or address by which agents reach this host; default: its name.")
 @click.option("--port", type=click.IntRange(1, 65535), default=7117, show_default=True, help="Port to listen on.")
-@click.option("--tls", is_flag=True, help="Make a certificate with openssl, and encrypt all requests.")
+@click.option("--tls", is_flag=True, help="Make a certificate, and encrypt all requests.")
 @click.option("--user", default="", help="User of the service; default: one that Slurm lets change nodes.")
 @click.option(
     "--directory",

@@ -18,12 +18,12 @@ import msgspec
 from understudy_controlplane.cli.durations import PAST
 from understudy_controlplane.cli.options import config_of, config_option, json_option
 from understudy_controlplane.cli.output import Exit, fail, note, print_json
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 if TYPE_CHECKING:
     from understudy_controlplane.config import Config
     from understudy_controlplane.store.database import Engine
 
-DAY_SECONDS = 86_400.0
 PAGE = 1000
 RECORDS_MAX = 200_000
 READ_SECONDS_MAX = 60.0

@@ -22,14 +22,12 @@ from understudy_controlplane.cli.database import opened
 from understudy_controlplane.cli.options import config_option, json_option
 from understudy_controlplane.cli.output import Exit, fail, note, print_json, print_table
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import STORED, Role, Token
 
 if TYPE_CHECKING:
     from understudy_controlplane.store.tokens import TokenStore
-
-DAY_SECONDS = 86_400
-HOUR_SECONDS = 3_600
 
 
 @click.group()

@@ -74,16 +74,6 @@ __all__ = [
 ]
 
 
-REMOVED = {
-    "server.agent_token_file": "each node has a token of its own; `understudy token create --role node --node NODE` "
-    "makes it, and token_file in the agent's configuration names its file",
-    "server.operator_token_file": "each operator has a token; `understudy token create --role operator --label WHO "
-    "--file FILE` makes it",
-    "repair.webhook": 'a receiver in [notify.receivers] with kind = "webhook" and least = "page" gets the same, '
-    "signed and from a queue; see 'From repair.webhook' in docs/notifications.md",
-}
-"""Settings of earlier releases, and what replaces them."""
-
 SECRET = ("server.database",)
 """Settings with values that may hold a password."""
 
@@ -171,8 +161,6 @@ def load_config(path: Path) -> Config:
 def _explain(origin: str, error: ErrorDetails) -> str:
     location = [str(part) for part in error["loc"] if part != "[key]"]
     key = ".".join(location)
-    if key in REMOVED:
-        return f"{origin}: {key} is no setting any more: {REMOVED[key]}"
     if error["type"] == "extra_forbidden":
         return f"{origin}: unknown key '{key}'; {_meant(location)}"
     if error["type"] == "value_error":  # the message of a validator of this package, which has a remedy

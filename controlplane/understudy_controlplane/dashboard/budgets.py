@@ -17,9 +17,8 @@ from understudy_controlplane.decide.guards import (
     waiting_limit,
     waiting_nodes,
 )
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-HOUR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

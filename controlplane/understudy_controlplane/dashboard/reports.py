@@ -11,7 +11,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.report import fleet_report
 from understudy_controlplane.api.report_plots import plots
 from understudy_controlplane.api.report_sections import Section, sections, summary
-from understudy_controlplane.plan.reliability import DAY_SECONDS
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 SPANS = {"7d": 7, "30d": 30, "90d": 90}
 USUAL = "30d"

@@ -15,6 +15,7 @@ from understudy_controlplane.decide.rule_budget import over_rule_budget
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
@@ -29,8 +30,6 @@ from understudy_controlplane.fleet.recovery import (
     ValidationPlan,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-HOUR_SECONDS = 3600.0
 
 STARTUP_GRACE_SECONDS = 10.0
 """After a start nothing is done before every usable node was heard, or this has passed: the nodes that happen to report

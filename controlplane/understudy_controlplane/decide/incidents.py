@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.hang import still_stopped_by
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.node import NodeState

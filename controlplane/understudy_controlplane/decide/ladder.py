@@ -10,7 +10,6 @@ from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt, Rung
 from understudy_controlplane.xid_policy import Repair as Asked
 
-WEEK_SECONDS = 7 * 24 * 3600.0
 """What was tried longer ago counts no more."""
 
 LADDER = tuple(Rung)

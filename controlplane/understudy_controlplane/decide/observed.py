@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-DAY_SECONDS = 86_400.0
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 ONE_CASE_SECONDS = DAY_SECONDS
 """Decisions of a rule about the same subject within this time are about one fault."""

@@ -14,6 +14,7 @@ from understudy_controlplane.decide.table import Row
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.decision import Because, Decision
+from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
 from understudy_controlplane.fleet.need import Need, NeedKind
@@ -33,8 +34,6 @@ SIGNALS = {
 WHYS_MAX = 3
 """Subjects of a page that it explains; it names the others."""
 
-DAY_SECONDS = 24 * 3600.0
-WEEK_SECONDS = 7 * DAY_SECONDS
 
 NOTIFIED_OTHERWISE = frozenset({NeedKind.BREAKER, NeedKind.APPROVAL})
 """As they come: `decide/notices.py`."""

@@ -10,13 +10,12 @@ from understudy_agent.stages import StageName
 from understudy_controlplane.config import Config, RunStages
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.fleet.durations import HOUR_SECONDS, MINUTE_SECONDS
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, StepName, StepStatus, ValidationPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 PEERS_MAX = 3
-MINUTE_SECONDS = 60.0
-HOUR_SECONDS = 3600.0
 ROUNDS_SECONDS = 1800.0
 """How long it may take until each of the nodes that wait for each other has had its turn."""
 

@@ -14,6 +14,7 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.detect.site_signals import threat_to
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.fleet.durations import HOUR_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
@@ -35,8 +36,6 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-HOUR_SECONDS = 3600.0
 
 HEARD_AGAIN_SECONDS = 120.0
 """How long the agent of a node that has passed its validation may take to report again."""
@@ -171,7 +170,7 @@ def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
     for attempt in snapshot.attempts:
         node = snapshot.nodes.get(attempt.node)
         awaited = node is not None and node.state in IN_REPAIR and attempt.at >= node.record.since
-        if awaited or attempt.at > snapshot.ago(ladder.WEEK_SECONDS):
+        if awaited or attempt.at > snapshot.ago(WEEK_SECONDS):
             found.setdefault(attempt.node, []).append(attempt)
     return found
 

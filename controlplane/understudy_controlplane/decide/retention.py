@@ -7,11 +7,10 @@ from enum import StrEnum
 from math import inf
 
 from understudy_controlplane.config import Retention
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 Limits = Mapping["RecordClass", float]
 """Class → the time before which its records may be deleted."""
-
-DAY_SECONDS = 24 * 3600.0
 
 
 class RecordClass(StrEnum):

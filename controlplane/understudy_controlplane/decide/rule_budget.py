@@ -13,9 +13,8 @@ from collections.abc import Collection, Sequence
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Quarantine
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-DAY_SECONDS = 24 * 3600.0
 
 A_DAY_SHARE = 0.01
 """Of the fleet. Llama 3's failures, of all rules together, took 0.4 % of the nodes a day."""

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, spares
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
 from understudy_controlplane.fleet.recovery import RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
 
-DAY_SECONDS = 24 * 3600.0
-HOUR_SECONDS = 3600.0
 LEFT_MIN = 1
 """Spares that stay free for gangs meanwhile."""
 

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.bursts import Reading
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.job import JobThere
 
 Gpu = tuple[str, str]
 """Node and address."""
-
-HOUR_SECONDS = 3600.0
 
 
 class Sightings:

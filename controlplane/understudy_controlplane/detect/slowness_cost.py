@@ -16,8 +16,6 @@ import numpy as np
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.steps import StepTable
 
-HOUR_SECONDS = 3600.0
-
 START_SECONDS_MAX = 600.0
 """What a gang's start counts where it is not known, as after a start of the control plane: longer than most take
 (judgement).

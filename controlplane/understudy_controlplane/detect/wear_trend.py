@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
+from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gpu import WearSample
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
-
-DAY_SECONDS = 86_400.0
-WEEK_SECONDS = 7 * DAY_SECONDS
 
 CORRECTED_PER_DAY_MIN = 1000
 GROWTH_MIN = 4.0

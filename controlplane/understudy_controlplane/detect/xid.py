@@ -12,12 +12,13 @@ from dataclasses import dataclass, fields, replace
 
 from understudy_agent.kernel_line import Form, KernelLine, is_about_a_device
 from understudy_controlplane.config import Xid
-from understudy_controlplane.detect.attribution import HOUR_SECONDS, Sightings, suspicion
+from understudy_controlplane.detect.attribution import Sightings, suspicion
 from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
 from understudy_controlplane.detect.node_log import read
 from understudy_controlplane.fleet.counted import times as times_words
 from understudy_controlplane.fleet.drill import is_drill
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView, StoredKernelEvent

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import msgspec
 
 from understudy_agent.wire import Fact, JobFact
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.ingest.rates import Rates
 
-HOUR_SECONDS = 3600.0
 USER_BYTES_EACH_HOUR = 16 << 20
 NODE_BYTES_EACH_HOUR = 256 << 20
 """More than a hundred lines of the kernel log in every second of it."""

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 from understudy_controlplane.detect.lemon import excluded_by
 from understudy_controlplane.fleet.decision import Quarantine
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.job import FirstNan, Job, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
 from understudy_controlplane.observe.sources import CheckpointReads, LemonReads, RepairReads
 
 AGE_MAX_SECONDS = 300.0
-DAY_SECONDS = 24 * 3600.0
 
 
 class NodeHistory:

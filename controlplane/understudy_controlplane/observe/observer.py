@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_agent.wire import Gpu
-from understudy_controlplane.decide.guards import HOUR_SECONDS
-from understudy_controlplane.decide.ladder import WEEK_SECONDS
 from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill, is_drill
+from understudy_controlplane.fleet.durations import HOUR_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
 from understudy_controlplane.fleet.job import Job, JobKey, LastAttempt
 from understudy_controlplane.fleet.node import (

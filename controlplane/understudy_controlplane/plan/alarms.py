@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.plan.outages import Outage
-from understudy_controlplane.plan.reliability import DAY_SECONDS
 
 AGAIN_SECONDS = 7 * DAY_SECONDS
 """A node that passes its validation and fails again within this time was faulty all the same."""

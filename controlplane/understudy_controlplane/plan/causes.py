@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from understudy_controlplane.plan.reliability import HOUR_SECONDS, money, mtbf
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
+from understudy_controlplane.plan.reliability import money, mtbf
 
 
 class Cause(NamedTuple):

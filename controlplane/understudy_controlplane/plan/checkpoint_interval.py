@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from understudy_controlplane.fleet.durations import DAY_SECONDS
+
 PRIOR_FAILURES_PER_NODE_DAY = 3.79e-3
 """Where a cluster has little history of its own: Llama 3, 419 failures of 2,048 nodes in 54 days (arXiv 2407.21783)."""
 
 PRIOR_FAILURES = 1.0
 """How much the prior weighs: as if one failure had been seen at that rate."""
-
-DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from statistics import median
 
 from understudy_agent.stages import LOWER_IS_BETTER, StageResult, StageStatus
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Request, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -28,7 +29,6 @@ class Acceptance(StrEnum):
 
 
 ACCEPTED_STATES = (NodeState.IN_SERVICE, NodeState.PROBATION)
-HOUR_SECONDS = 3600.0
 NODES_MIN = 3
 """Fewer have no median."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.plan.alarms import AlarmRow, Transition, alarms, outages
 from understudy_controlplane.plan.causes import PEOPLE, Cause, CauseRow, table
@@ -13,8 +14,6 @@ from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.plan.job_hours import Hours, Loss, Mark, hours
 from understudy_controlplane.plan.outages import Outage, OutageSummary, down_levels, summary
 from understudy_controlplane.plan.reliability import (
-    DAY_SECONDS,
-    HOUR_SECONDS,
     binomial_quantile,
     gpu_days,
     gpu_hours,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from understudy_controlplane.plan.reliability import DAY_SECONDS
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 WORST_SHARE = 0.05
 AGAIN_DAYS = (1.0, 7.0, 30.0)

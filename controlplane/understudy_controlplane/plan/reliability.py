@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 
-HOUR_SECONDS = 3600.0
-DAY_SECONDS = 86_400.0
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
 
 
 def mtbf(seconds: float, failures: int) -> float | None:
     """Mean time between failures; None: there was none."""
     return seconds / failures if failures else None
-
-
-def of_whole(part_mtbf: float, parts: float) -> float:
-    """What is made of so many parts fails when any of them does."""
-    return part_mtbf / parts
 
 
 def per_1000_node_days(failures: float, nodes: float, seconds: float) -> float:
@@ -32,24 +26,6 @@ def gpu_hours(gpus: float, seconds: float) -> float:
 
 def money(hours: float, hour_price: float) -> float:
     return hours * hour_price
-
-
-def share_down(down: float, up: float) -> float:
-    """Of the time, where each failure costs `down` after `up` of work."""
-    return down / (down + up)
-
-
-def cost_of_a_failure(interval: float, recovery: float, hour_price: float) -> float:
-    """Half of the interval between two checkpoints is done again, on average."""
-    return money((interval / 2 + recovery) / HOUR_SECONDS, hour_price)
-
-
-def expected_ettr(nodes: float, per_node_day: float, restart: float, interval: float, write: float) -> float:
-    """Of a job: seconds of a restart, between checkpoints, and for which a checkpoint holds it up (arXiv 2410.21680).
-    Good while little is lost.
-    """
-    per_second = nodes * per_node_day / DAY_SECONDS
-    return max(0.0, 1 - per_second * (restart + interval / 2)) / (1 + write / interval)
 
 
 def binomial_quantile(share: float, trials: int, chance: float) -> int:

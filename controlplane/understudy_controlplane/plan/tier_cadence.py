@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from understudy_agent.wire import Tier
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.saving import FailureClass, TierCadence
 from understudy_controlplane.plan.causes import FABRIC, HANG, PROGRAM, SITE, cause_of
-from understudy_controlplane.plan.checkpoint_interval import DAY_SECONDS, FailureRate, best_interval
+from understudy_controlplane.plan.checkpoint_interval import FailureRate, best_interval
 
 OUTLIVES: Mapping[Tier, frozenset[FailureClass]] = {
     Tier.PEER: frozenset({FailureClass.PROCESS, FailureClass.NODE}),

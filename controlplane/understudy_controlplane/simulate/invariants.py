@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from understudy_agent.wire import OrderState
-from understudy_controlplane.decide.guards import HOUR_SECONDS
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.hang import may_be_mass_hang
 from understudy_controlplane.detect.silence import may_be_mass_silence
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin

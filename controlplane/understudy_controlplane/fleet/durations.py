@@ -1,0 +1,6 @@
+"""Lengths of time, in seconds."""
+
+MINUTE_SECONDS = 60.0
+HOUR_SECONDS = 3600.0
+DAY_SECONDS = 86_400.0
+WEEK_SECONDS = 604_800.0
