@@ -85,12 +85,12 @@ class TestCheck:
     def test_a_schema_of_another_release_is_found_and_left_alone(self, config: Path) -> None:
         file = config.with_name("fleet.db")
         with closing(sqlite3.connect(file)) as connection:
-            connection.execute("UPDATE alembic_version SET version_num = '0018'")
+            connection.execute("UPDATE alembic_version SET version_num = '0000'")
             connection.commit()
         result = db(config, "check")
-        assert (result.exit_code, "schema 0018, and this release has" in result.stdout) == (1, True)
+        assert (result.exit_code, "schema 0000, and this release has" in result.stdout) == (1, True)
         with closing(sqlite3.connect(file)) as connection:
-            assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0018",)
+            assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0000",)
 
     def test_a_database_that_is_not_there_is_not_made(self, config: Path) -> None:
         config.with_name("fleet.db").unlink()
