@@ -1,0 +1,203 @@
+"""Twenty mistakes that a hurried engineer could make, drawn by an author who knew none of the simulator's invariants.
+
+Six are those that a review found the simulator blind to; the others go through the rooms of the product. A mistake that
+is found counts, whichever invariant finds it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from tests.simulate.edits import Edit
+from understudy_controlplane.decide import approvals, course, gang_moves, guards, hangs, plans, restore_point, spares
+from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.rule_budget import over_rule_budget
+from understudy_controlplane.detect import hang, stopped
+from understudy_controlplane.loop import Loop
+from understudy_controlplane.recover.step import StepContext
+from understudy_controlplane.recover.steps import job, nodes, repair
+
+SILENCE = importlib.import_module("understudy_controlplane.detect.silence")  # the package has a function of that name
+_HANG = importlib.import_module(hang.__module__)
+_STOPPED = importlib.import_module(stopped.__module__)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    harm: str  # and in which situation
+    edits: tuple[Edit, ...]
+
+
+DRAWN: dict[str, Drawn] = {
+    # -- missed by the simulator before ------------------------------------------------------------------------------
+    "approve acts without approval": Drawn(
+        "In mode approve a node is drained, or a gang is ended, that no operator has approved.",
+        (
+            Edit(
+                approvals._needs_approval,
+                "if snapshot.mode is not Mode.APPROVE and not _is_of_old_incident(snapshot, decision):",
+                "if not _is_of_old_incident(snapshot, decision):",
+            ),
+        ),
+    ),
+    "dead nodes are not set down before the requeue": Drawn(
+        "A gang that has lost a node is requeued while Slurm still waits for that node: Slurm spoils the job's record, "
+        "or leaves the job COMPLETING until SlurmdTimeout.",
+        (
+            Edit(nodes.observe_down, "todo = _not_down(context, context.mute)", "todo: list[str] = []"),
+            Edit(
+                job.requeue,
+                "declare_down(context, slurm, dead)\n    if not dead:\n        slurm.requeue_job",
+                "slurm.requeue_job",
+                is_effect=True,
+            ),
+        ),
+    ),
+    "no move budget": Drawn(
+        "Many faults at once end all gangs of the cluster within a minute, whatever share of them was to be moved at "
+        "most.",
+        (Edit(guards.object_to_move, "policy, nodes = config.guards, len(snapshot.nodes)", "return None"),),
+    ),
+    "a promised spare counts as free": Drawn(
+        "Two gangs that lose a node within seconds get the same spare: one of them is ended, and cannot start.",
+        (
+            Edit(
+                spares.free_spares,
+                "taken = {spare for recovery in snapshot.recoveries for spare in _promised(recovery)}",
+                "taken: set[str] = set()",
+            ),
+        ),
+    ),
+    "the breaker never opens": Drawn(
+        "A wrong signal that accuses one node after the other takes nodes out as far as the other budgets go, and no "
+        "person is called.",
+        (Edit(guards.breaker_limit, "return min(limit, max(BREAKER_NODES_MIN, share))", "return len(snapshot.nodes)"),),
+    ),
+    "hangs are restarted without end": Drawn(
+        "A program that stops at the same step each time is restarted for ever, and its owner is never told.",
+        (Edit(hangs.too_often, "if count < config.jobs.restarts_without_progress_max:", "if True:"),),
+    ),
+    # -- approvals, modes ---------------------------------------------------------------------------------------------
+    "an approval is for whatever is planned": Drawn(
+        "Approved was a move to one spare; carried out is a move to another node, for which a job is preempted.",
+        (Edit(approvals.the_same, "return _effects(approved) == _effects(planned)", "return True"),),
+    ),
+    "mode observe goes on with recoveries": Drawn(
+        "An operator sets mode observe to stop the control plane in the middle of a recovery, and it requeues the job "
+        "all the same.",
+        (
+            Edit(
+                Loop.tick,
+                "acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error",
+                "acting = not snapshot.slurm_error",
+                is_effect=True,
+            ),
+        ),
+    ),
+    # -- gangs --------------------------------------------------------------------------------------------------------
+    "an owner who opts out is not heard": Drawn(
+        "The owner takes the word out of the job's comment while its move is being prepared: the job is ended all the "
+        "same.",
+        (
+            Edit(
+                course.left_by_its_owner,
+                "if not isinstance(plan, SwapPlan) or job is None or opted_in(job.comment, opt_in_word):",
+                "if True:",
+            ),
+        ),
+    ),
+    "the seats are given up before the gang runs": Drawn(
+        "Between requeue and start the reservation of the seats is gone: a job that waits takes a node, and the gang "
+        "pends.",
+        (
+            Edit(
+                plans.swap_plan,
+                "steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,",
+                "steps=(*SWAP_STEPS[:_PENDING], StepName.RELEASE_SEATS, *((StepName.EXCLUDE_NODES,) if excluded else "
+                "()), *(one for one in SWAP_STEPS[_PENDING:] if one is not StepName.RELEASE_SEATS)),",
+            ),
+        ),
+    ),
+    "a gang moves to a node that fails as well": Drawn(
+        "A spare that is condemned in the same round as a gang's node is given to that gang.",
+        (Edit(Round.with_condemned, " if name not in nodes)", ")"),),
+    ),
+    "a gang that waits in the queue is forgotten": Drawn(
+        "Slurm or its owner has requeued a gang whose node died before the control plane did: it pends, though the "
+        "pool holds a spare that would do.",
+        (Edit(_STOPPED.stopped, "for key in snapshot.last_attempts:", "for key in ():"),),
+    ),
+    "no person hears of a gang that must stay": Drawn(
+        "A job without --requeue stays on a quarantined node, and nothing that a person reads says that it has to be "
+        "looked at.",
+        (
+            Edit(
+                gang_moves._left,
+                "return Move(None, Because.LEFT_TO_PERSON, words, stays=Stays(job.key, why))",
+                "return Move(None, Because.LEFT_TO_PERSON, words)",
+            ),
+        ),
+    ),
+    # -- what is no fault of the node ---------------------------------------------------------------------------------
+    "time alone makes a node dead": Drawn(
+        "The control plane loses its route to a node, not to slurmctld: the node that works is set down after two "
+        "minutes, and its gang is ended, though Slurm shows that it responds.",
+        (
+            Edit(
+                SILENCE._why_not_confirmed,
+                "if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):",
+                "if silent_for <= patience:",
+            ),
+        ),
+    ),
+    "gangs that stop together are all restarted": Drawn(
+        "The storage stands still for a while: every gang is ended and loses its work, instead of going on.",
+        (Edit(_HANG._Standing.with_gang, "job = self._snapshot.jobs[key]", "return None"),),
+    ),
+    "a dead node of an administrator is set down": Drawn(
+        "An administrator has drained a node, and it dies under its gang: setting it down overwrites the reason that the "
+        "administrator gave.",
+        (
+            Edit(
+                StepContext.others_hold,
+                "return not planned and not (record is not None and record.owns(node))",
+                "return False",
+            ),
+        ),
+    ),
+    # -- nodes, pool, checkpoints -------------------------------------------------------------------------------------
+    "a failed validation counts as passed": Drawn(
+        "A node that fails its test after a repair returns to service, and the next gang there dies of it.",
+        (
+            Edit(
+                repair.observe_validated,
+                "return _observe_job(context, _validation_job(context.plan_as(ValidationPlan)))",
+                "found = _observe_job(context, _validation_job(context.plan_as(ValidationPlan)))\n"
+                "    return Done(found.why) if isinstance(found, Failed) and not found.never_began else found",
+            ),
+        ),
+    ),
+    "the pool gives nothing back": Drawn(
+        "Spares that were away come back when others have joined in their place: the pool keeps them all, and users' "
+        "jobs pend.",
+        (
+            Edit(
+                spares._too_many,
+                "if is_filled_by_others or still_gathering(snapshot):",
+                "if True:",
+            ),
+        ),
+    ),
+    "a rule may take out any number of nodes": Drawn(
+        "A wrong rule accuses a node every few minutes: within a day it has taken out most of a rack, each time within "
+        "the hourly budget, and no person is called.",
+        (Edit(over_rule_budget, "if len(found) + len(already) < a_day:", "if True:"),),
+    ),
+    "a checkpoint that is gone is restored": Drawn(
+        "The newest checkpoint was found damaged, or was deleted: the gang is sent to it and fails there, again and "
+        "again, while an older good one is there.",
+        (Edit(restore_point._gone, "if not condition.is_gone:", "if True:"),),
+    ),
+}
+"""Name → the harm, and the lines."""
