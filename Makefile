@@ -87,9 +87,10 @@ bench-checkpoint: setup
 sim: setup-check
 	@$(RUN) -m understudy_controlplane simulate --seed $(or $(SEED),1) --seeds $(or $(SEEDS),240)
 
-# build/bench/sim.json: speed, seeds that fail, and broken code that was not found.
+# build/bench/sim.json: speed, seeds that fail, and broken code that was not found; drawn.json: which drawn mutants are.
 bench-sim: setup-check
 	@$(RUN) -m tests.bench.sim
+	@$(RUN) -m tests.bench.drawn
 
 # What is found of each injected signal, and after what time: docs/signal-table.md, with `make docs`. Three quarters
 # of an hour on a core: make signals OPTIONS="--day --trace"

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "footprint",
     "straggler",
     "sim",
+    "drawn",
     "access",
     "database",
     "operators",

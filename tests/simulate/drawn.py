@@ -6,21 +6,28 @@ is found counts, whichever invariant finds it.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 
 from tests.simulate.edits import Edit
-from understudy_controlplane.decide import approvals, course, gang_moves, guards, hangs, plans, restore_point, spares
+from understudy_controlplane.decide import (
+    approvals,
+    condemnation,
+    course,
+    gang_moves,
+    guards,
+    hangs,
+    plans,
+    restore_point,
+    spares,
+)
 from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.rule_budget import over_rule_budget
-from understudy_controlplane.detect import hang, stopped
+from understudy_controlplane.detect.hang import _Standing
+from understudy_controlplane.detect.silence import _why_not_confirmed
+from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.loop import Loop
 from understudy_controlplane.recover.step import StepContext
 from understudy_controlplane.recover.steps import job, nodes, repair
-
-SILENCE = importlib.import_module("understudy_controlplane.detect.silence")  # the package has a function of that name
-_HANG = importlib.import_module(hang.__module__)
-_STOPPED = importlib.import_module(stopped.__module__)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,14 @@ DRAWN: dict[str, Drawn] = {
     "the breaker never opens": Drawn(
         "A wrong signal that accuses one node after the other takes nodes out as far as the other budgets go, and no "
         "person is called.",
-        (Edit(guards.breaker_limit, "return min(limit, max(BREAKER_NODES_MIN, share))", "return len(snapshot.nodes)"),),
+        (
+            Edit(
+                condemnation._one_too_many,
+                "return held if len(wanted) > guards.breaker_limit(snapshot, config) else []",
+                "return []",
+            ),
+            Edit(guards.object_to_quarantine, "if len(lately) > breaker_limit(snapshot, config):", "if False:"),
+        ),
     ),
     "hangs are restarted without end": Drawn(
         "A program that stops at the same step each time is restarted for ever, and its owner is never told.",
@@ -126,7 +140,7 @@ DRAWN: dict[str, Drawn] = {
     "a gang that waits in the queue is forgotten": Drawn(
         "Slurm or its owner has requeued a gang whose node died before the control plane did: it pends, though the "
         "pool holds a spare that would do.",
-        (Edit(_STOPPED.stopped, "for key in snapshot.last_attempts:", "for key in ():"),),
+        (Edit(stopped, "for key in snapshot.last_attempts:", "for key in ():"),),
     ),
     "no person hears of a gang that must stay": Drawn(
         "A job without --requeue stays on a quarantined node, and nothing that a person reads says that it has to be "
@@ -145,7 +159,7 @@ DRAWN: dict[str, Drawn] = {
         "minutes, and its gang is ended, though Slurm shows that it responds.",
         (
             Edit(
-                SILENCE._why_not_confirmed,
+                _why_not_confirmed,
                 "if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):",
                 "if silent_for <= patience:",
             ),
@@ -153,11 +167,11 @@ DRAWN: dict[str, Drawn] = {
     ),
     "gangs that stop together are all restarted": Drawn(
         "The storage stands still for a while: every gang is ended and loses its work, instead of going on.",
-        (Edit(_HANG._Standing.with_gang, "job = self._snapshot.jobs[key]", "return None"),),
+        (Edit(_Standing.with_gang, "job = self._snapshot.jobs[key]", "return None"),),
     ),
     "a dead node of an administrator is set down": Drawn(
-        "An administrator has drained a node, and it dies under its gang: setting it down overwrites the reason that the "
-        "administrator gave.",
+        "An administrator has drained a node, and it dies under its gang: setting it down overwrites the "
+        "administrator's reason.",
         (
             Edit(
                 StepContext.others_hold,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType
@@ -22,7 +22,6 @@ class Edit:
     new: str
     is_effect: bool = False
 
-    @property
     def before(self) -> FunctionType:
         return cast("FunctionType", self.function)
 
@@ -30,7 +29,7 @@ class Edit:
         source = textwrap.dedent(inspect.getsource(self.function))
         if source.count(self.old) != 1:
             raise ValueError(f"{self.old!r} is {source.count(self.old)} times in {self.function.__qualname__}")
-        return _made(source.replace(self.old, self.new), self.before)
+        return _made(source.replace(self.old, self.new), self.before())
 
 
 def _made(source: str, like: FunctionType) -> FunctionType:
@@ -46,7 +45,7 @@ def edited(*edits: Edit) -> Iterator[None]:
     """The code is changed in place: tables of steps and detectors refer to the same function."""
     with ExitStack() as stack:
         for one in edits:
-            _replace(one.before, one.after(), stack)
+            _replace(one.before(), one.after(), stack)
         yield
 
 
@@ -56,14 +55,14 @@ def _replace(function: FunctionType, by: FunctionType, stack: ExitStack) -> None
 
 
 @contextmanager
-def tried(edits: Mapping[str, Edit]) -> Iterator[set[str]]:
-    """The product runs as it is. Filled is the set of those edits that would have changed an answer: without one, a
-    story is the same with the edit.
+def tried(edits: Iterable[tuple[str, Edit]]) -> Iterator[set[str]]:
+    """The product runs as it is. Filled is the set of the names of those edits that would have changed an answer:
+    without one, a story is the same with the edit.
     """
     differ: set[str] = set()
     with ExitStack() as stack:
-        for number, (name, one) in enumerate(edits.items()):
-            function, hook = one.before, HOOK.format(number)
+        for number, (name, one) in enumerate(edits):
+            function, hook = one.before(), HOOK.format(number)
             was = FunctionType(
                 function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
             )
