@@ -89,7 +89,7 @@ DRAWN: dict[str, Drawn] = {
         ),
     ),
     "hangs are restarted without end": Drawn(
-        "A program that stops at the same step each time is restarted for ever, and its owner is never told.",
+        "A program that stops at the same step each time is restarted for ever, and its owner is never notified.",
         (Edit(hangs.too_often, "if count < config.jobs.restarts_without_progress_max:", "if True:"),),
     ),
     # -- approvals, modes ---------------------------------------------------------------------------------------------
