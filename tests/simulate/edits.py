@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
 
@@ -15,12 +15,16 @@ HOOK = "_edited_{}"
 
 @dataclass(frozen=True)
 class Edit:
-    """`old` and `new` are parts of the source of the function; an effect cannot be tried beforehand."""
+    """`old` and `new` are parts of the source of the function. One with an effect cannot be called twice."""
 
     function: Callable[..., Any]
     old: str
     new: str
     is_effect: bool = False
+
+    @property
+    def can_be_tried(self) -> bool:
+        return not self.is_effect or " = " in self.old
 
     def before(self) -> FunctionType:
         return cast("FunctionType", self.function)
@@ -57,20 +61,39 @@ def _replace(function: FunctionType, by: FunctionType, stack: ExitStack) -> None
 @contextmanager
 def tried(edits: Iterable[tuple[str, Edit]]) -> Iterator[set[str]]:
     """The product runs as it is. Filled is the set of the names of those edits that would have changed an answer:
-    without one, a story is the same with the edit.
+    without one, a story is the same with the edit. Of an effect only what an assignment would have set is compared.
     """
     differ: set[str] = set()
     with ExitStack() as stack:
         for number, (name, one) in enumerate(edits):
             function, hook = one.before(), HOOK.format(number)
-            was = FunctionType(
-                function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-            )
-            was.__kwdefaults__ = function.__kwdefaults__
-            function.__globals__[hook] = _both(was, one.after(), name, differ)
+            if one.is_effect:
+                left, _, old = one.old.partition(" = ")
+                function.__globals__[hook] = _either(name, differ)
+                compared = replace(one, new=f"{left} = {hook}({old}, {one.new.removeprefix(f'{left} = ')})")
+                _replace(function, compared.after(), stack)
+            else:
+                was = FunctionType(
+                    function.__code__,
+                    function.__globals__,
+                    function.__name__,
+                    function.__defaults__,
+                    function.__closure__,
+                )
+                was.__kwdefaults__ = function.__kwdefaults__
+                function.__globals__[hook] = _both(was, one.after(), name, differ)
+                _replace(function, _made(f"def both(*args, **named): return {hook}(*args, **named)", function), stack)
             stack.callback(function.__globals__.pop, hook)
-            _replace(function, _made(f"def both(*args, **named): return {hook}(*args, **named)", function), stack)
         yield differ
+
+
+def _either(name: str, differ: set[str]) -> Callable[[Any, Any], Any]:
+    def either(was: Any, edited: Any) -> Any:
+        if was != edited:
+            differ.add(name)
+        return was
+
+    return either
 
 
 def _both(was: FunctionType, edited: FunctionType, name: str, differ: set[str]) -> Callable[..., Any]:
