@@ -89,11 +89,13 @@ class Launchers:
         """Whether another launcher of the same job reports: what the one before reported last is old."""
         return any(one.is_of_job_of(line) for one in self._lines)
 
-    def note_step(self, hello: Hello, user_id: int, step: int) -> None:
-        """A rank on this node has finished this step. Only the launcher of its own gang is notified."""
+    def note_step(self, hello: Hello, user_id: int, step: int, ahead: int = 0) -> None:
+        """A rank on this node has finished this step, which is counted on from what its program numbers so far ahead.
+        Only the launcher of its own gang is notified.
+        """
         for line in self._lines:
             if line.is_of(hello, user_id):
-                line.note_step(hello.launch, step)
+                line.note_step(hello.launch, step, ahead)
 
 
 class LauncherLine:
@@ -109,6 +111,8 @@ class LauncherLine:
         self._changed = asyncio.Event()
         self._step: tuple[int, int] = (-1, -1)
         self._step_sent = (-1, -1)
+        self._ahead_before, self._ahead = 0, 0
+        """What steps are counted from: of the launches before the newest one, and of that one."""
         self._last_sent: LauncherAnswer | ControlPlaneSilent | None = None
         self._trouble = ""
         self._refused = False
@@ -134,8 +138,13 @@ class LauncherLine:
         own, its = self._state, other._state
         return own is not None and its is not None and (own.job_id, self.user_id) == (its.job_id, other.user_id)
 
-    def note_step(self, launch: int, step: int) -> None:
-        self._step = max(self._step, (launch, step))
+    def note_step(self, launch: int, step: int, ahead: int = 0) -> None:
+        """The next launch continues, or repeats, what this one was doing: its steps are counted on from there."""
+        if launch > self._step[0]:
+            self._ahead_before, self._ahead = self._ahead_before + self._ahead, 0
+        if launch >= self._step[0]:
+            self._ahead = max(self._ahead, ahead)
+            self._step = max(self._step, (launch, self._ahead_before + step))
 
     def stop(self) -> None:
         for task in self._tasks:

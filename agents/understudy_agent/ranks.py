@@ -447,7 +447,7 @@ class RankConnection:
                 raise RefusedError("data_seconds and work must be empty or as long as self_seconds")
             self._server.windows.add(hello, message, self.user_id)
             if self._server.launchers is not None:
-                self._server.launchers.note_step(hello, self.user_id, self._place_of_last(message))
+                self._server.launchers.note_step(hello, self.user_id, self._place_of_last(message), self._ahead)
         elif isinstance(message, Whereabouts | ProgramSeen | InputsSeen):
             self._note(hello, message)
         elif isinstance(message, RestorePointQuestion):

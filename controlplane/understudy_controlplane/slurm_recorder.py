@@ -7,7 +7,7 @@ from collections.abc import Callable, Set
 import structlog
 
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.fleet.job import Attempt, Job, KnownJob
+from understudy_controlplane.fleet.job import Attempt, Job, KnownJob, Reached
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, REASON_PREFIX, SLURM_SAVES_SECONDS, NodeRecord
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
@@ -53,6 +53,8 @@ class SlurmRecorder:
         self._seen: dict[int, Job] = {}
         """By Slurm's job id, as it was when it was last written."""
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
+        self._counts_known = False
+        """Whether it is known what steps the jobs counted from before this process started."""
         self._attempts: dict[int, Attempt] | None = None
         """By job row: those that are open in the database; None: not known."""
 
@@ -67,6 +69,10 @@ class SlurmRecorder:
         config = self._current.config
         shown = self._directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         jobs = self._record_jobs(shown, now)
+        if not self._counts_known:
+            counts = self._fleet.counts_from(known.row for known, _ in jobs)
+            self._telemetry.count_on({job.key.job_id: counts[known.row] for known, job in jobs if known.row in counts})
+            self._counts_known = True
         running = {job.job_id: job for job in view.jobs.values() if job.state == "RUNNING"}
         self._telemetry.allocations.note((job for _, job in jobs), now)
         self._record_progress({(job.job_id, job.restart_count) for job in running.values()}, now)
@@ -164,17 +170,17 @@ class SlurmRecorder:
     def _record_progress(self, running: set[tuple[int, int]], now: float) -> None:
         """Every ten seconds for attempts that run; at once for those that ended: no later report repeats it."""
         progress = self._telemetry.progress()
-        news: dict[tuple[int, Attempt], tuple[int, float]] = {}
+        news: dict[tuple[int, Attempt], Reached] = {}
         launches: dict[int, Attempt] = {}
-        for (job_id, attempt), (step, at) in progress.items():
+        for (job_id, attempt), reached in progress.items():
             row = self._directory.row_of(job_id)
             noted, noted_at = self._progress.get((job_id, attempt), (-1, 0.0))
             due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, attempt.restart_count) not in running
-            if row is not None and step > noted and due:
+            if row is not None and reached.step > noted and due:
                 if attempt.launch and (job_id, attempt) not in self._progress:
                     launches[row] = attempt
-                news[row, attempt] = (step, at)
-                self._progress[job_id, attempt] = (step, now)
+                news[row, attempt] = reached
+                self._progress[job_id, attempt] = (reached.step, now)
         if launches:
             self._attempts = None
             self._fleet.see_launches(launches, now)

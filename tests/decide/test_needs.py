@@ -18,6 +18,8 @@ from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.spares import joining_pool
 from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
+from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.decision import Action, Quarantine
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
@@ -39,6 +41,7 @@ from understudy_controlplane.fleet.subject import Subject
 CONFIG = b.config(spares={"count": 0})
 
 
+FAULT_OF_N2 = Finding(Signal.HARDWARE_FAULT, "xid.79", "n2", b.NOW, "broken")
 FAULT = Finding(Signal.HARDWARE_FAULT, "xid.79", "n3", b.NOW, "broken")
 
 
@@ -225,15 +228,50 @@ def test_a_gang_that_this_round_gives_new_nodes_is_not_lost() -> None:
 
 
 def test_a_rule_over_its_budget_is_one_need_for_all_nodes_that_it_holds_back() -> None:
-    """Since the last node that it took out, also after a restart of the control plane."""
+    """Since the first node that it took out within a day, also after a restart of the control plane."""
     taken = tuple(Quarantine(b.NOW - 4000 + i, f"n{i + 10}", "xid.79") for i in range(12))
     config = b.config(spares={"count": 0}, guards={"breaker_nodes_min": 50})
     seen = b.snapshot(
         broken("n2"), broken("n3"), quarantines=taken, incidents=incidents("n2", "n3", for_seconds=4000.0)
     )
     (need,) = found(seen, config)
-    assert (need.kind, need.subject, need.since) == (NeedKind.HELD_BACK, "rule xid.79", b.NOW - 3989)
+    assert (need.kind, need.subject, need.since) == (NeedKind.HELD_BACK, "rule xid.79", b.NOW - 4000)
     assert need.is_urgent(b.NOW)
+
+
+def test_a_rule_pages_once_a_day_for_its_budget_also_where_a_slot_frees() -> None:
+    """It takes out one node an hour: once the oldest is a day ago, each further one fills the budget again."""
+    page = RepairAttempt(1, "needs.held_back rule xid.79", RecoveryKind.PAGE, None, b.NOW, RecoveryStatus.SUCCEEDED)
+    config = b.config(spares={"count": 0}, guards={"breaker_nodes_min": 50})
+
+    def pages_after(hours: int, **values: Any) -> list[PagePlan]:
+        hour = 3600.0
+        taken = tuple(Quarantine(b.NOW + i * hour, f"n{i + 20}", "xid.79") for i in range(-11, hours + 1))
+        seen = b.snapshot(broken("n2"), quarantines=taken, incidents=incidents("n2", for_seconds=1.0), **values)
+        seen = replace(seen, now=b.NOW + hours * hour + 60)
+        (need,) = (one for one in needs(seen, decide(seen, [FAULT_OF_N2], config), config) if "rule" in one.subject)
+        findings = [*persons_needed(Round(seen, config), [need])]
+        current = Round(seen, config)
+        return [
+            b.plan_as(PagePlan, one.plan)
+            for one in page_for(current, [Entered(row_without_node(f.signal), f) for f in findings])
+        ]
+
+    assert [one.keys for one in pages_after(0)] == [(page.node,)]
+    assert [len(pages_after(hours, attempts=(page,))) for hours in (0, 13, 20, 24)] == [0, 0, 0, 1]
+    assert len(pages_after(13, attempts=(page,), breaker_reset_at=b.NOW + 1800)) == 1, "a person had a look meanwhile"
+
+
+def test_a_gang_on_a_slow_gpu_whose_checkpoints_are_not_known_is_a_need() -> None:
+    slow = Finding(
+        Signal.STRAGGLER_SUSPECTED, NOT_PRICED, "n2", b.NOW, "slow", job=b.job().key, lost_seconds=START_SECONDS_MAX
+    )
+    seen = b.snapshot(jobs=[b.job()])
+    (need,) = needs(seen, (), CONFIG, [slow])
+    assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.GANG_SLOW, "job 7", True)
+    assert "understudy job move 7 REASON --off n2" in need.command
+    assert needs(seen, (), CONFIG, [replace(slow, lost_seconds=START_SECONDS_MAX - 1)]) == ()
+    assert needs(replace(seen, paused_jobs={b.job().key: "alice: looks"}), (), CONFIG, [slow]) == ()
 
 
 def test_a_gang_that_stays_pages_once_also_when_the_control_plane_begins_again() -> None:

@@ -199,7 +199,7 @@ def test_a_report_that_arrives_twice_counts_once() -> None:
     for at in range(5):
         telemetry.receive(b.report(ranks=[window(0, 3, [1.0, 1.0])]), b.NOW + at)
     (progress,) = telemetry.progress().values()
-    assert progress == (4, b.NOW)
+    assert (progress.step, progress.at) == (4, b.NOW)
 
 
 def test_a_table_knows_the_longest_pause_between_new_steps_and_where_each_rank_is() -> None:

@@ -15,7 +15,7 @@ from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from understudy_agent.wire import KernelEvent, LauncherPhase, LauncherState, Part, PartKind
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -139,7 +139,7 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
 
     assert restart().unheard_gangs == {}
     known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
-    plane.stores.fleet.note_progress({(known.row, Attempt(1)): (10, fake.now)})
+    plane.stores.fleet.note_progress({(known.row, Attempt(1)): Reached(10, fake.now)})
     seen = restart()
     assert seen.tables == {}
     assert list(seen.unheard_gangs) == [known.key]
@@ -160,7 +160,7 @@ def test_a_gang_that_its_launcher_started_again_is_seen_like_one_that_slurm_did(
     observer = plane.loop.observer
     rehearsal.run(2)
     known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
-    plane.stores.fleet.note_progress({(known.row, Attempt(0)): (10, rehearsal.fake.now)})
+    plane.stores.fleet.note_progress({(known.row, Attempt(0)): Reached(10, rehearsal.fake.now)})
 
     def unheard(launch: int) -> list[JobKey]:
         state = LauncherState(rehearsal.gang, 0, launch, LauncherPhase.RUNNING, tuple(rehearsal.gang_nodes()))

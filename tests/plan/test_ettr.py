@@ -39,6 +39,17 @@ def test_a_step_that_was_done_and_not_reported_before_the_fault_is_no_step_done_
     assert (result.steps_kept, result.steps_lost) == (100, 3)
 
 
+def test_an_attempt_goes_on_in_the_count_that_the_last_one_was_in() -> None:
+    """A second training in the same script, after 2,000 steps, was at its step 999, and goes back to its step 900."""
+    first = AttemptProgress(0, first_step=0, first_step_at=1, last_step=2999, last_step_at=3000, count_from=2000)
+    again = AttemptProgress(
+        3000, first_step=900, first_step_at=3001, last_step=3899, last_step_at=4000, count_from=2000
+    )
+    result = ettr([first, again])
+    assert result is not None
+    assert (result.steps_kept, result.steps_lost, result.step_seconds) == (3900, 100, 1.0)
+
+
 def test_straggling_counts_as_loss() -> None:
     result = ettr(
         [

@@ -48,6 +48,14 @@ def test_a_recovery_is_attributed_phase_by_phase_and_sums_to_the_whole() -> None
     assert found.wall_seconds == pytest.approx(270)
 
 
+def test_only_what_the_next_attempt_repeats_of_a_second_training_is_lost() -> None:
+    """The first training took 40 steps of the 100; the next attempt goes on from step 50 of the second one."""
+    found = of(
+        hours([replace(FIRST, count_from=40), replace(SECOND, first_step=50, count_from=40)], RECOVERY, *FOREVER)
+    )
+    assert found.lost_seconds[Loss.RECOMPUTE] == pytest.approx(10 + 1)
+
+
 def test_the_ratio_is_that_of_the_job() -> None:
     found, whole = of(hours([FIRST, SECOND], RECOVERY, *FOREVER)), ettr([FIRST, SECOND])
     assert whole is not None

@@ -57,6 +57,9 @@ class Training:
                 dropped = self._rehearsal.report_steps(name, self._window(rank, restarts, run))
                 assert not dropped or restarts, dropped
 
+    def go_on_from(self, number: int) -> None:
+        self._numbers = count(number)
+
     def _window(self, rank: int, restarts: int, run: list[int]) -> RankWindow:
         own = [1.0 * self.slow.get(rank, 1.0)] * len(run)
         behind = rank == self.behind
@@ -123,6 +126,22 @@ def test_a_gang_that_stands_still_in_its_second_epoch_is_restarted(rehearsal: Re
     training.stands = False
     rehearsal.run_until(rehearsal.ended, 600)
     assert rehearsal.gang_state() == ("RUNNING", 1)
+
+
+def test_a_second_training_that_comes_further_each_time_is_restarted_each_time_that_it_hangs(
+    rehearsal: Rehearsal,
+) -> None:
+    """Its first training had more steps: no attempt of the second one comes to a number that is as high."""
+    training = train(rehearsal, chain(range(1_500), count()), collectives=True)
+    rehearsal.run(1 * HOURS)  # 1,800 steps
+    for restarts in range(5):
+        training.stands = True
+        rehearsal.run_until(lambda known=restarts: len(rehearsal.recoveries()) > known, 1 * HOURS)  # type: ignore[misc]
+        training.stands = False
+        training.go_on_from(200 + 200 * restarts)
+        rehearsal.run_until(rehearsal.ended, 600)
+        rehearsal.run(600)
+    assert rehearsal.gang_state() == ("RUNNING", 5), rehearsal.describe()
 
 
 def test_a_script_that_does_something_else_after_its_training_is_left_alone(rehearsal: Rehearsal) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from tests import builders as b
 from understudy_agent.wire import FirstStep
 from understudy_controlplane.api.recoveries import progress_lost
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.job import Attempt, KnownJob, Reached, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
@@ -24,7 +24,7 @@ def job(engine: Engine) -> KnownJob:
     """Its first launch has reached step 29, its second one step 80 so far."""
     fleet = FleetStore(engine)
     (known,) = fleet.see_jobs([JOB], b.NOW)
-    fleet.note_progress({(known.row, Attempt(0)): (29, b.NOW), (known.row, Attempt(0, 1)): (80, b.NOW)})
+    fleet.note_progress({(known.row, Attempt(0)): Reached(29, b.NOW), (known.row, Attempt(0, 1)): Reached(80, b.NOW)})
     return known
 
 
@@ -53,6 +53,13 @@ def test_what_the_next_launch_has_reached_since_is_not_lost(engine: Engine, job:
     point = RestoreDecision(RestoreAnswer.RESTORE, 20, "/c/20")
     FleetStore(engine).record_restore_point(job.row, Attempt(0, 1), point, b.NOW)
     assert lost(engine) == {"last_step": 29, "restore_step": 20, "steps_lost": 10}
+
+
+def test_steps_are_lost_as_the_program_numbers_them(engine: Engine, job: KnownJob) -> None:
+    """It trains a second time, after 20 steps: step 9 of the second training was the last."""
+    FleetStore(engine).note_progress({(job.row, Attempt(0)): Reached(29, b.NOW, 20)})
+    first_step_is(engine, job, 7)
+    assert lost(engine) == {"last_step": 9, "restore_step": 7, "steps_lost": 3}
 
 
 def test_ranks_that_kept_their_state_go_on_where_they_were(engine: Engine, job: KnownJob) -> None:

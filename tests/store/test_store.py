@@ -42,6 +42,7 @@ from understudy_controlplane.fleet.job import (
     Condition,
     JobKey,
     JobThere,
+    Reached,
     RestoreAnswer,
     RestoreDecision,
     identify,
@@ -683,10 +684,15 @@ def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> Non
     rows = [job.row for job in fleet.see_jobs([JOB, other], b.NOW)]
     first, unknown = Attempt(0), Attempt(5)
     fleet.note_progress(
-        {(rows[0], first): (41, b.NOW + 1), (rows[1], first): (7, b.NOW + 2), (rows[1], unknown): (9, b.NOW)}
+        {
+            (rows[0], first): Reached(41, b.NOW + 1),
+            (rows[1], first): Reached(7, b.NOW + 2, 3),
+            (rows[1], unknown): Reached(9, b.NOW),
+        }
     )
     fleet.note_progress({})
-    assert [queries.last_step(row, 0) for row in rows] == [41, 7]
+    assert [queries.last_step(row, 0) for row in rows] == [(41, 0), (7, 3)]
+    assert fleet.counts_from(rows) == {rows[0]: 0, rows[1]: 3}
 
 
 def test_a_hardware_event_is_stored_once_and_read_as_it_was_sent(engine: Engine) -> None:

@@ -165,11 +165,13 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
 
 
 def progress_lost(queries: Queries, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:
-    """The furthest step of the attempt that ended, where the next attempt began, and how many steps were repeated."""
+    """The furthest step of the attempt that ended, where the next attempt began, and how many steps were repeated; as
+    the program numbers them.
+    """
     job = plan.job
     job_row = queries.job_row(job.job_id, job.submit_at)
     launch = plan.launch if isinstance(plan, AllocationSwapPlan) else None  # what follows has gone further
-    reached = queries.last_step(job_row, plan.restart_count, launch) if job_row else None
+    counted, count_from = queries.last_step(job_row, plan.restart_count, launch) if job_row else (None, 0)
     if isinstance(plan, AllocationSwapPlan):
         following = Attempt(plan.restart_count, plan.launch + 1)
     else:
@@ -177,7 +179,8 @@ def progress_lost(queries: Queries, plan: PoolSwapPlan | AllocationSwapPlan) -> 
     restored = queries.restored_step(job_row, following) if job_row else None
     # A checkpoint from which step n is next proves that n - 1 was finished, even if its time was never reported.
     proven = restored - 1 if restored else None
-    known = [step for step in (reached, plan.last_step, proven) if step is not None]
+    seen = [step - count_from for step in (counted, plan.last_step) if step is not None]
+    known = [*seen, *([] if proven is None else [proven])]
     reached = max(known, default=None)
     lost = reached + 1 - restored if reached is not None and restored is not None else None
     return {"last_step": reached, "restore_step": restored, "steps_lost": lost}

@@ -15,13 +15,7 @@ from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.launcher_restarts import restarted
 from understudy_controlplane.decide.needs import needs
-from understudy_controlplane.decide.pages import (
-    detectors_down,
-    page,
-    persons_needed,
-    stays_slow,
-    warnings_of_site,
-)
+from understudy_controlplane.decide.pages import detectors_down, page, persons_needed, warnings_of_site
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.round import Entered, Round
@@ -65,10 +59,9 @@ def judge(
     """
     current = Round(snapshot, config)
     decisions = failures.caught("all", None, lambda: _decide(snapshot, findings, config, failures))
-    found = failures.caught("needs", (), lambda: needs(snapshot, decisions, config), known)
+    found = failures.caught("needs", (), lambda: needs(snapshot, decisions, config, findings), known)
     waiting = (
         *failures.caught("persons_needed", (), lambda: persons_needed(current, found)),
-        *failures.caught("stays_slow", (), lambda: stays_slow(current, findings)),
         *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
     )
     down = failures.caught("page", (), lambda: detectors_down(current, [*findings, *failures.findings]))

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect
-from understudy_controlplane.decide import guards, spares
+from understudy_controlplane.decide import guards, rule_budget, spares
 from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage
 from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
+from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
 from understudy_controlplane.detect.stopped import stopped_gang
+from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Because, Decision, Stays
-from understudy_controlplane.fleet.finding import HANGS, Signal
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.need import Need, NeedKind
@@ -69,8 +71,10 @@ SHOWN_MAX = 8
 EXPLAIN = "`understudy explain {kind} {name}` shows what ends that"
 
 
-def needs(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> tuple[Need, ...]:
-    """`decisions`: of this round. In the order of their kinds, the oldest of a kind first."""
+def needs(
+    snapshot: Snapshot, decisions: Sequence[Decision], config: Config, findings: Sequence[Finding] = ()
+) -> tuple[Need, ...]:
+    """`decisions`, `findings`: of this round. In the order of their kinds, the oldest of a kind first."""
     moving = {job_of(one.plan) for one in decisions if one.plan} | {job_of(one.plan) for one in snapshot.recoveries}
     found: dict[str, Need] = {}
     for one in (
@@ -80,6 +84,7 @@ def needs(snapshot: Snapshot, decisions: Sequence[Decision], config: Config) -> 
         *_not_back(snapshot, moving),
         *_pending(snapshot, moving),
         *_unheard(snapshot, config),
+        *_slow(snapshot, findings),
         *_approvals(snapshot),
         *_domains(snapshot, config),
         *_budget(snapshot, config),
@@ -231,12 +236,10 @@ def _held_back(snapshot: Snapshot, decision: Decision, config: Config) -> Need:
 
 
 def _rule_stopped(snapshot: Snapshot, decision: Decision, rule: str) -> Need:
-    """One for all nodes that it holds back, at once: each further hour the rule is wrong about more nodes. It began
-    when the rule took out the last node that it may.
-    """
+    """One for all nodes that it holds back, at once, and once a day: each further hour the rule is wrong about more."""
     kind, subject = NeedKind.HELD_BACK, f"rule {rule}"
-    last = max((one.at for one in snapshot.quarantines if one.rule == rule), default=None)
-    since = _first_seen(snapshot, kind, subject, last)
+    since = rule_budget.overrun_since(snapshot, rule)
+    since = _first_seen(snapshot, kind, subject) if since is None else since
     command = EXPLAIN.format(kind="node", name=decision.subject)
     return Need(kind, subject, since, decision.reason, command, page_seconds=0.0)
 
@@ -369,6 +372,21 @@ def _unheard(snapshot: Snapshot, config: Config) -> Iterator[Need]:
         command = f"look at its output; `scontrol requeue {key.job_id}` restarts it"
         since = _running_since(snapshot, started_at)
         yield Need(NeedKind.GANG_UNHEARD, f"job {key.job_id}", since, why, command, seconds, page_seconds=seconds)
+
+
+def _slow(snapshot: Snapshot, findings: Sequence[Finding]) -> Iterator[Need]:
+    """Gangs that announce no checkpoints, and have lost as much by a slow GPU as a start may take."""
+    for one in findings:
+        job = snapshot.jobs.get(one.job) if one.rule == NOT_PRICED and one.job is not None else None
+        if job is None or one.lost_seconds < START_SECONDS_MAX or job.key in snapshot.paused_jobs:
+            continue
+        kind, subject = NeedKind.GANG_SLOW, f"job {job.key.job_id}"
+        why = f"{named(job)} is slow on {one.node}: {one.summary}; a move may cost all that it has done"
+        command = (
+            f"ask its owner whether it has saved its work: `understudy job move {job.key.job_id} REASON --off "
+            f"{one.node}` moves it"
+        )
+        yield Need(kind, subject, _first_seen(snapshot, kind, subject), why, command, page_seconds=0.0)
 
 
 def _running_since(snapshot: Snapshot, started_at: float) -> float:

@@ -1,6 +1,4 @@
-"""A person is paged for what needs one, for failed detectors, for slow gangs of which it is not known what a move would
-cost, and for what other systems of the site announce.
-"""
+"""A person is paged for what needs one, for failed detectors, and for what other systems of the site announce."""
 
 from __future__ import annotations
 
@@ -11,8 +9,6 @@ from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.needs import SHOWN_MAX, shown
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
-from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
-from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence
@@ -42,6 +38,7 @@ AGAIN_SECONDS = {
     NeedKind.GANG_STAYS: DAY_SECONDS,
     NeedKind.GANG_PENDS: DAY_SECONDS,
     NeedKind.GANG_UNHEARD: WEEK_SECONDS,
+    NeedKind.GANG_SLOW: WEEK_SECONDS,
     NeedKind.GANG_NOT_BACK: 0.0,
     NeedKind.DOMAIN_DOWN: 0.0,
 }
@@ -84,32 +81,6 @@ def _is_paged_for(snapshot: Snapshot, need: Need) -> bool:
     seconds = AGAIN_SECONDS.get(need.kind)
     since = need.since - SAME_ROUND_SECONDS if seconds is None else min(need.since, snapshot.now - seconds)
     return _is_paged(snapshot, rule_of(need.kind), need.subject, since)
-
-
-def stays_slow(current: Round, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """One for all gangs that have lost as much by a slow GPU as a start may take, and announce no checkpoints. Once for
-    each job.
-    """
-    snapshot = current.snapshot
-    if snapshot.paused or guards.object_to_operator(snapshot) is not None:
-        return
-    due = {
-        f"job {one.job.job_id}": one
-        for one in findings
-        if one.rule == NOT_PRICED
-        and one.job is not None
-        and one.lost_seconds >= START_SECONDS_MAX
-        and one.job not in snapshot.paused_jobs
-        and not _is_paged(snapshot, one.rule, f"job {one.job.job_id}", one.job.submit_at)
-    }
-    if due:
-        texts = [f"{label} on {one.node}: {one.summary}" for label, one in [*due.items()][:SHOWN_MAX]]
-        words = (
-            f"{'; '.join(texts)}. Ask its owner whether it has saved its work: `understudy job move JOB REASON --off "
-            "NODE` moves it"
-        )
-        evidence = Evidence({"jobs": [*due], "nodes": [one.node for one in due.values()]})
-        yield Finding(Signal.GANG_STAYS_SLOW, NOT_PRICED, "", snapshot.now, words, evidence, nodes=(*due,))
 
 
 def detectors_down(current: Round, findings: Sequence[Finding]) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ def over_rule_budget(snapshot: Snapshot, rule: str, already: Collection[str]) ->
     """Why the rule takes out no further node; empty: it may. `already`: nodes whose quarantine was decided in this
     round. What was before a person reset the circuit breaker counts no more.
     """
-    found = [one for one in snapshot.quarantines if one.rule == rule and one.at > snapshot.breaker_reset_at]
+    found = _taken_out(snapshot, rule)
     a_day = day_limit(snapshot, rule)
     if len(found) + len(already) < a_day:
         return ""
@@ -65,6 +65,19 @@ def over_rule_budget(snapshot: Snapshot, rule: str, already: Collection[str]) ->
                 "which, `understudy breaker reset REASON` lets it continue, and `observe_rules` keeps it from acting"
             )
     return ""
+
+
+def overrun_since(snapshot: Snapshot, rule: str) -> float | None:
+    """When it took out the first node of the last day that counts; None: none within a day, or a person has reset the
+    circuit breaker since. The oldest leaves the count after a day, and the next one fills the budget again: that is no
+    other overrun within a day.
+    """
+    since = snapshot.ago(DAY_SECONDS)
+    return min((one.at for one in _taken_out(snapshot, rule) if one.at > since), default=None)
+
+
+def _taken_out(snapshot: Snapshot, rule: str) -> list[Quarantine]:
+    return [one for one in snapshot.quarantines if one.rule == rule and one.at > snapshot.breaker_reset_at]
 
 
 def _usual(snapshot: Snapshot, rule: str) -> str:

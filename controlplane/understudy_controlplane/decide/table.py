@@ -279,8 +279,6 @@ TABLE: tuple[Row, ...] = (
         "a fault stopped the gang, and others requeued it: it gets spares, as if the control plane had moved it"),
     Row(320, (), (Signal.PERSON_NEEDED,), None, Action.PAGE,
         "it does not end by itself"),
-    Row(330, (), (Signal.GANG_STAYS_SLOW,), None, Action.PAGE,
-        "a move may cost all that it has done: its owner knows what it saved, and moves it, or lets it run"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,
         "its work was ended for its move, and nothing that the control plane does starts it again: a person has to"),
     Row(360, (IN_SERVICE, PROBATION), (Signal.RELEASE_ASKED,), None, Action.NOTHING,

@@ -87,7 +87,6 @@ class Signal(StrEnum):
     HELD_BACK = "held_back"  # by a guard, for long
     LEFT_BY_SLURM = "left_by_slurm"  # Slurm itself took nodes out of service, and nothing brings them back
     PERSON_NEEDED = "person_needed"  # for what does not end by itself
-    GANG_STAYS_SLOW = "gang_stays_slow"  # a faulty GPU slows it, and what a move would cost is not known
     GANG_UNHEARD = "gang_unheard"  # no rank reports since a restart, though ranks did before it
     GANG_NOT_BACK = "gang_not_back"  # its move has failed after its attempt was ended
     DOMAIN_DOWN = "domain_down"  # a domain failed as a whole

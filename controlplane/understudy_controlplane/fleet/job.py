@@ -49,6 +49,14 @@ class Attempt(NamedTuple):
 FIRST_ATTEMPT = Attempt(0)
 
 
+class Reached(NamedTuple):
+    """How far an attempt has come. Steps are counted on over all attempts of a job where its program's numbers fall."""
+
+    step: int  # the furthest that any rank has finished
+    at: float
+    count_from: int = 0  # what has to be taken off for the number that the program gave it
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     key: JobKey

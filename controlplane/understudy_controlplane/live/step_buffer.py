@@ -45,11 +45,12 @@ class StepBuffer:
     """`ring[rank, place % STEPS_KEPT]` is the self time of the step of this place; NaN where it was not reported.
 
     Places count the steps that end, so they only grow. The number that the program gives to a step may fall: where it
-    counts within an epoch, trains a second time, or resumes from an older step. Then the places go on with that count.
+    counts within an epoch, trains a second time, or resumes from an older step. Then the places go on with that count,
+    also in the next attempt: it continues, or repeats, what the last one was doing.
     """
 
-    def __init__(self, attempt: Attempt, world_size: int, learnt: Durations | None = None) -> None:
-        """`learnt` is what earlier attempts of the job took."""
+    def __init__(self, attempt: Attempt, world_size: int, learnt: Durations | None = None, count_from: int = 0) -> None:
+        """`learnt` is what earlier attempts of the job took, `count_from` where the count of the last one began."""
         self.attempt = attempt
         self.durations = learnt or Durations()
         self.world_size = world_size
@@ -95,9 +96,9 @@ class StepBuffer:
         self._replicas = np.full(world_size, -1, dtype=np.int64)
         self._last = np.full(world_size, -1, dtype=np.int64)
         self._ended = np.zeros(world_size, dtype=np.bool_)
-        self._ahead, self._counts = [0] * world_size, [0] * world_size
+        self._ahead, self._counts = [count_from] * world_size, [0] * world_size
         """Of each rank: places that it is ahead of the numbers of its program, and its count."""
-        self._count, self._count_from, self.fell_at = 0, 0, 0.0
+        self._count, self.count_from, self.fell_at = 0, count_from, 0.0
         """The newest count of any rank, the place at which its step 0 would be, and when it began."""
 
     def add(self, window: RankWindow, node: str, now: float) -> None:
@@ -154,9 +155,9 @@ class StepBuffer:
             return first
         if self._counts[rank] == self._count:
             self._count += 1
-            self._count_from, self.fell_at = self._newest + 1 - window.first_step, now
+            self.count_from, self.fell_at = self._newest + 1 - window.first_step, now
         self._counts[rank] = self._count
-        first = max(self._count_from + window.first_step, last + 1)
+        first = max(self.count_from + window.first_step, last + 1)
         self._ahead[rank] = first - window.first_step
         return first
 
@@ -263,7 +264,7 @@ class StepBuffer:
             data_seconds=None if self._data is None else _read(self._data, steps, late),
             work=None if self._work is None else _read(self._work, steps, late),
             transfers=self._known_transfers(steps, late),
-            count_from=self._count_from,
+            count_from=self.count_from,
             fell_at=self.fell_at,
             ended=self.ended,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, ProgramFiles, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
-from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
@@ -60,7 +60,8 @@ class Telemetry:
         self._heard: dict[str, Heard] = {}
         self._steps: dict[int, StepBuffer] = {}
         self._learnt: dict[int, Durations] = {}
-        """Job → what its earlier attempts took."""
+        self._counts: dict[int, int] = {}
+        """Job → what its earlier attempts took, and where the count of the last one began."""
         self._expected: dict[int, ExpectedJob] = {}
         self.allocations = Allocations()
         self.saves = SaveOrders()
@@ -142,10 +143,11 @@ class Telemetry:
             before, self._expected = self._expected, dict(jobs)
             for job_id, buffer in list(self._steps.items()):
                 if not _goes_on(before.get(job_id), self._expected.get(job_id), buffer.attempt.restart_count):
-                    self._learnt[job_id] = buffer.durations
+                    self._learnt[job_id], self._counts[job_id] = buffer.durations, buffer.count_from
                     del self._steps[job_id]
-            for gone in [job_id for job_id in self._learnt if job_id not in jobs and job_id not in shown]:
-                del self._learnt[gone]
+            for gone in [one for one in (*self._learnt, *self._counts) if one not in jobs and one not in shown]:
+                self._learnt.pop(gone, None)
+                self._counts.pop(gone, None)
             restarts = {job_id: job.restart_count for job_id, job in self._expected.items()}
             self.saves.expect(restarts)
             self.compute_tests.expect(restarts)
@@ -154,15 +156,18 @@ class Telemetry:
         """Jobs with an order to save of which not all ranks have reported the end."""
         return self.saves.unsettled()
 
-    def progress(self) -> dict[tuple[int, Attempt], tuple[int, float]]:
-        """(job id, latest attempt) → furthest step finished by any rank, and when that was reported. Steps of which the
-        program's numbers have fallen are counted on.
-        """
+    def progress(self) -> dict[tuple[int, Attempt], Reached]:
+        """(job id, latest attempt) → how far it has come; without any step: -1."""
         with self._lock:
             return {
-                (job_id, buffer.attempt): (buffer.last_step, buffer.advanced_at)
+                (job_id, buffer.attempt): Reached(buffer.last_step, buffer.advanced_at, buffer.count_from)
                 for job_id, buffer in self._steps.items()
             }
+
+    def count_on(self, counts: Mapping[int, int]) -> None:
+        """Job id → where the count of its newest attempt began, as an earlier process of the control plane saw it."""
+        with self._lock:
+            self._counts = {**counts, **self._counts}
 
     def nodes_of(self, job_id: int, restart_count: int) -> frozenset[str] | None:
         """The nodes of this attempt; None: Slurm does not show it as running."""
@@ -217,7 +222,10 @@ class Telemetry:
         buffer = self._steps.get(window.job_id)
         if buffer is None or (buffer.attempt, buffer.world_size) != (attempt, window.world_size):
             learnt = buffer.durations if buffer is not None else self._learnt.get(window.job_id)
-            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt)
+            count_from = buffer.count_from if buffer is not None else self._counts.get(window.job_id, 0)
+            if buffer is not None and buffer.attempt == attempt and count_from + window.first_step <= buffer.last_step:
+                count_from = buffer.last_step + 1 - window.first_step
+            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt, count_from)
         return buffer
 
 

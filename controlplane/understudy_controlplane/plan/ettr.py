@@ -6,20 +6,23 @@ of its attempts, so that straggling counts as loss. Wall time runs from the firs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptProgress:
-    """One attempt of a job. Steps count from 0; `first_step` is the first one finished in this attempt."""
+    """One attempt of a job. Steps count from 0; `first_step` is the first one finished in this attempt, as its program
+    numbers it. Where these numbers fall, `last_step` is counted on: `count_from` is as in `fleet.job.Reached`.
+    """
 
     running_at: float
     first_step: int
     first_step_at: float  # when it was finished
     last_step: int
     last_step_at: float
+    count_from: int = 0
 
     @property
     def step_seconds(self) -> float | None:
@@ -37,8 +40,17 @@ class Ettr:
     wall_seconds: float
 
 
-def ettr(attempts: Sequence[AttemptProgress]) -> Ettr | None:
-    """`attempts` in order. None while too little is known."""
+def in_one_count(attempts: Sequence[AttemptProgress]) -> Iterator[AttemptProgress]:
+    """With the first step of each in the count of the attempt before it, which it continues, or repeats."""
+    count_from = 0
+    for one in attempts:
+        yield replace(one, first_step=count_from + one.first_step)
+        count_from = one.count_from
+
+
+def ettr(of_program: Sequence[AttemptProgress]) -> Ettr | None:
+    """The attempts in order. None while too little is known."""
+    attempts = [*in_one_count(of_program)]
     durations = [seconds for attempt in attempts if (seconds := attempt.step_seconds) is not None]
     if not durations:
         return None

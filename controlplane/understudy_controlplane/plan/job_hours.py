@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import accumulate
 from math import inf
 
-from understudy_controlplane.plan.ettr import AttemptProgress
+from understudy_controlplane.plan.ettr import AttemptProgress, in_one_count
 
 
 class Loss(StrEnum):
@@ -107,6 +107,7 @@ def segments(
     attempts: Sequence[AttemptProgress], marks: Sequence[Mark], stands_until: float | None = None
 ) -> Iterator[Segment]:
     """In order, without a gap. `marks` in order."""
+    attempts = [*in_one_count(attempts)]
     known = [seconds for one in attempts if (seconds := one.step_seconds)]
     if not known:
         return

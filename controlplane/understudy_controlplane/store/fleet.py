@@ -35,6 +35,7 @@ from understudy_controlplane.fleet.job import (
     JobKey,
     KnownJob,
     LastAttempt,
+    Reached,
     RestoreAnswer,
     RestoreDecision,
     RunJob,
@@ -101,6 +102,11 @@ _PROGRESSED = (
     select(tables.attempt.c.job)
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
     .distinct()
+)
+_COUNTS = (
+    select(tables.attempt.c.job, tables.attempt.c.count_from)
+    .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
+    .order_by(tables.attempt.c.restart_count, tables.attempt.c.launch)
 )
 _LAST_ATTEMPTS = (
     select(tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.nodes, tables.attempt.c.last_step)
@@ -344,11 +350,21 @@ class FleetStore:
                         found[row.job] = replace(last, last_step=max(row.last_step, last.last_step or 0))
         return found
 
-    def note_progress(self, attempts: Mapping[tuple[int, Attempt], tuple[int, float]]) -> None:
-        """(job row, attempt) → furthest step finished, and when. All in one transaction."""
+    def counts_from(self, job_rows: Iterable[int]) -> dict[int, int]:
+        """Of each of these jobs (rows) that has finished a step: where the count of its newest attempt began."""
+        found: dict[int, int] = {}
+        ids = list(job_rows)
+        with reading(self._engine) as connection:
+            for first in range(0, len(ids), IDS_AT_ONCE):
+                rows = connection.execute(_COUNTS, {"jobs": ids[first : first + IDS_AT_ONCE]})
+                found |= {row.job: row.count_from for row in rows}
+        return found
+
+    def note_progress(self, attempts: Mapping[tuple[int, Attempt], Reached]) -> None:
+        """By job row and attempt. All in one transaction."""
         rows = [
-            {**_this(job, attempt), "last_step": step, "last_step_at": at}
-            for (job, attempt), (step, at) in attempts.items()
+            {**_this(job, attempt), "last_step": one.step, "last_step_at": one.at, "count_from": one.count_from}
+            for (job, attempt), one in attempts.items()
         ]
         if not rows:
             return

@@ -73,6 +73,7 @@ _ATTEMPTS = (
         _ATTEMPT.c.ended_at,
         _ATTEMPT.c.last_step,
         _ATTEMPT.c.last_step_at,
+        _ATTEMPT.c.count_from,
         func.min(_FIRST.c.step).label("first_step"),
         func.max(_FIRST.c.at).label("first_step_at"),
     )
@@ -200,7 +201,9 @@ class _JobReader:
         nodes: list[str] = max((one.nodes for one in attempts), key=len, default=[])
         spares: list[str] = max((one.spares for one in launches), key=len, default=[])
         progress = [
-            AttemptProgress(one.running_at, one.first_step, one.first_step_at, one.last_step, one.last_step_at)
+            AttemptProgress(
+                one.running_at, one.first_step, one.first_step_at, one.last_step, one.last_step_at, one.count_from
+            )
             for one in attempts
             if None not in (one.running_at, one.first_step, one.last_step)
         ]

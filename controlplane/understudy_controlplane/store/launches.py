@@ -113,6 +113,15 @@ have gone on from what is in memory, of which no restore point knows.
 """
 
 
+ANY_LAUNCH = 1 << 31
+COUNT_FROM = select(func.coalesce(func.max(tables.attempt.c.count_from), 0)).where(
+    tables.attempt.c.job == bindparam("of"),
+    tables.attempt.c.restart_count == bindparam("restarts"),
+    tables.attempt.c.launch < bindparam("launch"),
+)
+"""What the furthest step of an allocation's launches before this one is counted from."""
+
+
 class LaunchStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -138,7 +147,8 @@ class LaunchStore:
             .where(end.c.job == job_row, end.c.restart_count < restart_count)
             .order_by(end.c.restart_count, end.c.launch, end.c.at)
         )
-        best = select(func.max(attempt.c.last_step)).where(
+        # As the program numbers it now: the steps of this allocation are not counted on from those before it.
+        best = select(func.max(attempt.c.last_step) - func.max(attempt.c.count_from)).where(
             attempt.c.job == job_row, attempt.c.restart_count < restart_count
         )
         without = 0

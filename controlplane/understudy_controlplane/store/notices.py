@@ -38,7 +38,7 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryS
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
-from understudy_controlplane.store.launches import RESTORED_STEP
+from understudy_controlplane.store.launches import ANY_LAUNCH, COUNT_FROM, RESTORED_STEP
 from understudy_controlplane.store.recoveries import plan_of
 
 AT_ONCE = 500
@@ -449,6 +449,7 @@ def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
     plan = plan_of(row.kind, row.plan)
     swap = plan if isinstance(plan, SwapPlan) else None
     restored: int | None = None
+    last_step = swap.last_step if swap is not None else None
     if swap is not None and row.job is not None and row.status == RecoveryStatus.SUCCEEDED.value:
         of_next = (
             {"restarts": swap.restart_count, "launch": plan.launch + 1}
@@ -456,6 +457,9 @@ def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
             else {"restarts": swap.restart_count + 1, "launch": 0}
         )
         restored = connection.execute(RESTORED_STEP, {"of": row.job, **of_next}).scalar()
+        of_this = {"restarts": swap.restart_count, "launch": of_next["launch"] or ANY_LAUNCH}
+        if last_step is not None:
+            last_step -= connection.execute(COUNT_FROM, {"of": row.job, **of_this}).scalar_one()
     return MoveFacts(
         row.id,
         row.kind,
@@ -470,7 +474,7 @@ def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
         row.fault_at,
         row.decided_at,
         row.ended_at,
-        swap.last_step if swap else None,
+        last_step,
         restored,
         signal,
     )

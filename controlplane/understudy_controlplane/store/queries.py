@@ -328,6 +328,7 @@ class Queries:
                 func.max(first.c.at).label("first_step_at"),
                 attempt.c.last_step,
                 attempt.c.last_step_at,
+                attempt.c.count_from,
             )
             .join(
                 first,
@@ -347,14 +348,15 @@ class Queries:
                 found.setdefault(job, []).append(AttemptProgress(*values))
         return found
 
-    def last_step(self, job_row: int, restart_count: int, launch: int | None = None) -> int | None:
-        """The furthest of all launches; of those up to `launch`, where it is given."""
+    def last_step(self, job_row: int, restart_count: int, launch: int | None = None) -> tuple[int | None, int]:
+        """The furthest of all launches, or of those up to `launch`, and what it is counted from."""
         table = tables.attempt
         of_attempt = (table.c.job == job_row) & (table.c.restart_count == restart_count)
-        query = select(func.max(table.c.last_step)).where(of_attempt)
+        query = select(func.max(table.c.last_step), func.max(table.c.count_from)).where(of_attempt)
         query = query if launch is None else query.where(table.c.launch <= launch)
         with reading(self._engine) as connection:
-            return connection.execute(query).scalar()
+            furthest, count_from = connection.execute(query).one()
+            return furthest, count_from or 0
 
     def restored_step(self, job_row: int, attempt: Attempt) -> int | None:
         """With which the attempt's gang went on; None: not known yet."""

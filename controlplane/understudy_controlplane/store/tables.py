@@ -115,6 +115,7 @@ attempt = Table(
     Column("restore_why", Text, nullable=False, server_default=""),  # what speaks against newer checkpoints
     Column("last_step", BigInteger),
     Column("last_step_at", Double),
+    Column("count_from", BigInteger, nullable=False, server_default="0"),  # `fleet.job.Reached`
     # What its training runs with, as its rank 0 names it; empty: not known.
     Column("code", String(255), nullable=False, server_default=""),
     Column("config", String(255), nullable=False, server_default=""),
