@@ -30,7 +30,7 @@ from understudy_controlplane.decide.table import (
     Condition,
     Row,
 )
-from understudy_controlplane.detect.ordinary import ORDINARY
+from understudy_controlplane.detect.ordinary import OF_CLASS, ORDINARY
 from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
@@ -234,12 +234,18 @@ def decisions() -> str:
         "",
         "## What ordinary things look like a fault",
         "",
-        "Detectors whose findings can end a job that works, what ordinary thing looks like such a finding, and what",
-        "happens to it:",
+        "Each rule of detection, what ordinary thing looks like its finding, and what happens to it. A suspect stays",
+        "in service, is no spare, and is tested once no job uses it, where the site lets nodes be tested.",
         "",
-        "| detector | ordinary |",
+        "| rule | ordinary |",
         "|---|---|",
-        *(f"| `{name}` | {words} |" for name, words in ORDINARY.items()),
+        *(f"| {', '.join(f'`{name}`' for name in names)} | {words} |" for names, words in ORDINARY.items()),
+        "",
+        "Lines of the kernel log are judged by the class of their row in the policy:",
+        "",
+        "| class | ordinary |",
+        "|---|---|",
+        *(f"| `{name}` | {words} |" for name, words in OF_CLASS.items()),
         "",
         "What an Xid means, and which signal follows from it: [codes](xid-policy.md).",
     ]

@@ -63,6 +63,12 @@ class TestGpuSet:
         snapshot = with_gpu(status=GpuStatus.MISSING, missing_seconds=61.0)
         assert findings(snapshot) == [("n3", Signal.HARDWARE_FAULT, "gpus.missing")]
 
+    def test_a_gpu_that_an_administrator_has_taken_away_ends_no_training_on_others(self) -> None:
+        """As for a virtual machine; a gang does not train on without one of its own."""
+        gone = b.node("n2", gpus=(b.gpu(0, status=GpuStatus.MISSING, missing_seconds=61.0),))
+        assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, **stopped(0.5)))
+        assert ("n2", Signal.HARDWARE_FAULT, "gpus.missing") in findings(b.snapshot(gone, **stopped(61.0)))
+
     def test_a_gpu_that_is_being_reset_is_none(self) -> None:
         assert findings(with_gpu(status=GpuStatus.MISSING, missing_seconds=20.0)) == []
 
@@ -274,6 +280,17 @@ class TestPorts:
         assert findings(b.snapshot(node)) == []
         assert findings(b.snapshot(node, **stopped(0.5))) == []
         assert findings(b.snapshot(node, **stopped(28.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
+
+    def test_under_a_gang_that_trains_on_it_waits_for_the_end_of_its_job(self) -> None:
+        """Its cable is another one than the gang's, or the gang has others."""
+        node = b.node("n2", ports=(down(241.0),))
+        assert findings(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.DRAIN_AT_JOB_END, "infiniband.port_down")]
+        assert findings(b.snapshot(node, **stopped(65.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
+        events = tuple(outage(ago, number=ago) for ago in (900, 800, 700))
+        node = b.node("n2", ports=(port(),), hardware_events=events)
+        flaps = "infiniband.port_flaps"
+        assert findings(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.DRAIN_AT_JOB_END, flaps)]
+        assert findings(b.snapshot(node, **stopped(65.0))) == [("n2", Signal.HARDWARE_FAULT, flaps)]
 
     def test_a_port_that_was_never_in_use_is_no_loss(self) -> None:
         node = b.node("n2", ports=(down(9000.0, was_active=False),))

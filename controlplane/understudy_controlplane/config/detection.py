@@ -223,7 +223,10 @@ class Hardware(Section):
         "suspect.",
     )
     port_down_seconds: float = Field(
-        240.0, ge=10, description="Time for which a fabric port that was in use is down, after which it is at fault."
+        240.0,
+        ge=10,
+        description="Time for which a fabric port that was in use is down, after which it is at fault. A gang that "
+        "trains on there stays to the end of its job.",
     )
     port_down_stalled_seconds: float = Field(
         25.0, ge=10, description="The same, if a managed gang there has stood still for the same time."

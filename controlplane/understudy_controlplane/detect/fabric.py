@@ -17,7 +17,7 @@ from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, bears_witness, domain_faults, nodes_alike
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.gpu_finding import gpu_finding
-from understudy_controlplane.detect.standstill import stands_still
+from understudy_controlplane.detect.standstill import fault_or_at_job_end, stands_still
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -73,7 +73,7 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         what = "their ports went down together: a switch, or what manages it"
         yield from domain_faults(snapshot, PORT_DOWN, together, what)
     for name, outages in own_outages(snapshot, policy).items():
-        yield from _flaps(snapshot.nodes[name], outages, policy)
+        yield from _flaps(snapshot, snapshot.nodes[name], outages, policy)
 
 
 def _alike(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]], policy: Hardware) -> list[Alike]:
@@ -129,11 +129,12 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alik
         words += f", and job {job.job_id} there makes no progress"
     if together:
         words += f"; {nodes} nodes show the same at once: the cause is a switch or its management"
+    at = (node.heard_at or snapshot.now) - seconds
     yield Finding(
-        signal=Signal.RECORDED if together else Signal.HARDWARE_FAULT,
+        signal=Signal.RECORDED if together else fault_or_at_job_end(snapshot, node.name, at),
         rule=PORT_DOWN,
         node=node.name,
-        at=(node.heard_at or snapshot.now) - seconds,
+        at=at,
         summary=words,
         evidence=Evidence(
             {
@@ -154,13 +155,14 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alik
     )
 
 
-def _flaps(node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:
+def _flaps(snapshot: Snapshot, node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:
     """Outages count whatever boot they were in: a reboot does not repair a cable."""
     for part, found in outages.items():
         own = [event for event in found if event.seconds >= policy.port_flap_seconds]
         if len(own) >= policy.port_flaps:
             words = f"went down and came back {times(len(own))} within {policy.port_flaps_hours:g} hours"
-            yield _of_outages(node, part, own, Signal.HARDWARE_FAULT, "infiniband.port_flaps", words)
+            signal = fault_or_at_job_end(snapshot, node.name, own[-1].at)
+            yield _of_outages(node, part, own, signal, "infiniband.port_flaps", words)
 
 
 def unsteady_ports(node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:

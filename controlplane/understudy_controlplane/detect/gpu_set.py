@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
+from understudy_controlplane.detect.standstill import fault_or_at_job_end
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import nvml_error
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.slurm import gpus_of_gres, has_gpus
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 
 ERROR_CHARACTERS_MAX = 200
@@ -54,10 +56,11 @@ CAUSES = {
 """nvmlReturn → the cause, by NVML's reference (nvml.h of driver R580)."""
 
 
-def gpu_in_set(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
+def gpu_in_set(snapshot: Snapshot, node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:
     if gpu.status is GpuStatus.MISSING and gpu.missing_seconds >= policy.gpu_missing_seconds:
         what = f"is missing for {gpu.missing_seconds:.0f} s: NVML listed it earlier in this boot"
-        yield gpu_finding(node, gpu, Signal.HARDWARE_FAULT, "gpus.missing", what, Repair.REBOOT)
+        signal = fault_or_at_job_end(snapshot, node.name, snapshot.now - gpu.missing_seconds)
+        yield gpu_finding(node, gpu, signal, "gpus.missing", what, Repair.REBOOT)
     if gpu.replaced_uuid:
         what = f"sits where {gpu.replaced_uuid} sat earlier in this boot"
         yield gpu_finding(

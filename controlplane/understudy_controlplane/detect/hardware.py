@@ -40,7 +40,7 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         for gpu in node.gpus:
             if _well(gpu, policy):
                 continue
-            yield from gpu_in_set(node, gpu, policy)
+            yield from gpu_in_set(snapshot, node, gpu, policy)
             yield from gpu_memory(node, gpu)
             yield from held_back(node, gpu, policy)
             yield from gpu_fabric(node, gpu)

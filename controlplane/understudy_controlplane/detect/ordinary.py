@@ -1,42 +1,119 @@
-"""What ordinary thing looks like a fault, for each detector whose findings can end a job that works, and what happens.
+"""What ordinary thing looks like a fault, for each rule of detection, and what happens to it.
 
-A detector that is added asks the same question here; `make docs` prints the answers.
+A rule that is added answers the same question here; `make docs` prints the answers. `*` is any end of a name. A suspect
+stays in service, is no spare, and is tested once no job uses it, where the site lets nodes be tested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-ORDINARY: Mapping[str, str] = {
-    "hang": "A program counts its steps within an epoch, trains a second time, or resumes from an older step: steps "
-    "that end are progress, whatever their number. It evaluates, compiles or uploads for an hour: it has the longest "
-    "time that it ever took, times a factor, and a gang whose ranks have all ended is not judged.",
-    "silence": "The route of the control plane to a node is away, an agent is upgraded, or slurmctld missed one "
-    "answer: a node with a job is dead only where its gang stands still with it, its own launcher has lost it, or "
-    "Slurm shows for two minutes that it does not respond.",
-    "straggler": "A rank has longer sequences, writes the checkpoint, or is warmed up later: only what stands out "
-    "window after window counts, and only the node's own hardware confirms it. A gang that announces no checkpoints "
-    "stays, because a move may cost all that it has done.",
-    "stranded": "A node that counted as dead or slow is well again while its move was held up: where its gang trains "
-    "on there, it stays until it ends.",
-    "stopped": "Slurm or its owner requeues a job that ran on a node which has left service since: only a gang that "
-    "pends, and that no one holds or puts off, is given other nodes; nothing that runs is ended.",
-    "seats": "An administrator drains a node on which a gang is about to start again: the gang gets another one, and "
-    "has not begun to work.",
-    "xid": "A program divides by zero or reads outside its memory, which reports an Xid as well: codes of programs "
-    "condemn no node; the policy names those of hardware.",
-    "gpu_state": "NVML cannot be read while the driver is reloaded: an unreadable GPU leads to nothing. A GPU that "
-    "the driver itself calls lost, or that has to be reset, computes nothing any more: it counts at once.",
-    "hardware": "A GPU gets hot in a warm hour, corrects single errors, or is slow to appear after a boot: what is "
-    "unusual is a suspicion, and takes out a node only after a test.",
-    "kernel_log": "A program prints what looks like a line of the driver: only the kernel's own lines are read, and "
+ORDINARY: Mapping[tuple[str, ...], str] = {
+    ("hang.not_arrived", "hang.unexplained"): "A program counts its steps within an epoch, trains a second time, or "
+    "resumes from an older step: steps that end are progress, whatever their number. It evaluates, compiles or uploads "
+    "for an hour: a gang counts as hung by its longest pause, times a factor, and not once its ranks have all ended.",
+    ("hang.silent",): "A program that marks no collectives evaluates for longer than ever before: it has the longest "
+    "time that it ever took, times a factor, more while its GPUs work, and twice the time after each restart.",
+    ("hang.still",): "The same, within that time: recorded.",
+    ("hang.together", "hang.switch"): "A file server, a licence server or a switch is away: gangs that stopped "
+    "together are not restarted; behind a failed switch they wait for it first.",
+    ("silence.node_dead",): "The control plane's route to a node is away, or slurmctld missed one answer: a node with "
+    "a job is dead only where its gang stands still with it, its own launcher has lost it, or Slurm shows for two "
+    "minutes that it does not respond. A gang that loses a node while the control plane does not reach another one is "
+    "requeued by Slurm's own time-out, and gets spares then (row 300).",
+    ("silence.agent", "silence.never_heard", "silence.heard"): "An agent is upgraded or not installed yet, a node "
+    "reboots: the node is unknown until its agent reports, and no job is touched.",
+    ("silence.mass", "silence.domain"): "A switch or the control plane's host reboots: nothing is concluded of many "
+    "silent nodes; a rack has a minute to come back, and only gangs that stand still with it leave.",
+    ("straggler.self_time", "straggler.clean"): "A rank has longer sequences, writes the checkpoint, or is warmed up "
+    "later: only what stands out window after window counts, only the node's own hardware confirms it, and the gang "
+    "moves only when that costs less than to stay.",
+    ("straggler.not_priced",): "The same for a gang that announces no checkpoints: it stays, because a move may cost "
+    "all that it has done, and a person is notified.",
+    ("straggler.together", "straggler.data_wait", "straggler.data_together", "straggler.transfers"): "A file server or "
+    "a switch is busy, or one rank has the larger shard: the node is a suspect, or the domain is named; no gang moves.",
+    ("straggler.gang", "straggler.gang_mfu"): "A training enters a phase with longer sequences: recorded.",
+    ("stranded.gang",): "A node that counted as dead or slow is well again while its move was held up: where its gang "
+    "trains on there, it stays until it ends.",
+    ("stopped.gang",): "Slurm or its owner requeues a job that ran on a node which has left service since: only a gang "
+    "that pends, and that no one holds or puts off, is given other nodes; nothing that runs is ended.",
+    ("seats.lost",): "An administrator drains a node on which a gang is about to start again: the gang gets another "
+    "one, and has not begun to work.",
+    ("xid.*", "sxid.*"): "A program divides by zero or reads outside its memory, which reports an Xid as well: by the "
+    "class of its code, below.",
+    ("xid.unread",): "A new driver writes a line in a new form: recorded.",
+    ("gpu.lost", "nvml.lost", "nvml.reset_required", "nvml.recovery_action"): "An administrator resets a GPU: the "
+    "driver refuses that while a job uses it. What the driver calls lost, or has to be reset, computes nothing.",
+    ("gpus.missing",): "An administrator takes a GPU away for a virtual machine, or it is being reset: after a minute "
+    "the node is at fault, but a gang that trains on there stays to the end of its job.",
+    ("gpus.replaced", "gpus.too_few"): "A GPU was changed, or Slurm is told of more than there are: the node is a "
+    "suspect, and is tested once no job uses it.",
+    (
+        "nvml.unreadable",
+        "nvml.no_gpu",
+        "nvml.no_permission",
+        "nvml.no_power",
+        "nvml.not_loaded",
+        "nvml.no_library",
+        "nvml.corrupted_inforom",
+        "nvml.driver_mismatch",
+        "nvml.not_ready",
+    ): "A driver is upgraded or starting, an agent may not open the devices: after a minute the node is a suspect.",
+    ("driver.silent",): "NVML is slow while many processes start, or a driver is upgraded: a suspect; of many at once, "
+    "recorded.",
+    ("driver.silent_and_stalled",): "The same while a gang there evaluates: its driver has to be silent, and the gang "
+    "to stand still, for a minute each, and since about the same time.",
+    ("memory.row_remap_failed", "memory.sram_threshold"): "An old flag of a GPU that an administrator keeps on: "
+    "`observe_rules` keeps the rule from acting. The driver sets it for an uncorrectable error without a spare row.",
+    ("memory.row_remap_pending",): "A GPU remaps a row, which is what rows are for: its jobs run to their end first.",
+    ("memory.host_uncorrected",): "One error in a page that the kernel has taken out of use: a suspect.",
+    ("memory.wear",): "A GPU remaps a few rows early in its life: recorded; a site that wants such nodes left has a "
+    "gang leave only where its start and its checkpoints are known, and the move pays.",
+    ("thermal.slowed",): "A warm hour, a power cap of the site: a suspect; only a rank that lags behind confirms it.",
+    ("infiniband.port_down",): "A cable is moved, or its switch boots: ports that go down together are their switch. "
+    "The port is not one that the gang uses: where it trains on, it stays to the end of its job.",
+    ("infiniband.port_flaps",): "A technician reseats a cable three times: a gang that trains on stays to the end of "
+    "its job. A switch reboots three times: its ports go down together, and count for none of its nodes.",
+    ("infiniband.port_unsteady", "infiniband.too_few_ports"): "A cable that is being laid: a suspect.",
+    ("nvlink.down", "fabric.unhealthy", "fabric.not_registered", "fabric.module_hot", "fabric.manager_down"): "The "
+    "Fabric Manager restarts after an upgrade: a suspect.",
+    ("fabric.block",): "The NVLink switches of a rack are serviced: it is the block's incident; no spare is taken from "
+    "there, and gangs leave only nodes with a fatal NVLink error.",
+    ("kernel.*",): "A program prints what looks like a line of the driver: only the kernel's own lines are read, and "
     "most of them make the node a suspect for a day.",
-    "fabric": "A port is down while its cable is moved or its switch boots: ports that go down together are their "
-    "switch, and a port that is down is the node's fault only where a gang on it stands still.",
-    "driver": "NVML is slow while many processes start: the driver counts as hung only where the gang on it stands "
-    "still as well.",
-    "wear_trend": "A GPU remaps a few rows early in its life: this is recorded; a site that wants such nodes left has "
-    "a gang leave only where its start and its checkpoints are known, and the move pays.",
-    "site_signals": "Another system sends a false alarm: a signal moves nothing unless the site has chosen that for "
-    "its kind.",
+    ("host.disk", "host.silent"): "A job fills /tmp, a file server is slow: a suspect.",
+    ("host.clock", "agent.problems"): "A clock that is being set, a file that an agent may not read: recorded.",
+    ("event.*",): "A driver reports an event of a healthy GPU, such as a change of its clocks: recorded.",
+    ("inventory.gpu_moved", "inventory.faulty_gpu_moved"): "A repaired GPU comes back in another node: recorded.",
+    ("drift.*",): "An update is under way, and some nodes have it already: recorded.",
+    ("lemon.score",): "A node on which users test what crashes: recorded, and the last to be taken as a spare.",
+    ("corruption.first_nan", "corruption.recompute"): "A program diverges, or is not deterministic: the node is a "
+    "suspect only where it alone was first, twice.",
+    ("launches.black_hole", "launches.clean"): "Two users' programs fail first on the same node: a suspect for an "
+    "hour.",
+    ("launches.crash", "launches.hang"): "A program crashes, and its launcher restarts it: no node is at fault; the "
+    "job gets its time back.",
+    ("launches.order", "launches.selfcheck"): "A launcher of an older release, a self-check without room: recorded.",
+    ("prolog.drained",): "A site's own Prolog fails in the same second: the node is out of service already, and no job "
+    "is there.",
+    ("administration.*", "operator.cancel"): "A person or another tool drains or resumes a node: it is theirs, and "
+    "the control plane follows.",
+    ("signal.*",): "Another system sends a false alarm: a signal moves nothing unless the site has chosen that for its "
+    "kind.",
+    (
+        "detection.*",
+        "decision.*",
+    ): "A detector meets what it does not know: the others go on, and a person is "
+    "notified.",
 }
+"""By rules that answer alike."""
+
+OF_CLASS: Mapping[str, str] = {
+    "hardware": "None is known: the driver reports that the GPU cannot continue. A code that a program can cause, on "
+    "several nodes of its job at once, is the program's.",
+    "drain": "Errors that the GPU has contained: jobs run to their end, and the node is repaired then.",
+    "application": "The program's own fault: no node is at fault.",
+    "suspect": "A line that a boot, a reset or a scan writes as well: the node is a suspect for a day.",
+    "record": "Nothing follows, but for codes that repeat on one GPU within a day.",
+}
+"""The same for the classes of the policy's rows."""
