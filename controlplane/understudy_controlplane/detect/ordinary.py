@@ -103,8 +103,7 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     (
         "detection.*",
         "decision.*",
-    ): "A detector meets what it does not know: the others go on, and a person is "
-    "notified.",
+    ): "A detector meets what it does not know: the others go on, and a person is notified.",
 }
 """By rules that answer alike."""
 
