@@ -67,6 +67,14 @@ def test_it_prints_gateway_version_cluster_and_how_long_a_reading_takes(tmp_path
     assert not diagnosis.dangerous
 
 
+@pytest.mark.parametrize(
+    ("release", "severity"), [("22.05.8", Severity.COST), ("24.11.0", Severity.COST), ("24.11.5", Severity.GOOD)]
+)
+def test_releases_that_miscount_a_dead_gang_are_named(tmp_path: Path, release: str, severity: Severity) -> None:
+    found = check(looked_at(SettingsOf(SLURM_VERSION=release), config(tmp_path)), "Slurm")
+    assert (found.severity, "scontrol reconfigure" in found.why) == (severity, severity is Severity.COST)
+
+
 def test_a_slurm_that_cannot_be_reached_is_dangerous_and_says_what_to_do(tmp_path: Path) -> None:
     diagnosis = looked_at(DeafSlurm(["n1"]), config(tmp_path))
     assert diagnosis.dangerous

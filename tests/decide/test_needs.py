@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests import builders as b
@@ -282,6 +283,19 @@ def test_a_gang_that_stays_pages_once_also_when_the_control_plane_begins_again()
     assert [one.about for one in paged(seen)] == [("job 7",)]
     sent = RepairAttempt(1, "needs.gang_stays job 7", RecoveryKind.PAGE, None, b.NOW - 900, RecoveryStatus.SUCCEEDED)
     assert paged(replace(seen, attempts=(sent,))) == []
+
+
+def test_nodes_of_a_dead_gang_that_slurm_may_miscount_are_named_until_slurmctld_starts_again() -> None:
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    dead = msgspec.structs.replace(move, dead_nodes=("n1", "n2"))
+    seen = b.snapshot(miscounted=(Recovery(12, dead, RecoveryStatus.SUCCEEDED, b.NOW - 900, (), ended_at=b.NOW),))
+    (need,) = needs(seen, (), CONFIG)
+    assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.RECONFIGURE, "recovery 12", False)
+    assert "n1, n2" in need.why
+    assert "scontrol reconfigure" in need.command
+    assert needs(replace(seen, slurmctld_started_at=b.NOW - 60), (), CONFIG) == ()
 
 
 def test_what_was_paged_for_the_same_subject_for_another_reason_does_not_count() -> None:

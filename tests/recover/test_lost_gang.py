@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 
 pytestmark = pytest.mark.integration
@@ -37,6 +38,8 @@ def test_a_gang_whose_nodes_all_lose_power_at_once_is_back_on_spares(tmp_path: P
     assert (rehearsal.gang_state(), rehearsal.recoveries()[-1].status) == (("RUNNING", 1), RecoveryStatus.SUCCEEDED)
     assert set(rehearsal.gang_nodes()) <= {"n6", "n7", "n8"}
     assert rehearsal.line.effects["keep_batch_host 3"] == 1
+    listed = {one.kind for one in rehearsal.control_plane.loop.pulse.needs}
+    assert NeedKind.RECONFIGURE in listed, "nothing but a person ends the wrong count of Slurm"
 
 
 def test_a_gang_that_is_dead_as_a_whole_is_requeued_also_without_spares(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
 from understudy_controlplane.slurm.parse import slurmd_timeout
-from understudy_controlplane.slurm.protocol import Slurm, SlurmError, read_view, slurm_version
+from understudy_controlplane.slurm.protocol import Slurm, SlurmError, miscounts_dead_gangs, read_view, slurm_version
 from understudy_controlplane.store.database import StoreError, look_at
 
 COLOURS = {Severity.DANGER: "bold red", Severity.COST: "yellow", Severity.UNKNOWN: "magenta", Severity.GOOD: "green"}
@@ -103,7 +103,7 @@ def diagnose(
         return Diagnosis((*checks, _database(config)))
     user_id = os.geteuid() if user_id is None else user_id
     checks += [
-        Check("Slurm", Severity.GOOD, f"version {settings['SLURM_VERSION']}"),
+        _release(settings),
         _cluster(settings, config),
         _reading(gateway.slurm, policy, clock or SystemClock()),
         _user(settings, user_id, config),
@@ -155,6 +155,18 @@ def _verdict(diagnosis: Diagnosis) -> str:
     counts = {severity: diagnosis.severities.count(severity) for severity in Severity}
     summary = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
     return f"[bold]{summary}.[/] What each setting does: docs/slurm-settings.md"
+
+
+def _release(settings: Mapping[str, str]) -> Check:
+    found = f"version {settings['SLURM_VERSION']}"
+    if not miscounts_dead_gangs(settings):
+        return Check("Slurm", Severity.GOOD, found)
+    why = (
+        "after an exclusive job has lost all its nodes at once, each gets one more such job and then none, until an "
+        "administrator runs `scontrol reconfigure` (`understudy status` lists them); Slurm 23.11.11, 24.05.6, 24.11.1 "
+        "and 25.05 have the mend"
+    )
+    return Check("Slurm", Severity.COST, found, why)
 
 
 def _cluster(settings: Mapping[str, str], config: Config | None) -> Check:

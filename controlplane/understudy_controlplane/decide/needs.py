@@ -91,6 +91,7 @@ def needs(
         *_site_warnings(snapshot, config),
         *_nodes_out(snapshot, config),
         *_left_by_slurm(snapshot, config),
+        *_miscounted(snapshot),
         *_pool(snapshot, config),
         *_drills(snapshot),
         *_never_heard(snapshot),
@@ -457,6 +458,21 @@ def _left_since(node: NodeView) -> float | None:
     if node.state is NodeState.FOREIGN_DRAIN:
         return node.record.since if node.slurm.left_by_slurm else None
     return node.out_since if node.slurm.out_after_outage and node.state in AWAY else None
+
+
+def _miscounted(snapshot: Snapshot) -> Iterator[Need]:
+    """Until slurmctld has started again, or for a week: a reconfiguration, which ends it as well, is not seen."""
+    for one in snapshot.miscounted:
+        began = (snapshot.slurmctld_started_at or 0.0) - snapshot.slurm_ahead_seconds
+        plan = one.plan
+        if began > one.decided_at or not isinstance(plan, PoolSwapPlan):
+            continue
+        why = (
+            f"all nodes of job {plan.job.job_id} were lost at once ({shown(plan.dead_nodes)}), and this release of "
+            "Slurm may still count it there: once they are back, each gets one more job with --exclusive, and then none"
+        )
+        command = "`scontrol reconfigure` once they are back"
+        yield Need(NeedKind.RECONFIGURE, f"recovery {one.id}", one.decided_at, why, command)
 
 
 def _domains(snapshot: Snapshot, config: Config) -> Iterator[Need]:

@@ -26,6 +26,7 @@ class NeedKind(StrEnum):
     ONLY_OBSERVED = "only_observed"  # incidents are open, and the mode is observe
     NODE_OUT = "node_out"  # out of service, and Understudy does not bring it back
     NODE_LEFT = "node_left"  # Slurm itself took it out of service, and nothing brings it back
+    RECONFIGURE = "reconfigure"  # Slurm may count a job of a dead gang on its nodes for good
     NODE_SILENT = "node_silent"  # its agent does not report
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted, and no node can join
     INCIDENT = "incident"  # open for long, and nothing is under way that ends it

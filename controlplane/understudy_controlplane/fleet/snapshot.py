@@ -69,6 +69,9 @@ class Snapshot:
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     lost_gangs: tuple[Recovery, ...] = ()
     """Moves of gangs that failed within the last day, after their gang's attempt had been ended."""
+    miscounted: tuple[Recovery, ...] = ()
+    """Moves of gangs that had lost all their nodes, within the last week, where Slurm may count these jobs there since.
+    """
     swaps: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job
     spares_taken: Mapping[str, int] = field(default_factory=dict)  # of the pool within the last week, by account
     releases: tuple[tuple[float, JobKey], ...] = ()  # of the last hour: when decided, which job

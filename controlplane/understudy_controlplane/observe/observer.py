@@ -39,6 +39,7 @@ from understudy_controlplane.observe.slurmd_probe import SlurmdProbe
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.observe.topology_reader import TopologyReader
 from understudy_controlplane.slurm.parse import slurmd_timeout
+from understudy_controlplane.slurm.protocol import miscounts_dead_gangs
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""
@@ -215,6 +216,7 @@ class Observer:
             cancels=stores.repairs.cancels(),
             cancelled=past.cancelled_since(week_ago),
             lost_gangs=past.lost_gangs_since(now - LOST_GANGS_SECONDS),
+            miscounted=past.dead_gangs_since(week_ago) if miscounts_dead_gangs(self.reading.settings) else (),
             swaps=past.swaps_since(hour_ago),
             spares_taken=past.spares_taken_since(week_ago),
             releases=past.releases_since(hour_ago),

@@ -72,6 +72,12 @@ class RecoveryHistory:
         failed = (one for one in moves.values() if one.status is RecoveryStatus.FAILED and one.has_begun_to_end_attempt)
         return tuple(one for one in failed if (one.ended_at or 0.0) >= since)
 
+    def dead_gangs_since(self, since: float) -> tuple[Recovery, ...]:
+        """Moves of gangs of which all nodes, and more than one, were dead and have been declared down."""
+        moves = ((one, one.plan) for one in self._since(since) if isinstance(one.plan, PoolSwapPlan))
+        dead = (one for one, plan in moves if len(plan.dead_nodes) > 1 and {*plan.seats} <= {*plan.spares})
+        return tuple(one for one in dead if one.begun(StepName.DOWN_NODES))
+
     def disobeyed_since(self, since: float) -> frozenset[tuple[JobKey, int]]:
         """Job and restart count of launchers that did not follow their orders."""
         failed = (one.plan for one in self._since(since) if one.status is RecoveryStatus.FAILED)

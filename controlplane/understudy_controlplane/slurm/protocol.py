@@ -240,6 +240,11 @@ def loses_dead_gangs(config: Mapping[str, str]) -> bool:
     return version < (25, 5) and not known
 
 
+def miscounts_dead_gangs(config: Mapping[str, str]) -> bool:
+    """Whether nodes that were taken from a dead gang (`keep_batch_host`) may each get one more exclusive job only."""
+    return bool(config) and loses_dead_gangs(config)
+
+
 class JobsAsNeeded(Mapping[int, SlurmJob]):
     """The jobs that Slurm shows, each read when it is first asked for. All of them are read where all are asked for,
     which takes a second with fifty thousand jobs. `note_read` is called after each reading.
