@@ -46,7 +46,7 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "driver refuses that while a job uses it. What the driver calls lost, or has to be reset, computes nothing.",
     ("gpus.missing",): "An administrator takes a GPU away for a virtual machine, or it is being reset: after a minute "
     "the node is at fault, but a gang that trains on there stays to the end of its job.",
-    ("gpus.replaced", "gpus.too_few"): "A GPU was changed, or Slurm is told of more than there are: the node is a "
+    ("gpus.replaced", "gpus.too_few"): "A GPU was changed, or slurm.conf names more than there are: the node is a "
     "suspect, and is tested once no job uses it.",
     (
         "nvml.unreadable",
