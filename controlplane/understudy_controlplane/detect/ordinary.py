@@ -96,8 +96,10 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("launches.order", "launches.selfcheck"): "A launcher of an older release, a self-check without room: recorded.",
     ("prolog.drained",): "A site's own Prolog fails in the same second: the node is out of service already, and no job "
     "is there.",
-    ("administration.*", "operator.cancel"): "A person or another tool drains or resumes a node: it is theirs, and "
-    "the control plane follows.",
+    (
+        "administration.*",
+        "operator.cancel",
+    ): "A person or another tool drains or resumes a node: the node is left to them, and the control plane follows.",
     ("signal.*",): "Another system sends a false alarm: a signal moves nothing unless the site has chosen that for its "
     "kind.",
     (
