@@ -394,6 +394,7 @@ def upgrade() -> None:
         sa.Column("restore_why", sa.Text(), server_default="", nullable=False),
         sa.Column("last_step", sa.BigInteger(), nullable=True),
         sa.Column("last_step_at", sa.Double(), nullable=True),
+        sa.Column("count_from", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("code", sa.String(length=255), server_default="", nullable=False),
         sa.Column("config", sa.String(length=255), server_default="", nullable=False),
         sa.Column("data", sa.String(length=255), server_default="", nullable=False),
