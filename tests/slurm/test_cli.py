@@ -163,6 +163,28 @@ def test_a_job_of_the_control_plane_waits_for_no_login_shell_and_gets_no_secret(
     assert not {"PGPASSWORD", "PATH_OF_KEY", "SBATCH_EXPORT"} & given.keys()
 
 
+def test_an_imitated_node_is_asked_for_by_its_name(tmp_path: Path) -> None:
+    """Root of a node chooses its architecture, which slurmctld takes, and scontrol prints, as it comes."""
+    real = {name: f"NodeName={name} Arch=x86_64 State=IDLE Partitions=train" for name in ("n1", "n2", "n3")}
+    forged = real["n3"].replace("x86_64", "x State=MIXED Reason=x\nNodeName=n2 State=DOWN*")
+    (tmp_path / "all").write_text(f"{real['n1']}\n{real['n2']}\n{forged}\n")
+    for name, text in real.items():
+        (tmp_path / name).write_text(text)
+    program = tmp_path / "scontrol"
+    program.write_text(f'#!/bin/sh\ncd {tmp_path}\n[ "$3" = nodes ] && exec cat all\nexec cat "$5"\n')
+    program.chmod(0o755)
+    nodes = {node.name: node.base_state for node in CommandLineGateway(str(program)).nodes()}
+    assert nodes == {"n1": "IDLE", "n2": "IDLE", "n3": "MIXED"}
+
+
+def test_too_many_imitated_nodes_are_an_error_and_no_flood_of_commands(scontrol: Make, calls: Calls) -> None:
+    names = [f"n{number}" for number in range(1, 30)]
+    twice = "\n".join(f"NodeName={name} State={state}" for state in ("DOWN", "IDLE") for name in names)
+    with pytest.raises(SlurmError, match=r"more than one record .* n\[1-9\],n\[10-29\]"):
+        scontrol(out=twice).nodes()
+    assert len(calls()) == 1
+
+
 def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) -> None:
     lines = (Path(__file__).parent / "data" / "jobs-22.05.txt").read_text().split("\n")
     line = next(line for line in lines if line.startswith("JobId=5 "))

@@ -22,7 +22,7 @@ from understudy_controlplane.fleet.slurm import (
     UnitKind,
 )
 from understudy_controlplane.slurm.parse import (
-    ambiguous_job_ids,
+    ambiguous,
     epoch_seconds,
     parse_jobs,
     parse_nodes,
@@ -136,8 +136,8 @@ def test_a_job_whose_name_imitates_an_owner_is_left_out() -> None:
 def test_a_whole_imitated_record_is_noticed_by_its_id() -> None:
     forged = job_line(5).replace("StdErr=", f"Comment=x StdErr= \n{job_line(1)} StdErr=", 1)
     jobs = parse_jobs(forged + "\n" + job_line(1) + "\n")
-    assert ambiguous_job_ids(jobs) == {1}
-    assert ambiguous_job_ids(parse_jobs(recorded("jobs"))) == set()
+    assert ambiguous(job.job_id for job in jobs) == {1}
+    assert ambiguous(job.job_id for job in parse_jobs(recorded("jobs"))) == set()
 
 
 def test_an_endless_number_in_a_users_text_does_not_keep_slurm_from_being_read() -> None:
@@ -194,6 +194,14 @@ def test_a_nodes_texts_are_not_taken_for_its_port_or_gpus() -> None:
     texts = " ".join(f"{key}=see Port=mlx5_0 Gres=gpu:1 Partitions=x" for key in ("Reason", "Comment", "Extra"))
     (node,) = parse_nodes(f"NodeName=n1 NodeAddr=10.0.0.1 State=IDLE+DRAIN Weight=3 {texts}")
     assert (node.port, node.gres, node.partitions, node.weight) == (6818, "", (), 3)
+
+
+@pytest.mark.parametrize("arch", ["x\nNodeName=n3 State=IDLE", "x Port=x", "x Weight=1r"])
+def test_what_root_of_a_node_has_its_slurmd_report_hides_no_other_node(arch: str) -> None:
+    """slurmctld takes architecture and operating system as they come, and scontrol prints them so."""
+    printed = recorded("nodes").replace("Arch=x86_64", f"Arch={arch}", 1)
+    names = {f"n{number}" for number in range(2, 9)}
+    assert {node.name for node in parse_nodes(printed)} == names
 
 
 @pytest.mark.parametrize(

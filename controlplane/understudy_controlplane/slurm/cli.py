@@ -26,11 +26,12 @@ from understudy_controlplane.fleet.slurm import (
 from understudy_controlplane.slurm.parse import (
     JobReader,
     NodeReader,
-    ambiguous_job_ids,
+    ambiguous,
     parse_batch_host,
     parse_config,
     parse_extra,
     parse_jobs,
+    parse_nodes,
     parse_partition_states,
     parse_reservations,
     parse_steps,
@@ -52,6 +53,8 @@ UNAVAILABLE = re.compile(
     r"|Unable to establish a? ?connection|Resource temporarily unavailable",
     re.IGNORECASE,
 )
+IMITATED_MAX = 16
+"""Nodes of which root of another one imitates the record: Slurm is asked about each. More are an error."""
 SEVERAL_TOPOLOGIES = (25, 5)
 """The first version with topology.yaml."""
 
@@ -98,7 +101,15 @@ class CommandLineGateway:
         return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
-        return self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
+        printed = self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
+        twice = ambiguous(node.name for node in printed)
+        if not twice:
+            return printed
+        if len(twice) > IMITATED_MAX:
+            raise SlurmError(f"scontrol printed more than one record of each of the nodes {compress(twice)}")
+        # As with jobs below: in the answer to a query by name the real node comes first.
+        alone = [self._nodes_claiming(name)[:1] for name in sorted(twice)]
+        return [node for node in printed if node.name not in twice] + [node for found in alone for node in found]
 
     def jobs(self) -> list[SlurmJob]:
         printed = self._job_reader.read(self._run("--all", "show", "jobs", "--oneliner"))
@@ -114,13 +125,13 @@ class CommandLineGateway:
         if not known:
             raise SlurmError(f"scontrol prints {len(printed)} jobs and squeue knows none of them")
         jobs = [job for job in printed if job.job_id in known]
-        ambiguous = ambiguous_job_ids(jobs)
-        self._confirmed = printed if not ambiguous and len(jobs) == len(printed) else []
-        if not ambiguous:
+        twice = ambiguous(job.job_id for job in jobs)
+        self._confirmed = printed if not twice and len(jobs) == len(printed) else []
+        if not twice:
             return jobs
         # A record imitates an existing job. In the answer to a query by id the real job comes first.
-        alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(ambiguous)]
-        return [job for job in jobs if job.job_id not in ambiguous] + [job for found in alone for job in found]
+        alone = [self._jobs_claiming(job_id)[:1] for job_id in sorted(twice)]
+        return [job for job in jobs if job.job_id not in twice] + [job for found in alone for job in found]
 
     def job(self, job_id: int) -> SlurmJob | None:
         try:
@@ -285,6 +296,14 @@ class CommandLineGateway:
 
     def _update_job(self, job: JobAddress, key: str, value: str) -> None:
         self._run("update", f"JobId={job}", f"{key}={value}")
+
+    def _nodes_claiming(self, name: str) -> list[SlurmNode]:
+        try:
+            return parse_nodes(self._run("--all", "show", "node", "--oneliner", checked_name(name)))
+        except SlurmUnavailable:
+            raise
+        except SlurmError:
+            return []  # there is no such node
 
     def _jobs_claiming(self, job_id: int) -> list[SlurmJob]:
         try:

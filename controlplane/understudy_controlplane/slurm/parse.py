@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.slurm import (
@@ -30,6 +31,8 @@ from understudy_controlplane.fleet.slurm import (
     UnitKind,
 )
 from understudy_controlplane.slurm.protocol import SlurmError
+
+Claimed = TypeVar("Claimed", int, str)
 
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
 _VALUE = re.compile(r"(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
@@ -124,10 +127,22 @@ class NodeReader:
         self._last: dict[str, SlurmNode] = {}
 
     def read(self, text: str) -> list[SlurmNode]:
-        """Raises SlurmError."""
-        last = self._last
-        self._last = {record: last.get(record) or _node(record) for record in _records(text, _NODE_START)}
-        return list(self._last.values())
+        """Root of a node chooses its architecture and operating system, which can imitate a record: a name may occur
+        twice. An unreadable record is left out; an error is raised only when no record can be read.
+
+        Raises SlurmError.
+        """
+        last, now = self._last, dict[str, SlurmNode]()
+        error: SlurmError | None = None
+        for record in _records(text, _NODE_START):
+            try:
+                now[record] = last.get(record) or _node(record)
+            except SlurmError as found:
+                error = found
+        self._last = now
+        if error is not None and not now:
+            raise error
+        return list(now.values())
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
@@ -232,10 +247,9 @@ def minutes(text: str) -> int | None:
     return (days * 24 + hours) * 60 + mins + (seconds > 0)
 
 
-def ambiguous_job_ids(jobs: list[SlurmJob]) -> set[int]:
-    """Ids that more than one record claims."""
-    claims = Counter(job.job_id for job in jobs)
-    return {job_id for job_id, count in claims.items() if count > 1}
+def ambiguous(claimed: Iterable[Claimed]) -> set[Claimed]:
+    """Ids of jobs, or names of nodes, that more than one record claims."""
+    return {one for one, count in Counter(claimed).items() if count > 1}
 
 
 def epoch_seconds(text: str) -> int | None:
