@@ -119,6 +119,8 @@ def _explain(deps: ReadDependencies, job_id: int, node: str | None) -> SpareExpl
     lost = node or job.slurm.nodes[0]
     if lost not in job.slurm.nodes:
         return refuse(422, f"job {job_id} does not run on {lost}", f"it runs on {', '.join(job.slurm.nodes[:8])}")
+    if lost not in snapshot.nodes:
+        return refuse(404, f"Slurm shows no node {lost}", "`scontrol show node` prints those that it shows")
     found = outlook(snapshot, job, lost, deps.current.config)
     candidates = [SpareCandidate(one.node, one.is_spare, one.fits, one.words) for one in found.candidates]
     return SpareExplanation(

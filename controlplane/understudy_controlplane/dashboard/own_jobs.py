@@ -63,7 +63,7 @@ def _trouble(job: Job, snapshot: Snapshot) -> str:
     incident = snapshot.incidents.get(Subject.of_gang(job.key))
     if incident is not None:
         return incident.signal.replace("_", " ")
-    known = [snapshot.nodes[name] for name in job.slurm.nodes if name in snapshot.nodes] if job.running else []
+    known = snapshot.views_of(job) if job.running else []
     ill = [f"{node.name} ({node.state.value.replace('_', ' ')})" for node in known if node.state not in FIT]
     return f"runs, on {shown(ill)}" if ill else ""
 

@@ -80,7 +80,7 @@ def _is_mute_in_service(snapshot: Snapshot, name: str) -> bool:
 
 def nodes_to_leave(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     """Those of its nodes that are not simply in service: where an operator names none."""
-    return tuple(name for name in job.slurm.nodes if snapshot.nodes[name].state is not NodeState.IN_SERVICE)
+    return tuple(one.name for one in snapshot.views_of(job) if one.state is not NodeState.IN_SERVICE)
 
 
 def prospect(snapshot: Snapshot, key: JobKey, request: MoveRequest, config: Config) -> Prospect | str:

@@ -88,7 +88,7 @@ def _apart(current: Round, job: Job, lost: str, fitting: Collection[str]) -> dic
 def _before(snapshot: Snapshot, job: Job, config: Config) -> Iterator[int]:
     """Gangs that still have a seat on a node that is out of service, and whose turn is first."""
     for other in snapshot.jobs.values():
-        waits = any(snapshot.nodes[name].state is NodeState.QUARANTINED for name in other.slurm.nodes)
+        waits = any(one.state is NodeState.QUARANTINED for one in snapshot.views_of(other))
         first = turn(snapshot, config, other) < turn(snapshot, config, job)
         if other.managed and other.running and waits and first:
             yield other.key.job_id

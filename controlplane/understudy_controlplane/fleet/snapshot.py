@@ -204,6 +204,10 @@ class Snapshot:
     def _jobs_on(self) -> dict[str, list[Job]]:
         return _by_node(job for job in self.jobs.values() if job.running)
 
+    def views_of(self, job: Job) -> list[NodeView]:
+        """Those of the job's nodes that Slurm shows: it may have none of a node, or one that cannot be read."""
+        return [self.nodes[name] for name in job.slurm.nodes if name in self.nodes]
+
     def holders_of(self, node: str) -> list[Job]:
         """Jobs with processes there, in whatever state Slurm shows them."""
         return self._holders.get(node, [])
