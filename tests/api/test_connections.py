@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+import uvloop
 from starlette.types import Receive, Scope, Send
 
 from understudy_controlplane.api.connections import HEAD_BYTES_MAX, REQUEST_BYTES_MAX, Connections
@@ -193,3 +194,20 @@ def test_an_answer_that_takes_longer_than_a_request_may_is_not_cut() -> None:
             assert answer.startswith(b"HTTP/1.1 200")
 
     run(test())
+
+
+def test_a_client_that_goes_with_two_requests_unanswered_costs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """uvicorn tells the newer one alone that the client is gone. uvloop, unlike asyncio, then fails for the other."""
+
+    async def test() -> None:
+        async with site(Limits()) as served:
+            _, writer = await served.connect()
+            writer.write(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n" * 2)
+            await asyncio.sleep(0.1)
+            writer.close()
+            await asyncio.sleep(0.3)
+            assert await served.is_well()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(test(), 10))
+    assert caplog.text == ""

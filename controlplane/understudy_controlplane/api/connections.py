@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from understudy_agent.wire import REPORT_BYTES_MAX
@@ -87,12 +87,16 @@ class LimitedHttp(HttpToolsProtocol):
         self._late: TimerHandle | None = None
         self._stalled: TimerHandle | None = None
         self._bytes, self._in_head = 0, True
+        self._unanswered: list[RequestResponseCycle] = []
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._request_arrived()
         self._answer_flows()
         self._place.leave()
+        for one in self._unanswered:  # uvicorn tells the newest alone, and another one's answer would fail
+            one.disconnected = True
+            one.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -124,6 +128,7 @@ class LimitedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        self._unanswered = [one for one in (*self._unanswered, self.cycle) if not one.response_complete]
 
     def on_message_complete(self) -> None:
         self._request_arrived()
