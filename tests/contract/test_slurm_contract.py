@@ -693,9 +693,11 @@ def test_what_a_job_asks_for_on_each_node_is_read(real_sides: Callable[[str], Re
     assert min(node.cpus, node.memory_mb) > 0
     by_node = side.submit_with("--nodes=2", "--mem=500", "--contiguous")
     by_cpu = side.submit_with("--nodes=1", "--ntasks=1", "--cpus-per-task=2", "--mem-per-cpu=10")
-    found = [(one.memory_mb, one.contiguous) for one in (running(side, by_node), running(side, by_cpu))]
-    assert found[0] == (500, True)
-    assert found[1] == (10 * node.cpus, False), "each job of this cluster has its nodes alone, with all their CPUs"
+    jobs = (running(side, by_node), running(side, by_cpu))
+    found = [(one.memory_mb, one.contiguous, one.ranks_max) for one in jobs]
+    assert found[0] == (500, True, 2 * node.cpus)
+    all_cpus = (10 * node.cpus, False, node.cpus)
+    assert found[1] == all_cpus, "each job of this cluster has its nodes alone, with all their CPUs"
     side.clear()
 
 

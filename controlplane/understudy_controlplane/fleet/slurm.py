@@ -312,7 +312,7 @@ class SlurmJob:
     time_limit_minutes: int | None = None  # None: none of its own
     required_nodes: tuple[str, ...] = ()  # it runs on no set of nodes without these
     features: str = ""  # that its nodes must have, as an expression of Slurm's
-    ranks_max: int | None = None  # GPUs that it has, else processors, or tasks if these are more; None: not known
+    ranks_max: int | None = None  # its GPUs (by pyslurm: processors), else processors, or more tasks; None: not known
     array_task: ArrayTask | None = None
     part_of: str = ""  # HETEROGENEOUS_JOB or WAITING_TASKS, which Slurm requeues and holds as a whole only
     exit_code: int = 0  # of its script, once it has ended

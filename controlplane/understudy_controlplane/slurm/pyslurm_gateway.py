@@ -94,6 +94,7 @@ class _Job(msgspec.Struct, frozen=True):
     suspended_or_resumed_at: int | None = None
     memory_mb: int = 0
     tmp_disk_mb: int = 0
+    ranks_max: int | None = None
     contiguous: bool = False
     mail_user: str = ""
     mail_types: tuple[str, ...] = ()

@@ -251,6 +251,7 @@ class Calls:
             "suspended_or_resumed_at": _epoch(job.suspend_time),
             "memory_mb": _memory_mb(job),
             "tmp_disk_mb": _count(job.temporary_disk_per_node),
+            "ranks_max": max(_count(job.cpus), _count(job.ntasks)) or None,
             "contiguous": bool(job.requires_contiguous_nodes),
             "mail_user": ",".join(job.mail_user or ()),
             "mail_types": list(job.mail_types or ()),
