@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
+.PHONY: demo unit lint check test long fuzz promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -91,6 +91,11 @@ sim: setup-check
 bench-sim: setup-check
 	@$(RUN) -m tests.bench.sim
 	@$(RUN) -m tests.bench.drawn
+
+# Attacks every inlet of a whole site, on SQLite and then on PostgreSQL: make fuzz SECONDS=60 SEED=1. What was found is in
+# build/fuzz.
+fuzz: setup-check
+	@$(RUN) -m tests.fuzz.whole --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 # What is found of each injected signal, and after what time: docs/signal-table.md, with `make docs`. Three quarters
 # of an hour on a core: make signals OPTIONS="--day --trace"

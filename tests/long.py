@@ -49,6 +49,7 @@ def parts() -> list[Part]:
     examples = ("-m", "hypothesis", "--hypothesis-profile", "long", "-n", "2", "--dist", "worksteal")
     return [
         Part("fuzzing", (*python, "tests.fuzz", "--seconds", "600")),
+        Part("whole site under attack", (*python, "tests.fuzz.whole", "--seconds", "600")),
         Part("requests", (*python, "tests.fuzz.openapi", "--seconds", "180")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),

@@ -48,6 +48,15 @@ STRANGE: tuple[Any, ...] = (
     "ä" * 3000,
     "x" * 300,
     "../../x",
+    "\ud800",
+    "\x1b[2J\x07\r",
+    "n[1-99999][1-99999][1-99999]",
+    ",".join(f"n[{number}-99999]" for number in range(60)),
+    2**63 - 1,
+    math.nan,
+    -math.inf,
+    [2**62] * 300,
+    ["n1"] * 5000,
     [],
     {},
     [[[[]]]],
@@ -176,14 +185,14 @@ def _changed(rng: random.Random, content: bytes, known: Iterable[bytes]) -> byte
     for _ in range(rng.choice((1, 1, 1, 1, 2, 4))):
         lines = content.split(b"\n")
         number = rng.randrange(len(lines))
-        lines[number] = _changed_json(rng, lines[number]) or _changed_bytes(rng, lines[number])
+        lines[number] = changed_json(rng, lines[number]) or changed_bytes(rng, lines[number])
         if rng.random() < 0.1:
             lines.insert(number, rng.choice(rng.choice(list(known)).split(b"\n")))
         content = b"\n".join(lines)
     return content
 
 
-def _changed_json(rng: random.Random, line: bytes) -> bytes | None:
+def changed_json(rng: random.Random, line: bytes) -> bytes | None:
     """The same JSON with one value replaced, removed or added. None: no JSON, or to be changed otherwise."""
     if rng.random() < 0.1:
         return None
@@ -217,7 +226,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(value[key])
 
 
-def _changed_bytes(rng: random.Random, line: bytes) -> bytes:
+def changed_bytes(rng: random.Random, line: bytes) -> bytes:
     at, length = rng.randrange(len(line) + 1), rng.choice((0, 0, 1, 2, 8, 64))
     inserted = rng.choice((rng.choice(BYTES), rng.randbytes(rng.choice((1, 2, 8))), line[at : at + length] * 2))
     return line[:at] + inserted + line[at + length :]

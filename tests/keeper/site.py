@@ -77,6 +77,10 @@ class Keepers:
     def socket(self, node: str) -> Path:
         return self.folder / f"{node}.sock"
 
+    def port_of(self, node: str) -> tuple[str, int]:
+        """Where other keepers reach it."""
+        return address(node), self._port
+
     def environment(self, node: str) -> dict[str, str]:
         """Of a rank there."""
         return {"SLURMD_NODENAME": node, "UNDERSTUDY_KEEPER_SOCKET": str(self.folder / "%n.sock")}
