@@ -197,7 +197,7 @@ def test_an_answer_that_takes_longer_than_a_request_may_is_not_cut() -> None:
 
 
 def test_a_client_that_goes_with_two_requests_unanswered_costs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """uvicorn tells the newer one alone that the client is gone. uvloop, unlike asyncio, then fails for the other."""
+    """uvicorn marks the newer one alone as disconnected. uvloop, unlike asyncio, then fails for the other."""
 
     async def test() -> None:
         async with site(Limits()) as served:

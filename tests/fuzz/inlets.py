@@ -153,7 +153,7 @@ def _placed(value: Json) -> Json:
 
 
 def hostile(rng: random.Random, message: Json) -> bytes:
-    """One in six is as a program of ours sends it."""
+    """One in six is as the hook, the launcher or the agent sends it."""
     content = json.dumps(message).encode()
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         content = changed_json(rng, content) or changed_bytes(rng, content)

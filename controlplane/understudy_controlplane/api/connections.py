@@ -94,7 +94,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._request_arrived()
         self._answer_flows()
         self._place.leave()
-        for one in self._unanswered:  # uvicorn tells the newest alone, and another one's answer would fail
+        for one in self._unanswered:  # uvicorn sets it for the newest alone, and the answer to another one would fail
             one.disconnected = True
             one.message_event.set()
         super().connection_lost(exc)
