@@ -23,7 +23,8 @@ from understudy_agent.launch.messages import LauncherState
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 from understudy_agent.launch.progress import HookProgress, TimeAlive
 from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts
-from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX, Launchers
+from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX, PROGRESS_SECONDS, Launchers
+from understudy_agent.rank_messages import Answer, Progress
 from understudy_agent.shares import Pace
 from understudy_agent.uplink import RejectedError
 from understudy_agent.wire import (
@@ -375,6 +376,22 @@ class TestPolls:
             return await asyncio.Future()
 
         return Launchers("c", "n1", ask), asked
+
+    def test_the_next_launch_counts_its_steps_on_from_where_the_last_one_counted(self) -> None:
+        """A second training, after 2,000 steps, was at its step 999; the next launch goes on from its step 900."""
+
+        async def play() -> list[Answer]:
+            launchers, _ = self.launchers(None)
+            answers: list[Answer] = []
+            line = launchers.open(1000, answers.append, lambda: None)
+            line.take(msgspec.convert(STATE, WireState))
+            for launch, step, ahead in ((0, 1999, 0), (0, 2999, 2000), (1, 900, 0)):
+                line.note_step(launch, step, ahead)
+                await asyncio.sleep(1.2 * PROGRESS_SECONDS)
+            line.stop()
+            return [one for one in answers if isinstance(one, Progress)]
+
+        assert asyncio.run(play()) == [Progress(0, 1999), Progress(0, 2999), Progress(1, 2900)]
 
     def test_a_launcher_that_was_refused_is_not_reported_again(self) -> None:
         async def play() -> int:
