@@ -277,6 +277,8 @@ class Link:
                 self._outbox.save_steps.take(answer)
             elif answer.get("type") == "compute_test_order":
                 self._outbox.training.test_after = int(answer["step"])
+            elif answer.get("type") == "job_note":
+                self.warn_once(f"note {answer['key']}", "%s", answer["text"])
             elif answer.get("id") is None and answer.get("type") != "error":
                 self.warn_once("newer", "an answer of type %s is ignored; only newer hooks know it", answer.get("type"))
             elif answer.get("id") is None:
@@ -292,4 +294,4 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 def hello_message(identity: Identity, gpu_index: int | None, role: str, dp_rank: int | None = None) -> dict[str, Any]:
     rank = {**identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role, "dp_rank": dp_rank}
-    return {"type": "hello", **rank, "release": RELEASE, "takes_orders": True, "takes_tests": True}
+    return {"type": "hello", **rank, "release": RELEASE, "takes_orders": True, "takes_tests": True, "takes_notes": True}

@@ -302,8 +302,7 @@ class Agent:
             self._kernel_log.follow_policy(acknowledgement.kernel_log)
         self._readbacks.take(acknowledgement.read_back)
         self._jobs_over = tuple(acknowledgement.jobs_over)
-        self._ranks.pass_on(acknowledgement.save_orders)
-        self._ranks.pass_on_tests(acknowledgement.compute_tests)
+        self._ranks.pass_on((*acknowledgement.save_orders, *acknowledgement.compute_tests, *acknowledgement.job_notes))
 
     def _build(self) -> Report:
         sample = self._gpus.newest()

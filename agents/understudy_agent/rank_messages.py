@@ -25,6 +25,7 @@ from understudy_agent.wire import (
     ComputeTestOrder,
     Count,
     Duration,
+    JobNote,
     Label,
     LaunchEnded,
     LauncherAnswer,
@@ -76,6 +77,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     arguments: Label = ""  # a sum of the program's name and arguments; empty: not known
     takes_orders: bool = False  # the hook knows SaveOrder
     takes_tests: bool = False  # the hook knows ComputeTestOrder
+    takes_notes: bool = False  # the hook knows JobNote
 
 
 class PeerSeconds(msgspec.Struct, frozen=True):
@@ -315,6 +317,7 @@ Answer = (
     | Progress
     | SaveOrder
     | ComputeTestOrder
+    | JobNote
     | ErrorAnswer
 )
 

@@ -53,7 +53,7 @@ from understudy_agent.rank_messages import (
     identifier_in,
     unknown_content,
 )
-from understudy_agent.save_orders import SaveOrders, is_for
+from understudy_agent.save_orders import ForRanks, SaveOrders, is_for
 from understudy_agent.shares import Arrivals, NoRoomError, Pace, Shares
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
@@ -65,7 +65,6 @@ from understudy_agent.wire import (
     AnomalyKind,
     CheckpointDeleted,
     CheckpointShard,
-    ComputeTestOrder,
     Fact,
     FirstStep,
     LauncherState,
@@ -210,17 +209,13 @@ class RankServer:
         """Whether a rank of this job is connected."""
         return any(rank.job_id == job_id for rank in self._ranks)
 
-    def pass_on(self, orders: Iterable[SaveOrder]) -> None:
+    def pass_on(self, orders: Iterable[ForRanks]) -> None:
         """To the ranks that they are for."""
         for order in orders:
-            self.save_orders.keep(order)
+            if isinstance(order, SaveOrder):
+                self.save_orders.keep(order)
             for rank in list(self._ranks):
                 rank.pass_on(order)
-
-    def pass_on_tests(self, orders: Iterable[ComputeTestOrder]) -> None:
-        for order in orders:
-            for rank in list(self._ranks):
-                rank.pass_on_test(order)
 
     def _accept(self, listening: socket.socket) -> None:
         """A flood costs little: what is too much of one user is closed at once, before it has a reader and a task."""
@@ -368,15 +363,9 @@ class RankConnection:
                 log.warning("rank_cut_off", extra=fields(pid=self.pid, reason="does not read its answers"))
             self._writer.transport.abort()
 
-    def pass_on(self, order: SaveOrder) -> None:
-        """Where it is for this rank, and its hook knows such orders."""
-        hello = self._hello
-        if hello is not None and hello.takes_orders and is_for(order, hello, self.user_id):
-            self.answer(order)
-
-    def pass_on_test(self, order: ComputeTestOrder) -> None:
-        hello = self._hello
-        if hello is not None and hello.takes_tests and is_for(order, hello, self.user_id):
+    def pass_on(self, order: ForRanks) -> None:
+        """Where it is for this rank."""
+        if self._hello is not None and is_for(order, self._hello, self.user_id):
             self.answer(order)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_agent.rank_messages import Hello
-from understudy_agent.wire import RANKS_PER_NODE_MAX, ComputeTestOrder, OrderState, SaveOrder
+from understudy_agent.wire import RANKS_PER_NODE_MAX, ComputeTestOrder, JobNote, OrderState, SaveOrder
 
 
 class SaveOrders:
@@ -27,6 +27,18 @@ class SaveOrders:
             yield order
 
 
-def is_for(order: SaveOrder | ComputeTestOrder, hello: Hello, user_id: int) -> bool:
+ForRanks = SaveOrder | ComputeTestOrder | JobNote
+"""What the control plane sends to ranks."""
+
+
+def is_for(order: ForRanks, hello: Hello, user_id: int) -> bool:
+    """Also whether the hook knows such a message."""
+    match order:
+        case SaveOrder():
+            takes = hello.takes_orders
+        case ComputeTestOrder():
+            takes = hello.takes_tests
+        case JobNote():
+            takes = hello.takes_notes and hello.rank == 0
     attempt = (hello.job_id, hello.restart_count, hello.launch)
-    return (order.job_id, order.restart_count, order.launch) == attempt and order.user_id == user_id
+    return takes and (order.job_id, order.restart_count, order.launch) == attempt and order.user_id == user_id

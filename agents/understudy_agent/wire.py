@@ -370,6 +370,17 @@ class ComputeTestOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="com
     step: Step
 
 
+class JobNote(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_note"):
+    """What the owner of a job should know now: rank 0 of this attempt writes it into the job's output, once."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    user_id: UserId
+    key: str  # a note that has this one already was written
+    text: str
+
+
 class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a rank knows of the orders to save, where its training asks for them."""
 
@@ -908,6 +919,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     save_orders: list[SaveOrder] = []  # that ranks of this node do not know yet, as it was reported
     jobs_over: list[KeptJob] = []  # of those whose parts its keeper holds: they have ended for good
     compute_tests: list[ComputeTestOrder] = []  # for ranks of this node that have not ended the step
+    job_notes: list[JobNote] = []  # for ranks 0 on this node, again with each answer
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -26,6 +26,7 @@ from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
+from understudy_controlplane.decide.job_notes import job_notes
 from understudy_controlplane.decide.judge import judge
 from understudy_controlplane.decide.maintenance import next_of
 from understudy_controlplane.decide.news import Recorded, noted_together
@@ -108,6 +109,7 @@ class Loop:
             "stages": lambda snapshot, _: self._look_at_stages(snapshot),
             "saves": lambda snapshot, _: saves.tick(snapshot, self.pulse.meters),
             "compute_tests": compute_tests.tick,
+            "job_notes": lambda snapshot, findings: telemetry.job_notes.replace(job_notes(snapshot, findings)),
         }
         """What a round does besides judging and recovering."""
         self._failed_beside: set[str] = set()

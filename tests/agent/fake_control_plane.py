@@ -18,6 +18,7 @@ from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     ComputeTestOrder,
     Fact,
+    JobNote,
     LauncherAnswer,
     LauncherReport,
     Refusal,
@@ -57,6 +58,7 @@ class FakeControlPlane:
         self.more: dict[str, object] = {}
         """Fields of the acknowledgement that only a newer release has."""
         self.compute_tests: list[ComputeTestOrder] = []
+        self.job_notes: list[JobNote] = []
         self.save_orders: Callable[[Report], list[SaveOrder]] = lambda _: []
         """What the ranks in a report are to know."""
         self.port = port
@@ -168,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         orders = msgspec.to_builtins(plane.save_orders(report))
         more = {"save_orders": orders} if orders else {}
         more |= {"compute_tests": msgspec.to_builtins(plane.compute_tests)} if plane.compute_tests else {}
+        more |= {"job_notes": msgspec.to_builtins(plane.job_notes)} if plane.job_notes else {}
         self._answer(200, {"facts": len(report.facts), "unfit": plane.unfit, **more, **plane.more})
 
     def _follow(self, plane: FakeControlPlane, report: LauncherReport) -> None:

@@ -37,8 +37,9 @@ def test_the_first_to_show_nan_in_two_attempts_is_suspect() -> None:
         [nan()],
         [nan(), nan(8, nodes=("n4",))],
         [nan(nodes=("n3", "n4")), nan(8, nodes=("n3", "n4"))],
+        [nan(of_several=False), nan(8, of_several=False)],
     ],
-    ids=["once", "two nodes once each", "on many ranks at once"],
+    ids=["once", "two nodes once each", "on many ranks at once", "in gangs of one node"],
 )
 def test_nan_once_or_on_many_condemns_no_node(nans: list[FirstNan]) -> None:
     assert suspects(*nans) == set()

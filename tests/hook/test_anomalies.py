@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
 from understudy.anomalies import LEVEL_STEPS, NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
 from understudy.outbox import Outbox
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard
+from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, JobNote
 
 
 @pytest.fixture
@@ -139,6 +141,36 @@ def test_a_nan_reaches_the_control_plane_before_the_checkpoint_that_has_it(
     facts = [fact for fact in plane.facts if isinstance(fact, Anomaly | CheckpointShard)]
     assert isinstance(facts[0], Anomaly)
     assert (facts[0].kind, facts[0].step, facts[0].rank, facts[0].value) == (AnomalyKind.LOSS_NAN, 47, 2, "nan")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_writes_each_note_of_the_control_plane_once(
+    plane: FakeControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    rank: int,
+) -> None:
+    """A slow rank, NaN on another rank: with each answer again, as one may be lost."""
+    for name, value in {"SLURM_JOB_ID": "7", "RANK": str(rank), "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    own = JobNote(7, 0, 0, os.getuid(), "nan 47", "loss is NaN on rank 1")
+    plane.job_notes = [
+        replace(own, user_id=os.getuid() + 1, text="of another user"),
+        replace(own, launch=1, text="of another launch"),
+        own,
+        replace(own, text="the same, in other words"),
+    ]
+    with running_agent(agent_config(tmp_path, plane.url)):
+        monitor = Monitor()
+        for _ in monitor.steps(range(3)):
+            pass
+        before = len(plane.reports)
+        plane.wait_for(lambda plane: len(plane.reports) >= before + 4)
+        monitor.close()
+    assert [one for one in caplog.messages if "NaN" in one or "other" in one] == (
+        ["understudy: loss is NaN on rank 1"] if rank == 0 else []
+    )
 
 
 def test_what_is_no_number_is_ignored(plane: FakeControlPlane, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from msgspec.structs import replace
 from sqlalchemy import Engine, text
 from sqlalchemy import event as engine_event
 from sqlalchemy.exc import OperationalError
@@ -31,6 +32,7 @@ from understudy_agent.wire import (
     GpuStatus,
     HardwareEvent,
     HardwareKind,
+    JobNote,
     JobRefused,
     Keeper,
     KeptJob,
@@ -213,6 +215,21 @@ def test_ranks_get_the_order_to_test_their_gpus_with_each_answer_until_they_have
     order = ComputeTestOrder(one.job_id, one.restart_count, one.launch, one.user_id, 100)
     route.telemetry.compute_tests.order(order)
     assert [ordered(10), ordered(20), ordered(100)] == [[order], [order], []]
+
+
+def test_the_node_of_rank_0_gets_the_notes_for_its_jobs_owner_with_each_answer_while_they_stand(route: Route) -> None:
+    def notes(rank: int = 0, launch: int = 0) -> list[JobNote]:
+        response = route.post(b.report("n1", ranks=[replace(window(), rank=rank, launch=launch)]))
+        return msgspec.json.decode(response.content, type=Acknowledgement).job_notes
+
+    one = window()
+    note = JobNote(one.job_id, one.restart_count, 0, one.user_id, "nan 5", "loss is NaN")
+    of_another = replace(note, user_id=one.user_id + 1)
+    assert notes() == []
+    route.telemetry.job_notes.replace([note, of_another])
+    assert [notes(), notes(), notes(rank=1), notes(launch=1)] == [[note], [note], [], []]
+    route.telemetry.job_notes.replace([])
+    assert notes() == []
 
 
 def test_a_keeper_gets_to_know_which_jobs_have_ended_are_of_others_or_are_none_of_slurms(route: Route) -> None:

@@ -218,6 +218,10 @@ def test_a_slow_gang_whose_checkpoints_are_not_known_stays_and_a_person_is_notif
     (ticket,) = rehearsal.tickets
     assert "it is not moved, because its checkpoints are not announced" in str(ticket)
     assert "is slow on n3" in str(ticket)
+    notes = rehearsal.control_plane.telemetry.job_notes.answer_to([training._window(0, 0, [])])
+    (text,) = [note.text for note in notes if "not announced" in note.text]
+    assert "on n3, rank 2 takes 1.50 times as long as its peers; cause clocks" in text
+    assert "rank hours an hour" in text and f"understudy job move {rehearsal.gang} REASON --off n3" in text
 
 
 def test_a_gang_on_a_slow_node_leaves_it_as_soon_as_a_spare_is_free(

@@ -419,11 +419,12 @@ def test_steps_that_gave_another_result_are_found_with_their_node(engine: Engine
     assert CheckpointStore(engine).wrong_results(b.NOW + 9) == ()
 
 
-def test_on_one_node_none_is_first(engine: Engine) -> None:
+def test_of_a_gang_on_one_node_the_rank_is_known_and_the_node_is_compared_with_none(engine: Engine) -> None:
     alone = b.job(nodes=("n1",))
     known = FleetStore(engine).see_jobs([alone], b.NOW)[0]
     FactStore(engine).record("n1", of_owner([anomaly(5)]), b.NOW, lambda _: known)
-    assert CheckpointStore(engine).first_nans(0) == ()
+    (first,) = CheckpointStore(engine).first_nans(0)
+    assert (first.rank, first.nodes, first.of_several) == (1, ("n1",), False)
 
 
 @pytest.mark.integration

@@ -64,7 +64,7 @@ def suspected(snapshot: Snapshot) -> dict[str, list[FirstNan]]:
     """Node → the attempts in which it alone was the first, if they are enough for a suspicion."""
     first: dict[str, list[FirstNan]] = {}
     for one in snapshot.first_nans:
-        if len(one.nodes) == 1 and one.nodes[0] in snapshot.nodes:
+        if one.of_several and len(one.nodes) == 1 and one.nodes[0] in snapshot.nodes:
             first.setdefault(one.nodes[0], []).append(one)
     counted = {name: _independent(snapshot.nodes[name], seen) for name, seen in first.items()}
     return {name: seen for name, seen in counted.items() if len(seen) >= ATTEMPTS_MIN}

@@ -163,7 +163,7 @@ def _starved_findings(snapshot: Snapshot, starved: Sequence[_SlowNode]) -> Itera
             node=one.node,
             at=snapshot.now,
             summary=f"rank {slow.rank} waits for data, which makes its steps {slow.ratio:.2f} times as long "
-            f"as those of its peers; cause {DATA_CAUSE}: {explained}",
+            f"as those of its peers{_since(node, slow)}; cause {DATA_CAUSE}: {explained}",
             evidence=Evidence(
                 {**_statistics(one), "cause": DATA_CAUSE, "signals": [f"{cause}: {words}" for cause, words in reasons]}
             ),
@@ -253,24 +253,30 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
         reason = f"{reason}; not all of its steps are slow"
     count = len(one.ranks)
     which = f"rank {slow.rank} takes" if count == 1 else f"{count} ranks, such as {slow.rank}, take"
-    reason = f"{reason}; {cost.words}" + (
-        "; it is not moved, because its checkpoints are not announced"
-        if not_priced
-        else ", so it stays until its move pays"
-        if waits
-        else ""
-    )
+    reason = f"{reason}; {cost.words}"
+    if not_priced:
+        reason = f"{reason}; it is not moved, because its checkpoints are not announced"
+    elif waits:
+        reason = f"{reason}, so it stays until its move pays"
+    elif confirming is None:
+        reason = f"{reason}; it is not moved for this alone"
     return Finding(
         signal=Signal.STRAGGLER_CONFIRMED if confirming and not waits else Signal.STRAGGLER_SUSPECTED,
         rule=NOT_PRICED if not_priced else "straggler.self_time",
         node=node.name,
         at=snapshot.now,
-        summary=f"{which} {slow.ratio:.2f} times as long as {'its' if count == 1 else 'their'} peers; {reason}",
+        summary=f"{which} {slow.ratio:.2f} times as long as {'its' if count == 1 else 'their'} peers"
+        f"{_since(node, slow)}; {reason}",
         evidence=Evidence(evidence),
         detail=HardwareDetail(gpu=str(index) if index is not None else ""),
         job=one.table.job,
         lost_seconds=cost.paid_seconds,
     )
+
+
+def _since(node: NodeView, slow: SlowRank) -> str:
+    """Of a node that is a suspect already, the steps in which it became slow may be forgotten."""
+    return "" if node.record.suspicions else f" since step {slow.first_step}"
 
 
 def _cost(snapshot: Snapshot, node: NodeView, one: _SlowNode) -> SlownessCost:

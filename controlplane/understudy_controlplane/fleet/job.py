@@ -335,7 +335,7 @@ class WrongResult:
 
 @dataclass(frozen=True, slots=True)
 class FirstNan:
-    """Where an attempt of a job on several nodes showed its first NaN."""
+    """Where an attempt of a job showed its first NaN."""
 
     job: JobKey
     attempt: Attempt
@@ -343,6 +343,7 @@ class FirstNan:
     nodes: tuple[str, ...]  # whose ranks showed it at that step
     rank: int  # the lowest of them
     received_at: float
+    of_several: bool = True  # the attempt has several nodes
 
 
 def opted_in(comment: str, word: str) -> bool:

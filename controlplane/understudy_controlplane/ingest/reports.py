@@ -386,11 +386,13 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     news = wanted if wanted is not None and wanted.version != followed else None
     orders = deps.telemetry.saves.answer_to(report.ranks)
     tests = deps.telemetry.compute_tests.answer_to(report.ranks)
+    notes = deps.telemetry.job_notes.answer_to(report.ranks)
     over = _jobs_over(deps, report, now)
-    if not (report.facts or unfit or dropped or news is not None or to_read is not None or orders or over or tests):
+    for_agent = report.facts or unfit or dropped or news is not None or to_read is not None or over
+    if not (for_agent or orders or tests or notes):
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
     shown = dropped[:DROPPED_SHOWN_MAX]
-    return answer(Acknowledgement(len(report.facts), shown, unfit, news, to_read, orders, over, tests))
+    return answer(Acknowledgement(len(report.facts), shown, unfit, news, to_read, orders, over, tests, notes))
 
 
 def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:

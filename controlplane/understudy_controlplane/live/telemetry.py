@@ -12,6 +12,7 @@ from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
+from understudy_controlplane.live.job_notes import JobNotes
 from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
@@ -66,6 +67,7 @@ class Telemetry:
         self.allocations = Allocations()
         self.saves = SaveOrders()
         self.compute_tests = ComputeTestOrders()
+        self.job_notes = JobNotes()
         self.unknown = WireUnknown()
         self.reports_total = 0
         self.windows_dropped_total = 0

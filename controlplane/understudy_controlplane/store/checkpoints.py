@@ -372,8 +372,6 @@ class CheckpointStore:
         with reading(self._engine) as connection:
             for row in connection.execute(_FIRST_NANS, {"since": since}):
                 key = (JobKey(row.cluster, row.job_id, row.submit_at), Attempt(row.restart_count, row.launch))
-                if len(set(row.nodes)) < 2:
-                    continue
                 before = found.get(key)
                 found[key] = FirstNan(
                     *key,
@@ -381,6 +379,7 @@ class CheckpointStore:
                     (*(before.nodes if before else ()), row.node),
                     min(row.rank, before.rank) if before else row.rank,
                     min(row.received_at, before.received_at) if before else row.received_at,
+                    len(set(row.nodes)) > 1,
                 )
         return tuple(found.values())
 
