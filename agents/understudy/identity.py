@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -72,7 +73,7 @@ def arguments_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
     jobs = filter(None, (environment.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID")))
     ids = re.compile(rf"(?<!\d)({'|'.join(map(re.escape, jobs)) or '(?!)'})(?!\d)")
     own = [environment[name] for name in OWN_NUMBERS if environment.get(name)]
-    kept, words = [os.path.basename(command[0])], list(command[1:])
+    kept, words = [os.path.basename(command[0])], _as_begun(command[1:], environment)
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
@@ -85,6 +86,19 @@ def arguments_of(command: Sequence[str], environment: Mapping[str, str]) -> str:
         if not left_out:
             kept.append(ids.sub("ID", word))
     return hashlib.sha256("\0".join(kept).encode("utf-8", "surrogateescape")).hexdigest()[:ARGUMENTS_CHARACTERS]
+
+
+APPENDED_VARIABLE = "UNDERSTUDY_APPENDED_ARGUMENTS"
+"""What the launcher has appended to the command of this launch, as JSON: the first one went without."""
+
+
+def _as_begun(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    try:
+        appended = json.loads(environment.get(APPENDED_VARIABLE, "[]"))
+    except ValueError:
+        appended = []
+    begun = len(words) - len(appended)
+    return list(words[:begun] if appended and list(words[begun:]) == appended else words)
 
 
 def _is_of_one_job(option: str, value: str, own: Sequence[str]) -> bool:
@@ -101,22 +115,48 @@ def _is_of_one_job(option: str, value: str, own: Sequence[str]) -> bool:
 
 
 CGROUP = "/proc/self/cgroup"
+SLURMSTEPD = "slurmstepd"
+PARENTS_MAX = 64
 OF_JOB = ("SLURM_JOB", "SLURM_STEP", "SLURM_PROCID", "SLURM_NODEID", "SLURMD_NODENAME")
 """What Slurm sets for a job's processes starts so."""
 
 
 def is_outside(environment: Mapping[str, str], socket: str) -> bool:
     """Of any Slurm job, as on a workstation. A rank whose launcher did not pass on Slurm's variables is in its job's
-    control group, or beside an agent: it would write over what its job has saved.
+    control group, below slurmstepd (enroot hides the group alone) or beside an agent: it would write over what its job
+    has saved.
     """
     if any(name.startswith(OF_JOB) for name in environment) or os.path.exists(socket):
         return False
+    groups = _control_groups()
+    return "slurm" not in groups and "job_" not in groups and not _is_below(SLURMSTEPD)
+
+
+def hides_its_job() -> bool:
+    """It is in a container of which neither control group nor parents show whether Slurm started it: podman, Docker."""
+    return _control_groups().strip() == "0::/"
+
+
+def _control_groups() -> str:
     try:
         with open(CGROUP, errors="replace") as lines:
-            groups = lines.read()
+            return lines.read()
     except OSError:  # no Linux
-        return True
-    return "slurm" not in groups and "job_" not in groups
+        return ""
+
+
+def _is_below(name: str) -> bool:
+    pid = os.getppid()
+    for _ in range(PARENTS_MAX):
+        try:
+            with open(f"/proc/{pid}/status", errors="replace") as lines:
+                fields = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
+        except OSError:
+            return False
+        if fields.get("Name") == name:
+            return True
+        pid = int(fields.get("PPid", "0"))
+    return False
 
 
 def launcher_restore_point(environment: Mapping[str, str]) -> tuple[int, str] | None:

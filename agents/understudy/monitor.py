@@ -30,7 +30,7 @@ from .evidence import answer_when_asked
 from .file_system import absolute, file_size, tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
-from .identity import IdentityError, is_outside, launcher_restore_point, read_identity, socket_path
+from .identity import IdentityError, hides_its_job, is_outside, launcher_restore_point, read_identity, socket_path
 from .link import SHARE_OUTPUT, Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, step_number
@@ -127,6 +127,8 @@ class Monitor:
         except IdentityError as error:
             self._outside = is_outside(os.environ, socket_path(os.environ, socket))
             begins = ", and training begins at its start where no otherwise= is given"
+            if hides_its_job():
+                begins += ". A container of a Slurm job needs the job's variables, and the agent's folder mounted"
             unknown = ", and where to continue is not known: pass Slurm's variables on to the ranks"
             text = "understudy: this process is no rank of a Slurm job (%s): nothing is reported%s"
             log.warning(text, error, begins if self._outside else unknown)

@@ -64,7 +64,12 @@ def test_nan_of_any_other_rank_is_told_and_rank_0_writes_its_own() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"mode": Mode.OBSERVE}, {"tables": {}}, {"jobs": [replace(JOB, managed=False)]}, {"jobs": [b.job(state="COMPLETED")]}],
+    [
+        {"mode": Mode.OBSERVE},
+        {"tables": {}},
+        {"jobs": [replace(JOB, managed=False)]},
+        {"jobs": [b.job(state="COMPLETED")]},
+    ],
     ids=["mode observe", "no rank reports", "not managed", "ended"],
 )
 def test_no_other_job_is_told(changes: dict[str, Any]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
+from tests import PYTHON_PATH, REPOSITORY
+from understudy import Monitor
 from understudy import identity as identity_of_hook
 from understudy.identity import is_outside, read_identity
 
@@ -85,6 +89,42 @@ def test_arguments_are_those_of_an_experiment_and_not_of_one_of_its_jobs(
 def test_no_option_joins_two_experiments(one: list[str], other: list[str]) -> None:
     found = {read_identity(RANK, [*COMMAND, *words]).arguments for words in (one, other)}
     assert len(found) == 2
+
+
+@pytest.mark.integration
+def test_a_process_below_slurmstepd_is_in_a_job_whatever_its_container_hides() -> None:
+    """As of `enroot start` in a batch script: it has a cgroup namespace of its own, and no process namespace."""
+    child = "from understudy import identity; identity.CGROUP = '/dev/null'; print(identity.is_outside({}, '/no/sock'))"
+    parent = """
+import subprocess, sys
+with open("/proc/self/comm", "w") as file:
+    file.write(sys.argv[1])
+subprocess.run(["/bin/sh", "-c", '"$0" -c "$1"; true', sys.executable, sys.argv[2]], check=True)
+"""
+
+    def asked(name: str) -> str:
+        words = [sys.executable, "-c", parent, name, child]
+        done = subprocess.run(words, env={"PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert [asked("slurmstepd"), asked("bash")] == ["False", "True"]
+
+
+def test_a_container_that_hides_its_job_is_advised_in_the_line_that_reports_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in list(os.environ):
+        if name.startswith("SLURM"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(identity_of_hook, "CGROUP", str(tmp_path / "cgroup"))
+    for group, advised in (("0::/\n", True), ("0::/user.slice/user-1000.slice\n", False)):
+        caplog.clear()
+        (tmp_path / "cgroup").write_text(group)
+        monitor = Monitor(socket=str(tmp_path / "agent.sock"))
+        assert monitor.restore_point().path == ""
+        (line,) = caplog.messages
+        assert "training begins at its start" in line
+        assert ("A container of a Slurm job needs the job's variables" in line) is advised
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def test_before_a_gang_that_hangs_is_ended_its_ranks_show_where_they_stand(gang:
     assert (
         "rank 1 on n2 did not enter collective 1 (all_reduce), in which 2 others wait (3 ranks on 3" in shown["message"]
     )
+    kept = f"their stacks: `understudy job evidence 1` and {gang.home / 'events'}"
+    assert shown["message"].endswith(kept) and kept in gang.output
     (odd,) = (
         part for part in shown["text"].split("=== ranks ") if part.startswith("1 (n2)\nno collective entered yet\n")
     )
@@ -113,7 +115,10 @@ def test_what_a_rank_that_failed_wrote_last_is_in_the_launchers_message(gang: Lo
     wait_for_launch_1(gang)
     gang.wait_for(lambda: gang.events("last_words"), 20, "its last words are reported")
     (words,) = gang.events("last_words")
-    assert words["message"] == "launch 0: rank 1 on n2 wrote last: ValueError: no such data on rank 1"
+    assert words["message"] == (
+        "launch 0: rank 1 on n2 wrote last: ValueError: no such data on rank 1; the last lines of all that failed: "
+        f"{gang.home / 'events'}"
+    )
     assert words["text"].startswith("=== rank 1 on n2 ended with exit code 1\n")
     assert "rank 1 warns\nTraceback (most recent call last):" in words["text"]
     gang.wait_for(lambda: words["message"] in gang.output, 20, "they are in the launcher's output")

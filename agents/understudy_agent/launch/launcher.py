@@ -29,6 +29,7 @@ from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.progress import Progress
 from understudy_agent.launch.rank_order import arrange
 from understudy_agent.launch.reports import Reports
+from understudy_agent.launch.resume_file import look_for
 from understudy_agent.launch.seats import Seats
 from understudy_agent.launch.signals import Meaning, Signals
 from understudy_agent.launch.standbys import Standbys
@@ -381,8 +382,12 @@ class Launcher:
         self._failed_steps = 0
         ranks = len(launch.seats) * launch.ranks_per_node(self._options)
         restore = self._line.restore_point(ranks) if launch.number > 0 else None
-        self._seats.go(launch, restore)
+        resume = self._options.resume
+        found = None if resume is None else look_for(resume.file)
+        self._seats.go(launch, restore, () if resume is None or found is None else resume.arguments)
         self._reports.begun(launch, self._standbys.spares(launch), restore)
+        if resume is not None:
+            self._reports.resumed(launch, resume, found)
         self._phase = Phase.RUNNING
 
     # -- watching ----------------------------------------------------------------------------------------------

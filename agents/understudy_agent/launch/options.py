@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,15 @@ class Output:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Of a program that continues only where its arguments say so."""
+
+    arguments: tuple[str, ...]
+    """Appended to the command of each launch that begins while the file is there."""
+    file: Path
+
+
 class UsageError(Exception):
     """An option is missing, wrong or contradicts another; the message names it."""
 
@@ -70,6 +80,7 @@ class Options:
     """Name of the run; empty: as in the environment, or by the job's name and folder."""
     keep_rank_order: bool
     """Nodes are replaced in place, and launches begin in Slurm's order of nodes."""
+    resume: Resume | None
     preload: tuple[str, ...]
     selfcheck: str
     """Command that each node runs before the first launch; empty: none."""
@@ -157,6 +168,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         run=given.run,
         keep_rank_order=given.keep_rank_order,
         selfcheck=given.selfcheck_command if given.selfcheck or os.environ.get("UNDERSTUDY_SELFCHECK") == "1" else "",
+        resume=_resume(given),
         preload=tuple(filter(None, given.preload.split(","))),
         verdicts=Path(given.verdicts) if given.verdicts else None,
         progress_file=given.progress_file,
@@ -210,6 +222,24 @@ def _check_program(command: Sequence[str]) -> None:
         program = "accelerate" if module.startswith("accelerate.") else module
     if program in _STARTERS:
         raise UsageError(f"{program}: {_STARTERS[program]}")
+
+
+def _resume(given: argparse.Namespace) -> Resume | None:
+    if not given.resume_args and not given.resume_if:
+        return None
+    if not given.resume_args or not given.resume_if:
+        raise UsageError(
+            "--resume-args and --resume-if belong together: the first launch has no checkpoint, and others have"
+        )
+    if given.in_process:
+        raise UsageError(
+            "--resume-args with --in-process: a rank that goes on in its process keeps its arguments; leave one out"
+        )
+    try:
+        words = tuple(shlex.split(given.resume_args))
+    except ValueError as error:
+        raise UsageError(f"--resume-args {given.resume_args}: {error}") from error
+    return Resume(words, Path(given.resume_if))
 
 
 def _processes(text: str, torchrun: bool) -> int | None:
@@ -327,6 +357,13 @@ def _parser() -> argparse.ArgumentParser:
         "not leave a broken collective in time and are started again",
     )
     add("--run", default="", metavar="NAME", help="of the training that this job continues, as UNDERSTUDY_RUN is")
+    add(
+        "--resume-args",
+        default="",
+        metavar="ARGUMENTS",
+        help="appended to the command where the file of --resume-if is there: --resume-args=--init_from=resume",
+    )
+    add("--resume-if", default="", metavar="FILE", help="the program's checkpoint, looked for before each launch")
     add("--preload", default="", metavar="MODULES", help="imported in advance, with commas: torch,numpy")
     add(
         "--selfcheck",

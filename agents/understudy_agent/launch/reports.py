@@ -6,6 +6,7 @@ Belongs here: the messages. Must not: when something is reported, or what follow
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.node_list import by_reason, fold
-from understudy_agent.launch.options import Options
+from understudy_agent.launch.options import Options, Resume
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
 from understudy_agent.launch.root_cause import cause_line, first_failed
@@ -195,6 +196,15 @@ class Reports:
             }
         )
 
+    def resumed(self, launch: Launch, resume: Resume, found: str | None) -> None:
+        """`found`: what is known of its file; None: it is not there."""
+        arguments = shlex.join(resume.arguments)
+        message = f"begins: {resume.file} (--resume-if) is not there"
+        if found is not None:
+            message = f"continues from {resume.file} ({found}): {arguments} is appended to the command"
+        appended = found is not None
+        self._events.report("resume", f"launch {launch.number} {message}", launch=launch.number, appended=appended)
+
     def no_first_step(self, launch: Launch, seconds: float, earlier_seconds: float) -> None:
         message = (
             f"launch {launch.number}: no step within {seconds:.0f} s, and an earlier launch needed "
@@ -242,9 +252,8 @@ class Reports:
         summary = "; ".join(found) or "what its ranks were doing does not show who is missing"
         message = f"{summary} ({len(shown)} ranks on {len(launch.shown)} of {len(launch.seats)} nodes have answered)"
         text = text_of(shown, silent, found)
-        self._events.report(
-            "evidence", f"launch {launch.number}: {message}", launch=launch.number, silent=silent, text=text
-        )
+        message = f"launch {launch.number}: {message}; their stacks: {self._kept_in()}"
+        self._events.report("evidence", message, launch=launch.number, silent=silent, text=text)
         self._announce_evidence(launch, "hang", summary, text)
         launch.shown.clear()
 
@@ -259,8 +268,18 @@ class Reports:
         rank, _ = first_failed(launch.last_words[first.rank]) or (first.rank, first.status)
         line = cause_line(launch.last_words[first.rank], rank)[:LINE_CHARACTERS_MAX]
         summary = f"rank {rank} on {first.node} wrote last: {line}"
-        self._events.report("last_words", f"launch {launch.number}: {summary}", launch=launch.number, text=text)
+        message = f"launch {launch.number}: {summary}; the last lines of all that failed: {self._kept_in()}"
+        self._events.report("last_words", message, launch=launch.number, text=text)
         self._announce_evidence(launch, "crash", summary, text)
+
+    def _kept_in(self) -> str:
+        """Where a launch's evidence is kept, for its owner."""
+        places = []
+        if self._line.connected and os.environ.get(SHARE_OUTPUT) != "0":
+            places.append(f"`understudy job evidence {self._line.job_id}`")
+        if self._options.events is not None:
+            places.append(str(self._options.events.absolute()))
+        return " and ".join(places) or "kept nowhere, as there is neither an agent nor --events FILE"
 
     def _announce_evidence(self, launch: Launch, kind: str, summary: str, text: str) -> None:
         """To the control plane, unless the user keeps it to the job's own output."""

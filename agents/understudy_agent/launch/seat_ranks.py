@@ -145,7 +145,7 @@ class Ranks:
         channel, relays = self._open_channel(), self._outputs.open()
         self._outputs.speak_for(relays, environment)
         try:
-            arguments = self._starter.command
+            arguments = [*self._starter.command, *part.appended]
             if part.torchrun:
                 output = [path_of(one, environment) for one in self._output.torchrun]
                 arguments = commands.torchrun(arguments, part.meeting, output)

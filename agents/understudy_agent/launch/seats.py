@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_agent.launch.collected import read_shown
@@ -40,8 +40,10 @@ class Seats:
 
     # -- to the seats -----------------------------------------------------------------------------------------
 
-    def go(self, launch: Launch, restore: tuple[int, str] | None) -> None:
-        """Starts the ranks. `restore`: step and path that they restore, while no control plane answers."""
+    def go(self, launch: Launch, restore: tuple[int, str] | None, appended: Sequence[str] = ()) -> None:
+        """Starts the ranks. `restore`: step and path that they restore, while no control plane answers. `appended`:
+        arguments besides those of the command.
+        """
         links = launch.step.links
         master = links[launch.seats[0]]
         processes = self._processes(master)
@@ -56,6 +58,7 @@ class Seats:
             "torchrun": self._options.torchrun,
             "node_list": fold(launch.seats),
             "restore": restore,
+            "appended": list(appended),
         }
         lines = encode_each("go", common, "node_rank", range(len(launch.seats)))
         for node, line in zip(launch.seats, lines, strict=True):

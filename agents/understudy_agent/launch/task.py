@@ -5,6 +5,7 @@ Belongs here: names and values. Pure. Must not: starting anything.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from understudy_agent.launch.protocol import SECRET_VARIABLE, Message, number, t
 
 RESTORE_POINT = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
 """Slurm's TaskProlog asked for these when the seat started. For a later launch the answer may be another."""
+APPENDED_VARIABLE = "UNDERSTUDY_APPENDED_ARGUMENTS"
+"""As JSON. The hook has it, too: a job that continues has the arguments of the one that began."""
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
@@ -26,6 +29,8 @@ class Part:
     node_list: str
     restore: Sequence[int | str] | None = None
     """Step and path to restore, while the ranks cannot ask the control plane."""
+    appended: Sequence[str] = ()
+    """Arguments that follow those of the command, in this launch."""
 
 
 def read_part(message: Message) -> Part:
@@ -38,7 +43,8 @@ def read_part(message: Message) -> Part:
         number(message, "port"),
     )
     torchrun, restore = bool(message.get("torchrun")), message.get("restore")
-    return Part(number(message, "launch"), meeting, torchrun, text(message, "node_list"), restore)
+    appended = tuple(map(str, message.get("appended") or ()))
+    return Part(number(message, "launch"), meeting, torchrun, text(message, "node_list"), restore, appended)
 
 
 def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int) -> dict[str, str]:
@@ -66,6 +72,8 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
     found = {name: value for name, value in found.items() if name not in removed}
     if part.launch > 0 and part.restore is not None:
         found |= dict(zip(RESTORE_POINT, map(str, part.restore), strict=True))
+    if part.appended:
+        found[APPENDED_VARIABLE] = json.dumps(part.appended)
     return found
 
 

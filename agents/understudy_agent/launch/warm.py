@@ -46,7 +46,7 @@ def _wait() -> tuple:  # type: ignore[type-arg]
     os.environ.update(json.loads(line))
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    return kind, target, arguments
+    return kind, target, arguments + json.loads(os.environ.get("UNDERSTUDY_APPENDED_ARGUMENTS", "[]"))
 
 
 def _run(kind: str, target: str, arguments: list) -> None:  # type: ignore[type-arg]
