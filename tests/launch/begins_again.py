@@ -19,14 +19,16 @@ def main() -> None:
     step = 0
     if options["--init_from"] == "resume":
         step = json.loads(CHECKPOINT.read_text())["iter_num"]  # FileNotFoundError where there is none
-    rank, launch = os.environ["RANK"], os.environ["UNDERSTUDY_LAUNCH"]
+    rank, launch, world = os.environ["RANK"], os.environ["UNDERSTUDY_LAUNCH"], int(os.environ["WORLD_SIZE"])
     with Path("began").open("a") as file:
         file.write(json.dumps({"rank": rank, "launch": launch, "step": step, "arguments": sys.argv[1:]}) + "\n")
+    while sum(one["launch"] == launch for one in map(json.loads, Path("began").read_text().splitlines())) < world:
+        time.sleep(0.01)  # all have read the checkpoint
     for number in range(step, int(options["--max_iters"])):
         if number == int(options["--fails_at"]) and launch == "0":
             while not Path("go").exists():
                 time.sleep(0.02)
-            if int(rank) == int(os.environ["WORLD_SIZE"]) - 1:
+            if int(rank) == world - 1:
                 sys.exit(1)
             time.sleep(60)
         if rank == "0":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import statistics
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.docs.test_frameworks import script_of
+from tests.launch import begins_again
 from tests.launch.gang import GangJob, launcher_site
 from tests.testbed.processes import command_of, is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
@@ -97,6 +99,21 @@ def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> 
     (fault,) = gang.events("fault")
     assert (fault["node"], fault["status"]) == ("n3", 7)
     assert [one["row"] for one in gang.events("decision")] == ["L130", "L10"]
+
+
+def test_a_program_that_resumes_by_an_argument_continues_on_a_spare(gang: GangJob) -> None:
+    """As nanoGPT, which would begin again and write over its checkpoint."""
+    shutil.copy(begins_again.__file__, gang.home / "train.py")
+    gang_of_two = ["--nodes", "2", "--procs-per-node", "1"]
+    resumes = ["--resume-args=--init_from=resume", "--resume-if", "out/ckpt.pt"]
+    gang.submit([*gang_of_two, *resumes], [str(gang.python), "train.py", "--fails_at=4"], nodes=3)
+    saved = gang.home / "out" / "ckpt.pt"
+    gang.wait_for(lambda: saved.exists() and '"iter_num": 4' in saved.read_text(), 60, "it has saved step 4")
+    gang.condemn("n2")
+    assert gang.exit_code() == 0
+    began = [(one["launch"], one["step"]) for one in gang.lines("began")]
+    assert began == [("0", 0), ("0", 0), ("1", 4), ("1", 4)], gang.output
+    assert "launch 1 continues from out/ckpt.pt" in gang.output
 
 
 def test_a_step_that_a_user_ends_is_no_nodes_fault(gang: GangJob) -> None:
