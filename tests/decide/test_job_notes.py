@@ -50,12 +50,12 @@ def test_where_the_price_of_a_move_is_not_known_the_owner_reads_what_moves_the_g
     assert f"`understudy job move {JOB.key.job_id} REASON --off n2`" in note.text
 
 
-def test_a_gang_that_is_slow_as_a_whole_is_told() -> None:
+def test_a_gang_that_is_slow_as_a_whole_has_a_note() -> None:
     whole = replace(slow("straggler.gang", Signal.GANG_SLOW), node="")
     assert [note.text.startswith("rank 1 takes") for note in job_notes(seen(), [whole])] == [True]
 
 
-def test_nan_of_any_other_rank_is_told_and_rank_0_writes_its_own() -> None:
+def test_nan_of_any_other_rank_has_a_note_and_rank_0_writes_its_own() -> None:
     (note,) = job_notes(seen(first_nans=(nan(),)), [])
     assert note.text.startswith("loss or gradient norm is NaN on rank 3 (n4) since step 70: checkpoints from there on")
     assert list(job_notes(seen(first_nans=(nan(rank=0),)), [])) == []
@@ -72,7 +72,7 @@ def test_nan_of_any_other_rank_is_told_and_rank_0_writes_its_own() -> None:
     ],
     ids=["mode observe", "no rank reports", "not managed", "ended"],
 )
-def test_no_other_job_is_told(changes: dict[str, Any]) -> None:
+def test_no_other_job_has_a_note(changes: dict[str, Any]) -> None:
     assert list(job_notes(seen(first_nans=(nan(),), **changes), [slow()])) == []
 
 

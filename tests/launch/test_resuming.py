@@ -1,4 +1,4 @@
-"""Programs that begin again unless an argument tells them to continue (`--resume-args`), such as nanoGPT."""
+"""Programs that begin again unless an argument lets them continue (`--resume-args`), such as nanoGPT."""
 
 from __future__ import annotations
 

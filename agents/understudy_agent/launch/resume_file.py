@@ -1,4 +1,4 @@
-"""Whether the checkpoint is there from which a program continues that has to be told so by its arguments.
+"""Whether the checkpoint is there from which a program continues only where its arguments say so.
 
 Looked up once for each launch, by the launcher: if each rank looked for itself, a file system that lags would split the
 gang.
