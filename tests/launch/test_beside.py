@@ -679,6 +679,7 @@ def test_without_such_a_number_ranks_have_all_of_their_node(gang: LocalGang) -> 
     gang.wait_for_launch(0, 2)
     assert [one["cpus"] for one in gang.ranks(0)] == [sorted(os.sched_getaffinity(0))] * 2
     assert [one["CUDA_VISIBLE_DEVICES"] for one in gang.ranks(0)] == ["0,1,2,3"] * 2
+    assert "launch 0: 2 ranks, 2 on 1 node (n1)" in gang.output, "so many as are meant?"
 
 
 def test_gpus_that_are_not_there_end_the_job_with_a_message_and_blame_no_node(gang: LocalGang) -> None:

@@ -313,6 +313,12 @@ def test_torchrun_does_not_get_the_variables_of_a_rank() -> None:
         ("--nodes 4 --port-range 9-8 -- x", "--port-range 9-8"),
         ("--nodes 4 --port-range 70000 -- x", "--port-range 70000"),
         ("--nodes 4 --progress-file f --hang-seconds -1 -- x", "above 0"),
+        ("--nodes 4 -- mpirun python train.py", "PMI"),
+        ("--nodes 4 -- torchrun train.py", "--torchrun -- python train.py"),
+        ("--nodes 4 -- accelerate launch train.py", "every rank would start accelerate"),
+        ("--nodes 4 -- python -u -m accelerate.commands.launch train.py", "every rank would start accelerate"),
+        ("--nodes 4 -- deepspeed train.py", "every rank would start DeepSpeed"),
+        ("--nodes 4 -- srun python train.py", "every rank would start srun"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(line: str, says: str) -> None:
