@@ -96,9 +96,9 @@ def _as_begun(words: Sequence[str], environment: Mapping[str, str]) -> list[str]
     try:
         appended = json.loads(environment.get(APPENDED_VARIABLE, "[]"))
     except ValueError:
-        appended = []
-    begun = len(words) - len(appended)
-    return list(words[:begun] if appended and list(words[begun:]) == appended else words)
+        appended = None
+    count = len(appended) if isinstance(appended, list) else 0
+    return list(words[:-count] if count and list(words[-count:]) == appended else words)
 
 
 def _is_of_one_job(option: str, value: str, own: Sequence[str]) -> bool:

@@ -77,8 +77,8 @@ def test_it_is_one_experiment_with_the_arguments_and_without_them() -> None:
         return read_identity({**rank, **environment}, ["train.py", "--lr=1", *appended]).arguments
 
     assert arguments("--load-checkpoint", "x") == arguments()
-    assert arguments("--load-checkpoint", "x", UNDERSTUDY_APPENDED_ARGUMENTS="no JSON") != arguments()
-    assert arguments("--load-checkpoint", "x", UNDERSTUDY_APPENDED_ARGUMENTS='["y"]') != arguments()
+    for odd in ("no JSON", '["y"]', "5", '"x"', "[]", "{}"):
+        assert arguments("--load-checkpoint", "x", UNDERSTUDY_APPENDED_ARGUMENTS=odd) != arguments()
 
 
 def test_a_file_system_that_does_not_answer_may_have_the_checkpoint(

@@ -164,7 +164,7 @@ class Reports:
         """`restore`: step and path that its ranks restore, while no control plane answers."""
         master = launch.step.links[launch.seats[0]]
         nodes, each = len(launch.seats), launch.ranks_per_node(self._options)
-        where = f"{each} on each of {nodes} nodes" if nodes > 1 else f"{each} on 1 node"
+        where = f"{each} on each of {nodes} nodes" if nodes > 1 else "on 1 node"
         message = f"launch {launch.number}: {counted(nodes * each, 'rank')}, {where} ({fold(launch.seats)})"
         standing_by = counted(len(spares), "spare") + (f" ({fold(spares)})" if spares else "")
         self._events.report(

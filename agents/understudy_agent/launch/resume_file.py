@@ -17,7 +17,7 @@ LOOK_SECONDS_MAX = 5.0
 
 
 def look_for(file: Path) -> str | None:
-    """When it was written and its size, in words; None: it is not there. Where the file system does not answer, it may
+    """When it was written, in words; None: it is not there. Where the file system does not answer, it may
     be there: a program that begins again would write over it, and one that cannot continue fails.
     """
     answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
