@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -31,13 +31,8 @@ class Access(Section):
         'front of it: `["10.1.0.5:443"]`. A credential of a user counts for the address that it was made for.',
     )
 
-    session_hours: float = Field(
-        12.0,
-        gt=0.0,
-        le=720.0,
-        description="Time after which a browser has to log in again. A session also ends with the token from which it "
-        "was made.",
-    )
+    session_hours: ClassVar[float] = 12.0
+    """Time after which a browser has to log in again. A session also ends with the token from which it was made."""
 
     proxy_addresses: tuple[str, ...] = Field(
         (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -140,12 +140,8 @@ class Recovery(Section):
         gt=0,
         description="The same for the gang's first training step after the restore, and for what people have to do.",
     )
-    launcher_timeout_seconds: float = Field(
-        20.0,
-        gt=0,
-        description="Time for a launcher to carry out an order; after that its job is moved with a spare from the "
-        "pool.",
-    )
+    launcher_timeout_seconds: ClassVar[float] = 20.0
+    """Time for a launcher to carry out an order; after that its job is moved with a spare from the pool."""
     time_credit_minutes_max: int = Field(
         0,
         ge=0,
@@ -159,12 +155,10 @@ class Recovery(Section):
         description='Time for an operator to approve a recovery in `mode = "approve"`; after that it is given up, and '
         "proposed again while its fault stands.",
     )
-    repeat_after_seconds: float = Field(
-        2.0, gt=0, description="Time after which a step without a visible effect in Slurm is tried again."
-    )
-    seats_minutes: int = Field(
-        60, ge=5, description="Duration of a seat reservation: it ends by itself if the control plane is gone."
-    )
+    repeat_after_seconds: ClassVar[float] = 2.0
+    """Time after which a step without a visible effect in Slurm is tried again."""
+    seats_minutes: ClassVar[int] = 60
+    """Duration of a seat reservation: it ends by itself if the control plane is gone."""
 
     @model_validator(mode="after")
     def _seats_outlast_the_wait(self) -> Self:
@@ -196,7 +190,8 @@ class Repair(Section):
         "release NVML for the reset.",
     )
     reset_timeout_seconds: float = Field(600.0, gt=0, description="Time for a reset; after that it has failed.")
-    resets_max: int = Field(1, ge=0, description="Resets of one node within a week.")
+    resets_max: ClassVar[int] = 1
+    """Resets of one node within a week."""
     reboot: bool = Field(True, description="Reboot nodes (`scontrol reboot`; needs RebootProgram).")
     reboot_timeout_seconds: float = Field(
         1800.0, gt=0, description="Time for a node to come back from a reboot; after that the reboot has failed."
@@ -204,19 +199,15 @@ class Repair(Section):
     reboots_max: int = Field(
         2, ge=0, description="Reboots of one node within a week; after that manual repair is needed."
     )
-    quarantines_max: int = Field(
-        3,
-        ge=1,
-        description="Quarantines of one node within a week from which manual repair is needed, whatever the fault.",
-    )
+    quarantines_max: ClassVar[int] = 3
+    """Quarantines of one node within a week from which manual repair is needed, whatever the fault."""
     nodes_at_once_max: int = Field(
         2,
         ge=1,
         description="Nodes in repair or validation at once, or the share of all nodes below where that is more.",
     )
-    nodes_at_once_share: float = Field(
-        0.01, ge=0, le=1, description="Nodes in repair or validation at once, as a share of all nodes."
-    )
+    nodes_at_once_share: ClassVar[float] = 0.01
+    """Nodes in repair or validation at once, as a share of all nodes."""
     cooldown_seconds: float = Field(60.0, ge=0, description="Time between two repairs of the same node.")
     dead_node_wait_seconds: float = Field(
         1800.0, ge=0, description="Time for a dead node to come back by itself; after that manual repair is needed."
@@ -307,13 +298,10 @@ class Validation(Section):
     network_tests_at_once_max: int = Field(
         4, ge=1, description="Network tests at once between nodes whose burn-ins end together; more of them wait."
     )
-    network_wait_minutes: float = Field(
-        60.0,
-        ge=0,
-        le=1440,
-        description="Time that a node waits after its burn-in for others whose burn-ins end by then, so that their "
-        "networks are tested with each other.",
-    )
+    network_wait_minutes: ClassVar[float] = 60.0
+    """Time that a node waits after its burn-in for others whose burn-ins end by then, so that their networks are tested
+    with each other.
+    """
     spare_check_hours: float = Field(
         0.0,
         ge=0,
@@ -324,15 +312,12 @@ class Validation(Section):
     spare_check_minutes_per_day: float = Field(
         60.0, gt=0, description="Node minutes a day, in the whole fleet, that these validations may take."
     )
-    suspects_at_once_max: int = Field(
-        2,
-        ge=1,
-        description="Suspects in validation at once, or the share of all nodes below where that is more. Validations "
-        "and burn-ins that an operator requested do not count.",
-    )
-    suspects_at_once_share: float = Field(
-        0.01, ge=0, le=1, description="Suspects in validation at once, as a share of all nodes."
-    )
+    suspects_at_once_max: ClassVar[int] = 2
+    """Suspects in validation at once, or the share of all nodes below where that is more. Validations and burn-ins that
+    an operator requested do not count.
+    """
+    suspects_at_once_share: ClassVar[float] = 0.01
+    """Suspects in validation at once, as a share of all nodes."""
     probation_hours: float = Field(24.0, ge=0, description="Time for which a node is on probation after its return.")
     probation_weight: int = Field(
         0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from understudy_controlplane.config.section import Section
@@ -22,7 +24,8 @@ class Checkpoints(Section):
         description="Whether a checkpoint is bad that has NaN in a tensor of a safetensors file, or of one of "
         "torch.distributed.checkpoint. No other format is looked into. For a site where no model keeps NaN on purpose.",
     )
-    verify_within_hours: float = Field(24.0, gt=0, description="Older checkpoints are not read back.")
+    verify_within_hours: ClassVar[float] = 24.0
+    """Older checkpoints are not read back."""
     copy_megabytes_per_second: float = Field(
         200.0,
         gt=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -16,12 +16,10 @@ STRAGGLER_STEPS_MAX = 100
 
 class Silence(Section):
     silent_after_seconds: float = Field(4.0, ge=1, description="Time without a report after which a node is unknown.")
-    dead_after_seconds: float = Field(
-        6.0,
-        ge=1,
-        description="Time without a report after which a node is dead, if its slurmd does not answer either and its "
-        "job makes no progress.",
-    )
+    dead_after_seconds: ClassVar[float] = 6.0
+    """Time without a report after which a node is dead, if its slurmd does not answer either and its job makes no
+    progress.
+    """
     dead_unconfirmed_seconds: float | None = Field(
         None,
         gt=0,
@@ -30,15 +28,10 @@ class Silence(Section):
         "plane's own network alone. Not set: 120 s, and Slurm has to show that the node does not respond. Set: this "
         "time, whatever Slurm shows. Where Slurm itself would end the job sooner, it is 10 s less than SlurmdTimeout.",
     )
-    stopped_seconds: float = Field(
-        600.0,
-        ge=0,
-        description="The same for a node whose agent announced its stop, as for an upgrade, and whose gang does not "
-        "stand still.",
-    )
-    slurmd_silent_seconds: float = Field(
-        1.0, ge=0, description="Time for which a slurmd must not answer: one lost answer is not enough."
-    )
+    stopped_seconds: ClassVar[float] = 600.0
+    """The same for a node whose agent announced its stop, as for an upgrade, and whose gang does not stand still."""
+    slurmd_silent_seconds: ClassVar[float] = 1.0
+    """Time for which a slurmd must not answer: one lost answer is not enough."""
     domain_wait_seconds: float = Field(
         60.0,
         ge=0,
@@ -46,12 +39,10 @@ class Silence(Section):
         "or their ports went down, together; about what a swap takes. After that gangs leave it; nodes that no gang "
         "needs stay as they are.",
     )
-    mass_nodes_min: int = Field(
-        3,
-        ge=2,
-        description="Nodes silent at once, together with the share below, from which the cause is taken to be the "
-        "network or the control plane.",
-    )
+    mass_nodes_min: ClassVar[int] = 3
+    """Nodes silent at once, together with the share below, from which the cause is taken to be the network or the
+    control plane.
+    """
     mass_share: float = Field(
         0.3,
         gt=0,
@@ -69,29 +60,26 @@ class Silence(Section):
 class Straggler(Section):
     window_steps: int = Field(20, ge=8, le=40, description="Steps in a window; their median is judged as one value.")
     windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are compared.")
-    windows_slow_min: int = Field(3, ge=1, le=8, description="Slow windows among these that make a node suspect.")
+    windows_slow_min: ClassVar[int] = 3
+    """Slow windows among these that make a node suspect."""
     ratio: float = Field(
         1.05,
         gt=1,
         description="A window is slow when its self time, over the median of peers of the same role, is above this "
         "ratio...",
     )
-    robust_z: float = Field(
-        3.5, gt=0, description="... and its distance from that median is above this many robust deviations."
-    )
-    ratio_overall: float = Field(1.058, gt=1, description="Ratio that the last slow windows together must exceed.")
-    peers_few: int = Field(16, ge=2, description="Number of peers below which `ratio_few_peers` applies.")
-    ratio_few_peers: float = Field(
-        1.065, gt=1, description="Ratio that replaces `ratio_overall` where there are few peers."
-    )
-    noise_z: float = Field(
-        5.0,
-        gt=0,
-        description="Least excess, as a multiple of the error of a median of steps that vary as these do.",
-    )
-    ratio_gross: float = Field(
-        1.3, gt=1, description="Ratio above which, in both halves of one window, a node is suspect at once."
-    )
+    robust_z: ClassVar[float] = 3.5
+    """... and its distance from that median is above this many robust deviations."""
+    ratio_overall: ClassVar[float] = 1.058
+    """Ratio that the last slow windows together must exceed."""
+    peers_few: ClassVar[int] = 16
+    """Number of peers below which `ratio_few_peers` applies."""
+    ratio_few_peers: ClassVar[float] = 1.065
+    """Ratio that replaces `ratio_overall` where there are few peers."""
+    noise_z: ClassVar[float] = 5.0
+    """Least excess, as a multiple of the error of a median of steps that vary as these do."""
+    ratio_gross: ClassVar[float] = 1.3
+    """Ratio above which, in both halves of one window, a node is suspect at once."""
     move_when_it_pays: bool = Field(
         True,
         description="Move a gang off a slow node when the slowness has cost as much as the move: the gang's start, and "
@@ -111,12 +99,14 @@ class Straggler(Section):
         "that stays a fifth below it is recorded. `mfu=0.4` in the Slurm comment is the same for one job. 0: not "
         "compared.",
     )
-    pace_ratio: float = Field(
-        1.035, gt=1, description="As `ratio`, where the work of each step is known and its times are judged without it."
-    )
-    pace_ratio_overall: float = Field(1.04, gt=1, description="As `ratio_overall`, for times without work.")
-    pace_ratio_few_peers: float = Field(1.05, gt=1, description="As `ratio_few_peers`, for times without work.")
-    pace_ratio_gross: float = Field(1.08, gt=1, description="As `ratio_gross`, for times without work.")
+    pace_ratio: ClassVar[float] = 1.035
+    """As `ratio`, where the work of each step is known and its times are judged without it."""
+    pace_ratio_overall: ClassVar[float] = 1.04
+    """As `ratio_overall`, for times without work."""
+    pace_ratio_few_peers: ClassVar[float] = 1.05
+    """As `ratio_few_peers`, for times without work."""
+    pace_ratio_gross: ClassVar[float] = 1.08
+    """As `ratio_gross`, for times without work."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -130,28 +120,20 @@ class Straggler(Section):
 
 
 class Xid(Section):
-    burst_silence_seconds: float = Field(
-        180.0, ge=1, description="Time without an Xid on a node after which the next Xid begins a new incident."
-    )
-    echo_seconds: float = Field(30.0, ge=0, description="Time after another fault within which an Xid may be its echo.")
-    spread_nodes_min: int = Field(
-        2,
-        ge=2,
-        description="Nodes of one job with the same code from which the program is the cause, where the code allows "
-        "for that.",
-    )
-    spread_wait_seconds: float = Field(
-        3.0, ge=0, le=60, description="Time to wait for the other nodes of the gang before such a code counts."
-    )
-    suspect_hours: float = Field(
-        24.0, gt=0, le=168, description="Time within which repeated program errors on the same GPU make it suspect."
-    )
-    suspect_events_min: int = Field(
-        2, ge=2, description="Errors of one code on one GPU, in different jobs, that make it suspect."
-    )
-    suspect_users_min: int = Field(
-        2, ge=1, description="Users among these jobs who did not have the error on another GPU."
-    )
+    burst_silence_seconds: ClassVar[float] = 180.0
+    """Time without an Xid on a node after which the next Xid begins a new incident."""
+    echo_seconds: ClassVar[float] = 30.0
+    """Time after another fault within which an Xid may be its echo."""
+    spread_nodes_min: ClassVar[int] = 2
+    """Nodes of one job with the same code from which the program is the cause, where the code allows for that."""
+    spread_wait_seconds: ClassVar[float] = 3.0
+    """Time to wait for the other nodes of the gang before such a code counts."""
+    suspect_hours: ClassVar[float] = 24.0
+    """Time within which repeated program errors on the same GPU make it suspect."""
+    suspect_events_min: ClassVar[int] = 2
+    """Errors of one code on one GPU, in different jobs, that make it suspect."""
+    suspect_users_min: ClassVar[int] = 2
+    """Users among these jobs who did not have the error on another GPU."""
     policy: dict[int, RowOverride] = Field(
         {},
         description="Rows of the policy for Xids that this site changes, such as `[xid.policy.94]` with `class`, "
@@ -197,50 +179,37 @@ class Hardware(Section):
         "has. A node with another version is recorded. What is not stated is compared with most "
         "nodes of the same Gres.",
     )
-    gpu_missing_seconds: float = Field(
-        60.0, ge=0, description="Time for which a GPU seen earlier in this boot may be missing, as during a reset."
-    )
-    gpu_unreadable_seconds: float = Field(
-        60.0,
-        ge=0,
-        description="Time for which NVML can read fewer GPUs than the node has, after which the node is suspect. It is "
-        "no spare from the first moment.",
-    )
+    gpu_missing_seconds: ClassVar[float] = 60.0
+    """Time for which a GPU seen earlier in this boot may be missing, as during a reset."""
+    gpu_unreadable_seconds: ClassVar[float] = 60.0
+    """Time for which NVML can read fewer GPUs than the node has, after which the node is suspect. It is no spare from
+    the first moment.
+    """
     nvml_silent_seconds: float = Field(
         30.0, ge=10, description="Time without an answer from the driver after which the node is suspect."
     )
-    nvml_silent_stalled_seconds: float = Field(
-        60.0,
-        ge=10,
-        description="Time without an answer from the driver after which it is at fault, if a managed gang there has "
-        "stood still for the same time.",
-    )
-    slowed_share: float = Field(
-        0.6,
-        gt=0,
-        le=1,
-        description="Share of ten minutes for which the hardware slowed a GPU (heat, power brake) that makes it "
-        "suspect.",
-    )
-    port_down_seconds: float = Field(
-        240.0,
-        ge=10,
-        description="Time for which a fabric port that was in use is down, after which it is at fault. A gang that "
-        "trains on there stays to the end of its job.",
-    )
-    port_down_stalled_seconds: float = Field(
-        25.0, ge=10, description="The same, if a managed gang there has stood still for the same time."
-    )
-    port_flap_seconds: float = Field(
-        25.0, ge=10, description="Shortest time down that counts as a flap when the port comes back."
-    )
+    nvml_silent_stalled_seconds: ClassVar[float] = 60.0
+    """Time without an answer from the driver after which it is at fault, if a managed gang there has stood still for
+    the same time.
+    """
+    slowed_share: ClassVar[float] = 0.6
+    """Share of ten minutes for which the hardware slowed a GPU (heat, power brake) that makes it suspect."""
+    port_down_seconds: ClassVar[float] = 240.0
+    """Time for which a fabric port that was in use is down, after which it is at fault. A gang that trains on there stays to
+    the end of its job.
+    """
+    port_down_stalled_seconds: ClassVar[float] = 25.0
+    """The same, if a managed gang there has stood still for the same time."""
+    port_flap_seconds: ClassVar[float] = 25.0
+    """Shortest time down that counts as a flap when the port comes back."""
     port_flaps: int = Field(
         3,
         ge=2,
         description="Flaps after which a port is at fault until a person clears it; the same number of shorter "
         "interruptions makes its node suspect...",
     )
-    port_flaps_hours: float = Field(12.0, gt=0, description="... within this time.")
+    port_flaps_hours: ClassVar[float] = 12.0
+    """... within this time."""
     together_nodes: int = Field(
         4,
         ge=2,
@@ -254,21 +223,18 @@ class Hardware(Section):
         description="Share of all nodes, together with that number, whose hardware looks wrong alike, from which the "
         "findings are recorded only.",
     )
-    disk_free_share_min: float = Field(
-        0.01, ge=0, lt=1, description="Share of free room or free inodes on a disk below which the node is suspect."
-    )
+    disk_free_share_min: ClassVar[float] = 0.01
+    """Share of free room or free inodes on a disk below which the node is suspect."""
     leave_worn: bool = Field(
         False,
         description="Take a node out of service whose GPU memory wears out faster and faster (`memory.wear`), before "
         "it fails: at once where no managed gang runs, and otherwise right after a checkpoint of the gang, where a "
         "move is expected to cost it less than the failure. How likely a failure is, is a guess.",
     )
-    clock_offset_seconds: float = Field(
-        5.0,
-        gt=0,
-        description="Difference between the clocks of a node and of the control plane above which it is recorded: the "
-        "node's times mislead.",
-    )
+    clock_offset_seconds: ClassVar[float] = 5.0
+    """Difference between the clocks of a node and of the control plane above which it is recorded: the node's times
+    mislead.
+    """
 
 
 class Lemon(Section):
@@ -296,18 +262,14 @@ class Hang(Section):
     first_step_seconds: float = Field(
         1800.0, gt=0, description="Time for a gang's first step, and the longest time to wait for any step."
     )
-    section_seconds: float = Field(
-        7200.0,
-        gt=0,
-        description="Time for a section that the training names (`monitor.section`), such as an evaluation, while no "
-        "earlier one is known. Later: the longest one times `factor`, and no less than `seconds_min`.",
-    )
-    working_factor: float = Field(
-        4.0,
-        ge=1,
-        description="Multiple of its time limit for a gang whose ranks are not known to wait, while a GPU of it works: "
-        "it may evaluate or compile.",
-    )
+    section_seconds: ClassVar[float] = 7200.0
+    """Time for a section that the training names (`monitor.section`), such as an evaluation, while no earlier one is
+    known. Later: the longest one times `factor`, and no less than `seconds_min`.
+    """
+    working_factor: ClassVar[float] = 4.0
+    """Multiple of its time limit for a gang whose ranks are not known to wait, while a GPU of it works: it may evaluate
+    or compile.
+    """
     together_gangs: int = Field(
         3,
         ge=2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -42,15 +42,13 @@ class Retention(Section):
         description="The same for what ranks of such a job reported: starts, first steps, anomalies, checkpoints. "
         "Its last three checkpoints stay, with what speaks against them.",
     )
-    shards_days: float = Field(
-        0.0,
-        ge=0,
-        description="The same for rows of single shards, once they are packed into one record with their checkpoint.",
-    )
+    shards_days: ClassVar[float] = 0.0
+    """The same for rows of single shards, once they are packed into one record with their checkpoint."""
     gpus_days: float = Field(
         730.0, ge=30, description="The same for where a GPU or another part was seen, from when it was last seen there."
     )
-    tokens_days: float = Field(90.0, ge=1, description="The same for tokens, from when they expired.")
+    tokens_days: ClassVar[float] = 90.0
+    """The same for tokens, from when they expired."""
 
     @model_validator(mode="after")
     def _jobs_outlast_their_details(self) -> Self:

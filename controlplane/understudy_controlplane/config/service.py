@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -86,12 +86,8 @@ class Slurm(Section):
         1.0, ge=0.1, le=60, description="Time between two readings of Slurm's nodes, jobs and reservations."
     )
     timeout_seconds: float = Field(10.0, gt=0, le=120, description="Time after which a Slurm command counts as failed.")
-    probe_timeout_seconds: float = Field(
-        0.5,
-        gt=0,
-        le=10,
-        description="Time for the slurmd of a silent node to accept and end a connection.",
-    )
+    probe_timeout_seconds: ClassVar[float] = 0.5
+    """Time for the slurmd of a silent node to accept and end a connection."""
 
 
 class Jobs(Section):
@@ -112,14 +108,10 @@ class Jobs(Section):
         description="Swaps of one job within an hour, or the share of its nodes below where that is more; after that a "
         "person has to look at it.",
     )
-    swaps_per_hour_share: float = Field(
-        0.003, ge=0, le=1, description="Swaps of one job within an hour, as a share of the number of its nodes."
-    )
-    restarts_without_progress_max: int = Field(
-        3,
-        ge=1,
-        description="Restarts of a hung gang without progress in between; after that a person has to look at it.",
-    )
+    swaps_per_hour_share: ClassVar[float] = 0.003
+    """Swaps of one job within an hour, as a share of the number of its nodes."""
+    restarts_without_progress_max: ClassVar[int] = 3
+    """Restarts of a hung gang without progress in between; after that a person has to look at it."""
     releases_per_hour_max: int = Field(
         6,
         ge=0,
