@@ -25,6 +25,7 @@ from understudy_controlplane.api.exported.source import JOBS_MAX
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
 from understudy_controlplane.config import Config, Limits
 from understudy_controlplane.config.current import needs_restart
+from understudy_controlplane.config.section import Section
 from understudy_controlplane.decide.table import (
     TABLE,
     Condition,
@@ -65,7 +66,7 @@ GUARDS = {
     Because.BREAKER: "the circuit breaker is open, or opens with this: only a person closes it",
     Because.DOMAIN_BUDGET: "the limit of quarantined nodes in its partition, switch, block or domain is reached",
     Because.REPAIR_BUDGET: "the limit of nodes in repair or validation at once is reached",
-    Because.COOLDOWN: "the last repair of this node was a short time ago (`cooldown_seconds` in `[repair]`)",
+    Because.COOLDOWN: "the last repair of this node was less than a minute ago",
     Because.BUSY: "a node is validated on request only while no job uses it",
     Because.MAINTENANCE: "the node is in a maintenance of an operator that takes all its nodes at once, or a "
     "reservation with the flag MAINT has it in Slurm, or will before a validation would be over: it is neither "
@@ -179,8 +180,11 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
     yield "| key | default | meaning |"
     yield "|---|---|---|"
     inner: list[tuple[str, type[BaseModel]]] = []
+    fixed = model.FIXED if issubclass(model, Section) else frozenset()
     for key, field in model.model_fields.items():
         annotation = field.annotation
+        if key in fixed:
+            continue
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             inner.append((key, annotation))
             continue

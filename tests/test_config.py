@@ -43,6 +43,12 @@ def test_an_unknown_key_that_resembles_nothing_brings_the_list_of_keys() -> None
     assert "known keys: cluster, mode, server" in complaint('cluster = "c"\nxyzzy = 1')
 
 
+def test_what_understudy_fixes_is_no_setting() -> None:
+    fixed = "guards.breaker_share is no setting, it is always 0.002; remove the key"
+    assert fixed in complaint('cluster = "c"\n[guards]\nbreaker_share = 0.5')
+    assert "breaker_share'" not in complaint('cluster = "c"\n[guards]\nbreaker_shares = 0.5')
+
+
 def test_all_complaints_come_at_once() -> None:
     text = complaint('mode = "sometimes"\n[guards]\nquarantined_share_max = 3')
     assert "cluster" in text
@@ -87,13 +93,13 @@ class TestRetention:
         for name, seconds in looks_back.items():
             assert getattr(shortest, name) * day >= max(seconds), name
 
-    @pytest.mark.parametrize("name", ["incidents_days", "idle_decisions_days", "events_days", "job_details_days"])
+    @pytest.mark.parametrize("name", ["incidents_days", "events_days", "job_details_days"])
     def test_that_is_shorter_is_refused(self, name: str) -> None:
         assert f"retention.{name} = 6: has to be greater" in complaint(f'cluster = "c"\n[retention]\n{name} = 6')
 
     @pytest.mark.parametrize("name", ["events_days", "jobs_days"])
     def test_that_forgets_what_counts_against_a_node_is_refused(self, name: str) -> None:
-        text = f'cluster = "c"\n[lemon]\ndays = 28\n[retention]\njob_details_days = 8\n{name} = '
+        text = f'cluster = "c"\n[retention]\njob_details_days = 8\n{name} = '
         assert f"retention.{name} must not be less than lemon.days" in complaint(f"{text}27")
         parse_config(f"{text}28", "site.toml")
 

@@ -225,7 +225,7 @@ def _all(report: FleetReport) -> Iterator[Section]:
     yield Section(
         "lemons",
         "Lemons",
-        "Nodes that fail repeatedly, now: the score counts faults of `lemon.days`.",
+        "Nodes that fail repeatedly, now: the score counts faults of 28 days.",
         ("node", "score"),
         [(one.node, one.score) for one in costs.lemons],
     )

@@ -11,7 +11,7 @@ import textwrap
 import tomllib
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -139,11 +139,22 @@ class Config(Section):
 def parse_config(text: str, origin: str) -> Config:
     """`text` is TOML; `origin` names it in errors. Raises ConfigError."""
     try:
-        return Config.model_validate(tomllib.loads(text))
+        raw = tomllib.loads(text)
+        _refuse_fixed(raw, origin)
+        return Config.model_validate(raw)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(origin, one) for one in error.errors())) from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and endless nesting
         raise ConfigError(f"{origin}: not valid TOML: {error}") from error
+
+
+def _refuse_fixed(raw: dict[str, Any], origin: str) -> None:
+    for name, values in raw.items():
+        section = Config.model_fields[name].get_default() if name in Config.model_fields else None
+        if isinstance(section, Section) and isinstance(values, dict):
+            for key in section.FIXED & values.keys():
+                value = getattr(section, key)
+                raise ConfigError(f"{origin}: {name}.{key} is no setting, it is always {value!r}; remove the key")
 
 
 def load_config(path: Path) -> Config:
@@ -187,7 +198,8 @@ def _meant(location: list[str]) -> str:
         annotation = section.model_fields[part].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             section = annotation
-    keys = [field.alias or name for name, field in section.model_fields.items()]
+    fixed = section.FIXED if issubclass(section, Section) else ()
+    keys = [field.alias or name for name, field in section.model_fields.items() if name not in fixed]
     near = difflib.get_close_matches(location[-1], keys, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(keys)}"
 

@@ -12,12 +12,30 @@ from understudy_controlplane.config.section import Section
 
 
 class Guards(Section):
+    FIXED = frozenset(
+        {
+            "waiting_nodes_min",
+            "waiting_share",
+            "quarantines_per_hour_min",
+            "quarantines_per_hour_share",
+            "breaker_window_seconds",
+            "breaker_share",
+            "gang_moves_share",
+            "gang_moves_min",
+            "gang_moves_per_hour_share",
+            "gang_moves_per_hour_min",
+            "gang_moves_domain_share",
+            "gang_moves_domain_min",
+            "quarantined_nodes_min",
+        }
+    )
+
     quarantined_share: float = Field(
         0.01,
         ge=0,
         le=1,
         description="Share of all nodes that may be quarantined at once. Nodes that wait for a person have a budget of "
-        "their own, `waiting_share`.",
+        "their own, 10 %.",
     )
     quarantined_nodes_min: int = Field(
         12, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
@@ -129,6 +147,8 @@ class Guards(Section):
 
 
 class Recovery(Section):
+    FIXED = frozenset({"step_timeout_seconds"})
+
     step_timeout_seconds: float = Field(
         120.0,
         gt=0,
@@ -168,6 +188,8 @@ class Recovery(Section):
 
 
 class Repair(Section):
+    FIXED = frozenset({"reset_timeout_seconds", "cooldown_seconds"})
+
     enabled: bool = Field(
         False,
         description="Repair quarantined nodes, rung by rung. Off: a node stays quarantined until a person resumes it.",
@@ -221,6 +243,16 @@ class RunStages(StrEnum):
 
 
 class Validation(Section):
+    FIXED = frozenset(
+        {
+            "requested_at_once_max",
+            "burn_ins_at_once_max",
+            "network_tests_at_once_max",
+            "spare_check_minutes_per_day",
+            "stages_command",
+        }
+    )
+
     enabled: bool = Field(
         False,
         description="Validate a repaired node before it returns to service. Off: a repaired node waits for a person.",

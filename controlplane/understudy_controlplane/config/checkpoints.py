@@ -10,13 +10,15 @@ from understudy_controlplane.config.section import Section
 
 
 class Checkpoints(Section):
+    FIXED = frozenset({"verify_nodes_at_once"})
+
     verify: bool = Field(
         False,
         description="Whether agents read complete checkpoints of jobs that asked for Understudy back, with the rights "
         "of the job's user alone. Bad and lost ones are not restored.",
     )
     verify_megabytes_per_second: float = Field(
-        50.0, gt=0, description="At which an agent reads. With `verify_nodes_at_once` it limits what file servers see."
+        50.0, gt=0, description="At which an agent reads. Four nodes of the fleet read at the same time."
     )
     verify_nodes_at_once: int = Field(4, ge=1, description="Nodes of the whole fleet that read at the same time.")
     verify_nan: bool = Field(

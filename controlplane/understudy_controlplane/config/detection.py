@@ -15,6 +15,8 @@ STRAGGLER_STEPS_MAX = 100
 
 
 class Silence(Section):
+    FIXED = frozenset({"mass_share", "silent_after_seconds"})
+
     silent_after_seconds: float = Field(4.0, ge=1, description="Time without a report after which a node is unknown.")
     dead_after_seconds: ClassVar[float] = 6.0
     """Time without a report after which a node is dead, if its slurmd does not answer either and its job makes no
@@ -58,6 +60,8 @@ class Silence(Section):
 
 
 class Straggler(Section):
+    FIXED = frozenset({"window_steps", "windows", "ratio"})
+
     window_steps: int = Field(20, ge=8, le=40, description="Steps in a window; their median is judged as one value.")
     windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are compared.")
     windows_slow_min: ClassVar[int] = 3
@@ -161,6 +165,8 @@ class Xid(Section):
 
 
 class Hardware(Section):
+    FIXED = frozenset({"port_flaps", "together_nodes", "together_share", "nvml_silent_seconds"})
+
     gpus_per_node: int = Field(
         0,
         ge=0,
@@ -238,6 +244,8 @@ class Hardware(Section):
 
 
 class Lemon(Section):
+    FIXED = frozenset({"days", "score_min"})
+
     days: float = Field(28.0, gt=0, le=365, description="Time over which a node's faults, losses and failures count.")
     score_min: float = Field(
         2.0,
@@ -248,6 +256,8 @@ class Lemon(Section):
 
 
 class Hang(Section):
+    FIXED = frozenset({"factor", "together_gangs", "together_share"})
+
     seconds_min: float = Field(
         600.0,
         ge=1,

@@ -10,6 +10,22 @@ from understudy_controlplane.config.section import Section
 
 
 class Limits(Section):
+    FIXED = frozenset(
+        {
+            "reads_at_once",
+            "reads_waiting_max",
+            "reads_waiting_per_token_max",
+            "reads_per_second_per_token",
+            "writes_per_second_per_token",
+            "event_streams_per_token_max",
+            "reports_per_second_per_node",
+            "connections_max",
+            "connections_per_address_max",
+            "request_seconds_max",
+            "response_seconds_max",
+        }
+    )
+
     reads_at_once: int = Field(
         2, ge=1, le=64, description="Reads of people and programs that are carried out at the same time; others wait."
     )

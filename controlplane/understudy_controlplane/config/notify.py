@@ -87,6 +87,8 @@ class Receiver(Section):
 
 
 class Notify(Section):
+    FIXED = frozenset({"group_seconds", "interval_seconds", "heartbeat_seconds"})
+
     receivers: dict[str, Receiver] = Field(
         {},
         description="Who is notified: a table for each, `[notify.receivers.oncall]`, with the settings below. "

@@ -13,6 +13,8 @@ HISTORY_DAYS = 8
 
 
 class Retention(Section):
+    FIXED = frozenset({"idle_decisions_days", "gpus_days"})
+
     incidents_days: float = Field(
         730.0,
         ge=30,

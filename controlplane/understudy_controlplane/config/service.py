@@ -91,6 +91,8 @@ class Slurm(Section):
 
 
 class Jobs(Section):
+    FIXED = frozenset({"releases_per_hour_max"})
+
     opt_in_word: str = Field(
         "understudy",
         min_length=1,

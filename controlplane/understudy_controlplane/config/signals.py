@@ -39,6 +39,8 @@ def _effect(default: SignalEffect, what: str) -> SignalEffect:
 
 
 class Signals(Section):
+    FIXED = frozenset({"live_max"})
+
     leak: SignalEffect = _effect(
         SignalEffect.WARN,
         "`explain` (it is shown, and stands in the evidence of incidents there), `warn` (and a person gets a ticket, "

@@ -175,7 +175,7 @@ async def _take(deps: SignalDependencies, identity: Identity, batch: _Batch) -> 
     try:
         taken, ended = await asyncio.to_thread(_store, deps, identity, batch, now)
     except TooManySignals:
-        error = f"{policy.live_max} signals of {identity.label} are live, or ended within the hour (`signals.live_max`)"
+        error = f"{policy.live_max} signals of {identity.label} are live, or ended within the hour"
         return refuse(429, error, "report a domain instead of its nodes, or end signals that are over")
     except StoreError as error:
         log.exception("signals_not_stored", source=identity.label)
