@@ -201,8 +201,8 @@ class Hardware(Section):
     slowed_share: ClassVar[float] = 0.6
     """Share of ten minutes for which the hardware slowed a GPU (heat, power brake) that makes it suspect."""
     port_down_seconds: ClassVar[float] = 240.0
-    """Time for which a fabric port that was in use is down, after which it is at fault. A gang that trains on there stays to
-    the end of its job.
+    """Time for which a fabric port that was in use is down, after which it is at fault. A gang that trains on there
+    stays to the end of its job.
     """
     port_down_stalled_seconds: ClassVar[float] = 25.0
     """The same, if a managed gang there has stood still for the same time."""
