@@ -1021,6 +1021,7 @@ class EarlierAllocations(msgspec.Struct, frozen=True, omit_defaults=True):
 
     launches_without_progress: Count = 0  # since the job's last progress
     best_step: Step | None = None
+    newcomers: tuple[Name, ...] = ()  # nodes of this one on which it never finished a step; none: not known
 
 
 class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):

@@ -2,11 +2,13 @@
 
 It "trains" a number, reports through the hook, writes a checkpoint every ten steps, or with `due` when the control
 plane orders one, and continues from its restore point. A file `stall-RANK` names launches in which that rank stops; a
-file `steps` replaces STEPS, so that a test whose job must still run does not depend on the machine's speed.
+file `lacks-NODE` makes a package missing on that node; a file `steps` replaces STEPS, so that a test whose job must
+still run does not depend on the machine's speed.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -31,6 +33,8 @@ def main() -> None:
     began = time.time()
     directory, steps = Path(sys.argv[1]), int(sys.argv[2])
     rank = int(os.environ["SLURM_PROCID"])
+    if (directory / f"lacks-{os.environ.get('SLURMD_NODENAME')}").exists():
+        importlib.import_module("flash_attention_of_the_site")
     monitor = Monitor()
     point = monitor.restore_point(timeout_seconds=30)
     weight = int((Path(point.path) / f"rank-{rank}").read_text()) if point.path else 1

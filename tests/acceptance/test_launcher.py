@@ -177,6 +177,30 @@ def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     assert gang.job_fields(site, job.job)["Restarts"] == "1"
 
 
+def test_a_spare_of_the_pool_that_lacks_a_package_is_left_for_another_one(make_site: MakeSite) -> None:
+    site = make_site(nodes=5, spares=2)
+    gang.start_site(site)
+    job = LauncherJob(site, nodes=3, spares=0)
+    assert job.wait_for_launch(0, 0) == ["n1", "n2", "n3"]
+    job.wait_for_checkpoint(0, 0)
+    (job.home / "lacks-n4").touch()
+    site.nodes["n2"].fail_gpu()
+    seats = job.wait_for_launch(2, 0, 120)
+    assert sorted(seats) == ["n1", "n3", "n5"]
+    first, second = sorted(site.recoveries(), key=lambda one: one["id"])
+    assert (first["seats"], sorted(second["seats"])) == (["n1", "n3", "n4"], ["n1", "n3", "n5"])
+    assert [one["row"] for one in job.events("decision")] == ["L125"], "asked once, and no launch was wasted"
+    assert site.node("n4")["state"] == "in_service"
+    assert "DRAIN" not in site.node("n4")["slurm"]["flags"]
+    fields = gang.job_fields(site, job.job)
+    assert (fields["Restarts"], fields["ExcNodeList"]) == ("2", "n4")
+    (incident,) = [one for one in site.items("/v1/incidents") if one["rule"] == "launches.newcomer"]
+    assert "failed on n4" in incident["summary"]
+    shown = site.http.get(f"/v1/jobs/{job.job}/evidence", headers=bearer(Role.ADMIN)).json()["items"]
+    assert "on n4 wrote last: ModuleNotFoundError: No module named 'flash_attention_of_the_site'" in shown[0]["summary"]
+    job.assert_trained()
+
+
 def test_a_hang_is_found_and_the_gang_restarted_without_the_node_of_the_missing_rank(make_site: MakeSite) -> None:
     site = make_site(nodes=6, spares=0, settings={"hang": {"seconds_min": 2, "first_step_seconds": 30}})
     gang.start_site(site)

@@ -23,7 +23,7 @@ from tests.testbed.processes import is_running, read_process
 from understudy_agent import rank_messages
 from understudy_agent.launch.hub import STRANGERS_MAX
 from understudy_agent.launch.open_files import needed
-from understudy_agent.wire import LauncherAnswer, LauncherOrders
+from understudy_agent.wire import EarlierAllocations, LauncherAnswer, LauncherOrders
 
 pytestmark = pytest.mark.integration
 
@@ -579,6 +579,32 @@ def test_a_gang_that_waits_for_the_pool_shrinks_once_the_site_lets_it_and_never_
             gang.condemn("n3")
             assert gang.exit_code() == 75, "it has waited again"
     assert gang.rows() == ["L80", "L80"]
+
+
+def test_a_gang_whose_newcomer_fails_waits_for_the_pool_and_starts_again_where_it_gives_no_node(
+    gang: LocalGang,
+) -> None:
+    """n2 came with a requeue, and its rank fails at once: a package may be missing there."""
+    earlier = EarlierAllocations(best_step=40, newcomers=("n2",))
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(gang.home / "agent.sock"))
+        agent.listen()
+        gang.start([*THREE, "--wait-for-requeue", "0.5"], nodes=3)
+        line, _ = agent.accept()
+        with line:
+            line.sendall(rank_messages.encode(LauncherAnswer("a", LauncherOrders(), earlier)))
+            gang.wait_for_launch(0, 3)
+            gang.wait_for(lambda: gang.events("orders_received"), 60, "it knows the newcomer")
+            os.kill(gang.ranks(0)[1]["pid"], signal.SIGKILL)
+            gang.wait_for_launch(1, 3)
+            assert gang.nodes(1) == ["n1", "n2", "n3"]
+            (waiting,) = gang.events("waiting")
+            assert "then starting it on the same nodes again" in waiting["message"]
+            os.kill(gang.ranks(1)[1]["pid"], signal.SIGKILL)
+            gang.wait_for_launch(2, 3)
+            gang.finish()
+            assert gang.exit_code() == 0
+    assert gang.rows() == ["L125", "L130", "L10"], "the pool is asked once"
 
 
 def test_a_node_that_is_only_silent_leaves_no_gang_by_the_sites_permission_to_shrink(gang: LocalGang) -> None:

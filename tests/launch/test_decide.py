@@ -104,13 +104,13 @@ def test_the_table(
     assert decision.reason
 
 
-def launches(*ends: Ended, spares: tuple[str, ...] = ("e", "f")) -> list[Decision]:
+def launches(*ends: Ended, spares: tuple[str, ...] = ("e", "f"), rules: Rules = RULES) -> list[Decision]:
     """One after the other, on the seats that the decision before gave."""
     history, found = History(), []
     seats: tuple[str, ...] = SEATS
     for launch, end in enumerate(ends):
         decision = decide(
-            replace(end, launch=launch, seats=seats), history, [s for s in spares if s not in seats], RULES
+            replace(end, launch=launch, seats=seats), history, [s for s in spares if s not in seats], rules
         )
         history, seats = decision.history, decision.seats
         found.append(decision)
@@ -143,6 +143,51 @@ def test_without_another_spare_the_end_of_the_job_names_the_node_on_which_the_pr
     *_, last = launches(RAN, FAILS_ON_E, FAILS_ON_E, FAILS_ON_E, spares=("e",))
     assert last.row == "L100"
     assert "On e the program has never run before" in last.reason
+
+
+WITH_POOL = replace(RULES, pool_answers=True)
+
+
+def test_without_another_spare_the_control_plane_is_asked_once_and_no_node_is_taken_for_bad() -> None:
+    _, asks, again, last = launches(RAN, FAILS_ON_E, FAILS_ON_E, FAILS_ON_E, spares=("e",), rules=WITH_POOL)
+    assert (asks.row, asks.action, asks.cause) == ("L125", Action.WAIT_FOR_REQUEUE, Cause.BLACK_HOLE)
+    assert (asks.seats, dict(asks.blamed)) == (("a", "e", "c", "d"), {}), "it may start there again"
+    assert "may be missing there (rank 1 on e ended with exit code 1)" in asks.reason
+    assert (again.row, last.row) == ("L130", "L100")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        RULES,
+        replace(WITH_POOL, when_out_of_spares=OutOfSpares.FAIL),
+        replace(WITH_POOL, when_out_of_spares=OutOfSpares.WAIT),
+        replace(WITH_POOL, site_shrinks=True),
+    ],
+    ids=["no control plane answers", "fail", "wait", "the pool has no node for it"],
+)
+def test_where_the_pool_can_give_none_the_gang_starts_again_at_once(rules: Rules) -> None:
+    assert launches(RAN, FAILS_ON_E, spares=("e",), rules=rules)[-1].row == "L130"
+
+
+def test_after_a_newcomer_was_replaced_the_pool_is_not_asked_for_the_next_one() -> None:
+    """The failure goes with the program."""
+    *_, replaced = launches(RAN, FAILS_ON_E, rules=WITH_POOL)
+    on_f = ended(seats=replaced.seats, failures=(Failure("f", 1, 1, 1),))
+    assert (replaced.row, decide(on_f, replaced.history, [], WITH_POOL).row) == ("L120", "L130")
+
+
+def test_a_node_that_came_with_a_requeue_is_a_newcomer_too() -> None:
+    history = add_earlier_allocations(History(), 0, 40, ["a", "c", "d"])
+    assert decide(ended(), history, [], WITH_POOL).row == "L125"
+    assert decide(ended(failures=(failed("c"),)), history, [], WITH_POOL).row == "L130", "it ran there before"
+    unknown = add_earlier_allocations(History(), 0, 40)
+    assert decide(ended(), unknown, [], WITH_POOL).row == "L130"
+
+
+def test_a_newcomer_is_not_suspected_where_no_other_rank_was_well() -> None:
+    history = add_earlier_allocations(History(), 0, 40, ["a", "c", "d"])
+    assert decide(ended(running=0), history, [], WITH_POOL).row == "L130"
 
 
 def test_a_spare_on_which_steps_were_repeated_is_no_newcomer() -> None:
@@ -253,6 +298,7 @@ def test_every_row_is_reached() -> None:
     reached = {decide(line[1], History(), line[2], line[3]).row for line in CASES}
     reached.add(decide(ended(failures=()), History(), [], RULES).row)
     reached |= set(rows(ended(), ended(), ended(failures=(Failure("e", 1, 1, 1),))))
+    reached |= {one.row for one in launches(RAN, FAILS_ON_E, spares=("e",), rules=WITH_POOL)}
     assert reached == {row.label for row in TABLE}
 
 

@@ -108,7 +108,7 @@ def _report(rehearsal: Rehearsal) -> None:
     ]
     known = plane.stores.fleet.known_jobs(b.CLUSTER, [1])
     plane.stores.facts.record(rehearsal.gang_nodes()[0], facts, now, known.get)
-    plane.stores.launches.earlier_allocations(1, count)
+    plane.stores.launches.earlier_allocations(1, count, ())
 
 
 def test_no_query_reads_a_whole_table_that_grows(rehearsal: Rehearsal, statements: Statements) -> None:

@@ -106,6 +106,8 @@ class AgentLine:
         self.launches_without_progress = 0
         """In earlier allocations of this job. For `take_over`."""
         self.best_step: int | None = None
+        self.newcomers: frozenset[str] = frozenset()
+        """Nodes of the allocation on which the job never finished a step; none: it did on all, or that is not known."""
 
     # -- from the control plane ----------------------------------------------------------------------------------
 
@@ -318,6 +320,7 @@ class AgentLine:
         earlier = answer.get("earlier", {})
         self.launches_without_progress = int(earlier.get("launches_without_progress", 0))
         self.best_step = earlier.get("best_step")
+        self.newcomers = frozenset(str(node) for node in earlier.get("newcomers", ()))
         self.has_orders = True
         self.refused = ""
         self._pause = CONNECT_SECONDS

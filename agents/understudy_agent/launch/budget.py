@@ -6,6 +6,8 @@ not: what follows from it (`decide.py`), or how steps are learned (`progress.py`
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from understudy_agent.launch.case import History, add_earlier_allocations
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
@@ -59,15 +61,17 @@ class Budget:
     def resume(self, history: History, best_step: int | None, took_over: bool) -> None:
         self.history, self._best_step, self._took_over = history, best_step, took_over
 
-    def take_over(self, earlier: int, best: int | None) -> None:
-        """Adds what earlier allocations of the job have used up of its budget. Once, however often it is called."""
+    def take_over(self, earlier: int, best: int | None, ran_on: Collection[str] = ()) -> None:
+        """Adds what earlier allocations of the job have used up of its budget. Once, however often it is called.
+        `ran_on`: nodes of this one on which it finished steps in those; none: that is not known.
+        """
         if self._took_over:
             return
         self._took_over = True
         self._events.note("orders_received", launches_without_progress=earlier, best_step=best)
         if self.history.ever_progressed:
             return
-        self.history = add_earlier_allocations(self.history, earlier, best)
+        self.history = add_earlier_allocations(self.history, earlier, best, ran_on)
         if best is not None:
             self._best_step = max(best, self._best_step or 0)
         if earlier:

@@ -5,7 +5,7 @@ Belongs here: the values by which the table in `decide.py` chooses a row. Must n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -31,6 +31,8 @@ class Rules:
     """A failure within this time after the start may be that of a program that cannot start at all."""
     site_shrinks: bool = False
     """The control plane has no other node for the gang now, and the site lets it shrink then, to `nodes_min`."""
+    pool_answers: bool = False
+    """A control plane has sent orders and is heard: it may requeue the job onto another node."""
 
     @property
     def may_shrink(self) -> bool:
@@ -139,12 +141,15 @@ class Case:
         return tuple(replaced.get(node, node) for node in self.ended.seats if node not in self.bad or node in replaced)
 
 
-def add_earlier_allocations(history: History, without_progress: int, best_step: int | None) -> History:
+def add_earlier_allocations(
+    history: History, without_progress: int, best_step: int | None, ran_on: Collection[str] = ()
+) -> History:
     """What earlier allocations of the job have spent and reached counts here, until there is progress."""
     if history.ever_progressed:
         return history
     spent = history.without_progress + without_progress
-    return replace(history, without_progress=spent, ever_progressed=best_step is not None)
+    progressed = best_step is not None
+    return replace(history, without_progress=spent, ever_progressed=progressed, ran_on=history.ran_on.union(ran_on))
 
 
 def add_ended(ended: Ended, history: History, rules: Rules) -> History:

@@ -5,8 +5,8 @@ carrying out what follows (`launcher.py`).
 
 A failed rank alone puts no blame on a node: the program is blamed until ranks on the same node have failed first in two
 consecutive launches while other ranks ran well. On a spare that has just joined a gang which ran before, the first
-failure is enough: a package or a mount may be missing there. If the failure then follows the rank to the next node, the
-first node is cleared.
+failure is enough: a package or a mount may be missing there. Without another spare the control plane is asked for one,
+once. If the failure then follows the rank to the next node, the first node is cleared.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from understudy_agent.launch import outcomes
 from understudy_agent.launch.case import (
     Case,
     Ended,
+    Failure,
     History,
     OutOfSpares,
     Rules,
@@ -163,12 +164,26 @@ def _restart_is_ordered(case: Case) -> bool:
 
 
 def _is_black_hole(case: Case) -> bool:
-    first, ended = case.first, case.ended
-    if first is None or not case.spares or len(ended.seats) == 1:
+    first = case.first
+    if first is None or not case.spares:
         return False
-    others_ran_well = ended.running > 0 or any(one.node != first.node for one in ended.failures[1:])
-    often = 1 if is_newcomer(first.node, ended, case.history) else 2
-    return others_ran_well and failed_first_count(first.node, case.history) >= often
+    often = 1 if is_newcomer(first.node, case.ended, case.history) else 2
+    return _others_ran_well(case.ended, first) and failed_first_count(first.node, case.history) >= often
+
+
+def _fails_on_newcomer(case: Case) -> bool:
+    """For the first time since the last progress, on whatever node: if it fails on the next one, too, the cause is the
+    program.
+    """
+    first, rules = case.first, case.rules
+    asks = rules.when_out_of_spares is OutOfSpares.POOL and not rules.may_shrink and rules.pool_answers
+    if first is None or case.spares or case.history.black_holes or not asks:
+        return False
+    return _others_ran_well(case.ended, first) and is_newcomer(first.node, case.ended, case.history)
+
+
+def _others_ran_well(ended: Ended, first: Failure) -> bool:
+    return len(ended.seats) > 1 and (ended.running > 0 or any(one.node != first.node for one in ended.failures[1:]))
 
 
 def _a_rank_failed(case: Case) -> bool:
@@ -245,6 +260,12 @@ TABLE = (
         "ranks on the same node failed first again while others ran well, or failed first on a node where the program "
         "never ran before, in a gang that did: a black hole; a spare replaces the node",
         *(Cause.BLACK_HOLE, Action.RELAUNCH, _is_black_hole, outcomes.replace_black_hole),
+    ),
+    Row(
+        "L125",
+        "ranks failed first on a node where the program never ran before, in a gang that did, and there is no spare: "
+        "wait for the control plane to requeue the job without that node, then restart on the same nodes",
+        *(Cause.BLACK_HOLE, Action.WAIT_FOR_REQUEUE, _fails_on_newcomer, outcomes.ask_pool),
     ),
     Row(
         "L130",

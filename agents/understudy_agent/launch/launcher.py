@@ -174,7 +174,9 @@ class Launcher:
         self._hub.also_wait_for(self._line.turn())
         self._reports.trouble()
         if self._line.has_orders:
-            self._budget.take_over(self._line.launches_without_progress, self._line.best_step)
+            new = self._line.newcomers
+            ran_on = [node for node in self._nodes.names if node not in new] if new else []
+            self._budget.take_over(self._line.launches_without_progress, self._line.best_step, ran_on)
 
     @property
     def _ended_well(self) -> bool:
@@ -449,7 +451,8 @@ class Launcher:
 
     @property
     def _rules(self) -> Rules:
-        return replace(self._options.rules, site_shrinks=self._line.may_shrink)
+        answers = self._line.has_orders and not self._line.silent
+        return replace(self._options.rules, site_shrinks=self._line.may_shrink, pool_answers=answers)
 
     def _replaceable(self) -> int:
         """So many of its nodes can be lost without the loss of the allocation. The site's permission to shrink does not
@@ -551,13 +554,13 @@ class Launcher:
     def _await(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._phase = Phase.WAITING
-        self._reports.waiting(seconds, for_a_node=self._exit_code != EXIT_REQUEUE)
+        for_a_node, again = self._exit_code != EXIT_REQUEUE, self._standbys.replacement_seats(self._launch) is not None
+        self._reports.waiting(seconds, for_a_node=for_a_node, again=again)
 
     def _wait(self) -> None:
         now = time.monotonic()
         if now >= self._until:
-            self._exit_code = EXIT_REQUEUE
-            self._start_leaving()
+            self._go_on_or_leave()
             return
         if self._exit_code == EXIT_REQUEUE:
             self._shrink_meanwhile()
@@ -567,6 +570,16 @@ class Launcher:
             self._order(seats, self._launch.number + 1, None)
         else:
             self._standbys.probe(now)
+
+    def _go_on_or_leave(self) -> None:
+        """Where none of its nodes is bad, one of them was only suspected of a failure."""
+        seats = self._standbys.replacement_seats(self._launch)
+        if seats is None:
+            self._exit_code = EXIT_REQUEUE
+            self._start_leaving()
+        else:
+            self._exit_code = 0
+            self._order(seats, self._launch.number + 1, None)
 
     def _shrink_meanwhile(self) -> None:
         """The spare for which it waits has become another gang's."""

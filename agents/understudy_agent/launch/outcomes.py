@@ -79,6 +79,12 @@ def replace_black_hole(case: Case) -> Outcome:
     return replace(outcome, black_hole=(first.node, first.node_rank))
 
 
+def ask_pool(case: Case) -> Outcome:
+    first = case.ended.failures[0]
+    reason = f"{first.node}: {NEW_THERE} ({first}); no spare is left, and the control plane may have another node"
+    return Outcome(reason, case.ended.seats, black_hole=(first.node, first.node_rank))
+
+
 def _with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
     replaced = _replaced(case, list(bad))
     seats = tuple(replaced.get(node, node) for node in case.ended.seats)

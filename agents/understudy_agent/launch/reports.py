@@ -84,11 +84,13 @@ class Reports:
         message = f"there is no other node for the gang now: continuing with {counted(len(seats), 'node')}"
         self._events.report("shrunk", message, seats=seats)
 
-    def waiting(self, seconds: float, for_a_node: bool) -> None:
+    def waiting(self, seconds: float, *, for_a_node: bool, again: bool) -> None:
+        """`again`: none of its nodes is bad."""
+        then = "starting it on the same nodes again" if again else f"ending with exit code {EXIT_REQUEUE}"
         if for_a_node:
             message = f"waiting up to {seconds:g} s for a node to come back"
         else:
-            message = f"waiting {seconds:g} s for the job to be requeued, then ending with exit code {EXIT_REQUEUE}"
+            message = f"waiting {seconds:g} s for the job to be requeued, then {then}"
         self._events.report("waiting", message, seconds=seconds)
 
     def done(self, exit_code: int) -> None:

@@ -24,6 +24,10 @@ BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
 """Of which gangs leave nodes all the same. Not the budget of a rule, which may be wrong about the gang as well."""
 
 
+STAYS_IN_SERVICE = frozenset({Signal.MOVE_ASKED, Signal.NEWCOMER_FAILED})
+"""Nothing proves the node itself to be at fault: a gang leaves it, and no drain follows."""
+
+
 def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     """What cannot wait asks the guards first."""
     snapshot, config = current.snapshot, current.config
@@ -54,7 +58,7 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     allowed = [one for one in allowed if one[1].signal not in HANGS or one[1].node not in settled]
     moving = [one[1] for one in allowed if _is_left(snapshot, one) and not _is_others_and_left(snapshot, one[1])]
     if moving or undrained:
-        stay = [*undrained, *(one for one in moving if one.signal is Signal.MOVE_ASKED)]
+        stay = [*undrained, *(one for one in moving if one.signal in STAYS_IN_SERVICE)]
         current = replace(current, undrained=frozenset(one.node for one in stay)).with_idle()
     moves = gang_moves(current, moving + undrained)
     for i, ((_, finding), objection) in enumerate(held):

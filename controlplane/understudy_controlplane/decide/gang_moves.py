@@ -160,7 +160,7 @@ def _reserved(current: Round, job: Job, failed: str) -> str:
     return f"; {count} more {'is' if count == 1 else 'are'} reserved for {holders}" if count else ""
 
 
-OF_ONE_GANG = frozenset({Signal.MOVE_ASKED, Signal.SEAT_LOST})
+OF_ONE_GANG = frozenset({Signal.MOVE_ASKED, Signal.NEWCOMER_FAILED, Signal.SEAT_LOST})
 """On a node that other gangs may have as well, and keep."""
 
 

@@ -63,9 +63,15 @@ def _best_first(snapshot: Snapshot, names: Iterable[str], config: Config) -> lis
 
 
 def standing_of(snapshot: Snapshot, config: Config) -> Callable[[str], tuple[bool, bool]]:
-    """Of a node: whether it is a lemon, and whether it is on probation."""
+    """Of a node: whether it is a lemon, and whether it is on probation, or a program failed there and not elsewhere."""
     known = lemons(snapshot, config.lemon)
-    return lambda name: (name in known, _on_probation(snapshot, name))
+    return lambda name: (name in known, _on_probation(snapshot, name) or _is_blamed(snapshot, name))
+
+
+def _is_blamed(snapshot: Snapshot, name: str) -> bool:
+    """By a launcher, within the last week. What its program lacked there, others may lack."""
+    cleared_at = snapshot.nodes[name].record.cleared_at
+    return any(one.at > cleared_at for one in snapshot.black_holes.get(name, ()))
 
 
 def _promised(recovery: Recovery) -> tuple[str, ...]:

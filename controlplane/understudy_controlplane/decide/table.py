@@ -285,6 +285,10 @@ TABLE: tuple[Row, ...] = (
         "an operator dismisses what is known against it and answers for it: only what is received later counts"),
     Row(361, (SUSPECT,), (Signal.RELEASE_ASKED,), IN_SERVICE, Action.NOTHING,
         "an operator dismisses the suspicion and answers for it: only what is received later counts"),
+    Row(370, tuple(state for state in ALL if state not in (REPAIRING, VALIDATING)), (Signal.NEWCOMER_FAILED,), None,
+        Action.MOVE_GANG,
+        "a package, a file or a mount may be missing there: the gang gets another node, once until it finishes steps; "
+        "this one stays what it is, because one user's program proves no fault, and the job is kept off it"),
 )
 # fmt: on
 
@@ -310,6 +314,7 @@ SIGNAL_PRIORITY = (
     Signal.GANG_STRANDED,
     Signal.SEAT_LOST,
     Signal.MOVE_ASKED,
+    Signal.NEWCOMER_FAILED,
     Signal.VALIDATION_FAILED,
     Signal.REPAIR_FAILED,
     Signal.TEST_NOT_BEGUN,

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, LaunchDetail, Signal
+from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 
@@ -28,6 +30,7 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _disobedient(snapshot)
     yield from _unwell(snapshot)
     yield from _restarted(snapshot)
+    yield from _on_newcomers(snapshot)
     for name, node in snapshot.nodes.items():
         blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
@@ -70,6 +73,40 @@ def _disobedient(snapshot: Snapshot) -> Iterator[Finding]:
         if (key, snapshot.jobs[key].slurm.restart_count) in snapshot.disobeyed:
             words = f"the launcher of job {key.job_id} did not carry out an order of the control plane"
             yield Finding(Signal.LAUNCHER_FAILED, "launches.order", "", snapshot.now, words, job=key, nodes=gang.seats)
+
+
+def _on_newcomers(snapshot: Snapshot) -> Iterator[Finding]:
+    """Gangs whose launchers wait for another node, because the program failed on one where it never ran before, and ran
+    on the others. A launcher is a user's process: what it asks for concerns its own gang alone.
+    """
+    for key, end in snapshot.broken_off.items():
+        gang, job = snapshot.gangs.get(key), snapshot.jobs.get(key)
+        if gang is None or job is None or end.node not in gang.seats or not end.on_newcomer:
+            continue
+        waits = gang.state.phase is LauncherPhase.WAITING and gang.attempt.launch == end.launch
+        if not waits or _is_given_up(snapshot, job, end.launch):
+            continue
+        yield Finding(
+            Signal.NEWCOMER_FAILED,
+            "launches.newcomer",
+            end.node,
+            end.at,
+            f"launch {end.launch} of job {key.job_id} failed on {end.node}, as its launcher saw it: {end.reason}; "
+            f"`understudy job evidence {key.job_id}` shows the line of the program",
+            Evidence({"job": key.job_id, "launch": end.launch, "node": end.node}),
+            job=key,
+            nodes=gang.seats,
+            detail=LaunchDetail(restart_count=job.slurm.restart_count, launch=end.launch),
+        )
+
+
+def _is_given_up(snapshot: Snapshot, job: Job, launch: int) -> bool:
+    """By a recovery under way. The one that has brought the gang here gave up an attempt before."""
+    recovery = snapshot.recovery_of(job.key)
+    plan = recovery.swap if recovery is not None else None
+    if plan is None or plan.restart_count < job.slurm.restart_count:
+        return False
+    return not isinstance(plan, AllocationSwapPlan) or plan.launch >= launch
 
 
 def _restarted(snapshot: Snapshot) -> Iterator[Finding]:

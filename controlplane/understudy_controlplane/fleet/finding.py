@@ -38,6 +38,7 @@ class Signal(StrEnum):
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
     GANG_RESTARTED = "gang_restarted"  # by its launcher itself, for a crash or a hang that it alone has seen
+    NEWCOMER_FAILED = "newcomer_failed"  # a gang's program fails on a node that is new to it, and ran on the others
     LAUNCHER_FAILED = "launcher_failed"  # it did not carry out an order of the control plane
     DOMAIN_FAULT = "domain_fault"  # many nodes fail alike: the cause lies outside them
     BLACK_HOLE = "black_hole"  # launchers of several users blame it
@@ -121,6 +122,7 @@ OF_A_GANG = HANGS | {
     Signal.GANG_HUNG_TOGETHER,
     Signal.LAUNCHER_FAILED,
     Signal.GANG_RESTARTED,
+    Signal.NEWCOMER_FAILED,
     Signal.JOB_HELD,
     Signal.EXCLUSION_LEFT,
     Signal.SEATS_LEFT,

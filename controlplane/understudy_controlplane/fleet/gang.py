@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState
@@ -78,6 +79,24 @@ class BrokenOff:
     at: float
     reason: str
     node: str  # where a rank failed first; empty: none did
+    on_newcomer: bool = False  # the launcher blames that node, which is new to the job
+
+
+@dataclass(frozen=True, slots=True)
+class RanOn:
+    """Where a job's program has finished steps."""
+
+    nodes: frozenset[str]
+    newest: Attempt  # that finished one
+    blamed: Attempt | None  # the newest attempt of an earlier allocation that failed on a node new to the job
+
+    def newcomers(self, nodes: Iterable[str]) -> frozenset[str]:
+        """Those of these nodes where what the program needs may be missing. None, where it has failed on a newcomer
+        since its last step: then the program itself is the likely cause, and takes no further node.
+        """
+        if not self.nodes or (self.blamed is not None and self.blamed > self.newest):
+            return frozenset()
+        return frozenset(nodes) - self.nodes
 
 
 @dataclass(frozen=True, slots=True)

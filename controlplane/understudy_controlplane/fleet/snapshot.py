@@ -96,7 +96,8 @@ class Snapshot:
     limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
     hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs restarted for a hang, oldest first: their furthest step
-    black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)  # by the node that was blamed
+    black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)
+    """By the node that was blamed, within the last week."""
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
     """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job

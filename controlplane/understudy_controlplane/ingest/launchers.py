@@ -56,7 +56,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
         if isinstance(report, Response):
             return report
         try:
-            earlier = await _earlier_allocations(deps, launchers, known, state)
+            earlier = await _earlier_allocations(deps, launchers, known, state, nodes)
             before = launchers.gang(state.job_id)
             same = before is not None and before.attempt.restart_count == state.restart_count
             own = nodes.union(before.nodes) if before is not None and same else nodes
@@ -136,12 +136,12 @@ def _not_running(deps: ReportDependencies, report: LauncherReport) -> Response:
 
 
 async def _earlier_allocations(
-    deps: ReportDependencies, launchers: Launchers, known: KnownJob, state: LauncherState
+    deps: ReportDependencies, launchers: Launchers, known: KnownJob, state: LauncherState, nodes: frozenset[str]
 ) -> EarlierAllocations:
     """Read from the database once for each allocation. Raises StoreError."""
     earlier = launchers.earlier_allocations(state.job_id, state.restart_count)
     if earlier is None:
-        earlier = await asyncio.to_thread(deps.launches.earlier_allocations, known.row, state.restart_count)
+        earlier = await asyncio.to_thread(deps.launches.earlier_allocations, known.row, state.restart_count, nodes)
         launchers.note_earlier_allocations(state.job_id, state.restart_count, earlier)
     return earlier
 

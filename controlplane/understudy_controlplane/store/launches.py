@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, bindparam, func, select
 
 from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
-from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
-from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang, RanOn
+from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
@@ -81,7 +82,7 @@ _HAS_ENDED_WELL = _ENDED_WELL.where(
 ).limit(1)
 SEEN_BY_LAUNCHERS = (LaunchCause.PROGRAM.value, LaunchCause.BLACK_HOLE.value, LaunchCause.HANG.value)
 _BROKEN_OFF = (
-    select(_END.c.launch, _END.c.cause, _END.c.at, _END.c.reason, _END.c.failed_node, _JOB.c.job_id, _JOB.c.submit_at)
+    select(_END, _JOB.c.job_id, _JOB.c.submit_at)
     .join(_JOB, _JOB.c.id == _END.c.job)
     .where(
         _END.c.received_at >= bindparam("since"),
@@ -92,6 +93,25 @@ _BROKEN_OFF = (
     )
     .order_by(_END.c.launch, _END.c.at)
 )
+
+
+def _ran_on(connection: Connection, job_row: int, restart_count: int) -> RanOn:
+    """Within an allocation only its launcher knows which of its nodes a launch used."""
+    attempt, start = tables.attempt, tables.launch_start
+    stepped = select(attempt).where(attempt.c.job == job_row, attempt.c.last_step.is_not(None))
+    nodes = {_attempt(row): set(row.nodes) for row in connection.execute(stepped)}
+    ends = connection.execute(select(_END).where(_END.c.job == job_row)).all()
+    nodes |= {this: set() for row in ends if row.progressed and (this := _attempt(row)) not in nodes}
+    for row in connection.execute(select(start).where(start.c.job == job_row)):
+        if _attempt(row) in nodes:
+            nodes[_attempt(row)] = {*row.seats}
+    holes = (_attempt(row) for row in ends if row.cause == LaunchCause.BLACK_HOLE.value)
+    blamed = max((one for one in holes if one.restart_count < restart_count), default=None)
+    return RanOn(frozenset().union(*nodes.values()), max(nodes, default=FIRST_ATTEMPT), blamed)
+
+
+def _attempt(row: Row[Any]) -> Attempt:
+    return Attempt(row.restart_count, row.launch)
 
 
 def _of_attempt(table: Table) -> tuple[ColumnElement[bool], ...]:
@@ -139,8 +159,8 @@ class LaunchStore:
             rows = connection.execute(query).all()
         return {row.job_id: Gang(_state(row), row.node) for row in rows}
 
-    def earlier_allocations(self, job_row: int, restart_count: int) -> EarlierAllocations:
-        """What the job's allocations before this one have used up."""
+    def earlier_allocations(self, job_row: int, restart_count: int, nodes: Collection[str]) -> EarlierAllocations:
+        """What the job's allocations before this one, on these nodes, have used up, and where its program ran."""
         end, attempt = tables.launch_end, tables.attempt
         ends = (
             select(end.c.progressed, end.c.counted)
@@ -155,7 +175,8 @@ class LaunchStore:
         with reading(self._engine) as connection:
             for row in connection.execute(ends):
                 without = 0 if row.progressed else without + row.counted
-            return EarlierAllocations(without, connection.execute(best).scalar())
+            newcomers = _ran_on(connection, job_row, restart_count).newcomers(nodes)
+            return EarlierAllocations(without, connection.execute(best).scalar(), tuple(sorted(newcomers)))
 
     def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
         """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the
@@ -184,8 +205,9 @@ class LaunchStore:
         found: dict[JobKey, BrokenOff] = {}
         with reading(self._engine) as connection:
             for row in connection.execute(_BROKEN_OFF, {"of_cluster": cluster, "since": since}):
-                hung = row.cause == LaunchCause.HANG.value
-                one = BrokenOff(row.launch, hung, row.at, row.reason, row.failed_node)
+                hung, blames = row.cause == LaunchCause.HANG.value, row.cause == LaunchCause.BLACK_HOLE.value
+                new = blames and _ran_on(connection, row.job, row.restart_count).newcomers([row.failed_node])
+                one = BrokenOff(row.launch, hung, row.at, row.reason, row.failed_node, on_newcomer=bool(new))
                 found[JobKey(cluster, row.job_id, row.submit_at)] = one
         return found
 
