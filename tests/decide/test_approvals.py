@@ -117,13 +117,15 @@ def test_an_approval_is_for_what_was_shown(approved: Plan, planned: Plan) -> Non
     assert "has changed since" in found.reason
     again = replace(proposal(RecoveryStatus.AWAITS_APPROVAL, planned), id=8)
     assert after(decision(planned), shown, again).proposed is None, "it is proposed once"
-    assert not [*endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, again)))], "it may be planned so again"
+    jobs = [b.job(job_id=7, submit_at=1)]
+    seen = b.snapshot(mode=Mode.APPROVE, proposals=(shown, again), jobs=jobs)
+    assert not [*endings(seen)], "it may be planned so again"
     back = after(decision(approved), shown, again)
     assert (back.plan, back.proposal) == (approved, 7)
     rejected = replace(again, status=RecoveryStatus.CANCELLED)
     assert after(decision(approved), shown, rejected).because is Because.CANCELLED, "that is the later answer"
     too = replace(proposal(RecoveryStatus.APPROVED, planned, approved_at=b.NOW - 1), id=8)
-    (ending,) = endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, too)))
+    (ending,) = endings(b.snapshot(mode=Mode.APPROVE, proposals=(shown, too), jobs=jobs))
     assert (ending.proposal, ending.status) == (7, RecoveryStatus.OVERTAKEN)
 
 
@@ -133,6 +135,31 @@ def test_what_was_proposed_meanwhile_ends_when_what_was_approved_begins() -> Non
         begun = Recovery(number, DRAIN, RecoveryStatus.RUNNING, b.NOW - 1, ())
         over = endings(b.snapshot(mode=Mode.APPROVE, proposals=(waits,), recoveries=(begun,)))
         assert [one.proposal for one in over] == ended
+
+
+@pytest.mark.parametrize("status", [RecoveryStatus.AWAITS_APPROVAL, RecoveryStatus.APPROVED])
+@pytest.mark.parametrize(
+    ("shown", "over"),
+    [
+        ({"state": "RUNNING"}, False),
+        ({"state": "COMPLETING"}, False),
+        ({"state": "PENDING", "restart_count": 1}, False),
+        ({"state": "RUNNING", "restart_count": 1}, True),
+        ({"state": "COMPLETED"}, True),
+        ({"state": "CANCELLED"}, True),
+        (None, True),
+    ],
+)
+def test_what_is_proposed_for_a_gang_ends_with_its_attempt(
+    status: RecoveryStatus, shown: dict[str, Any] | None, over: bool
+) -> None:
+    """No operator is asked about a job that is gone. What its node needs is proposed by itself."""
+    job = b.job(**shown) if shown is not None else None
+    move = msgspec.structs.replace(MOVE, job=b.job().key)
+    waits = proposal(status, move, approved_at=b.NOW - 1)
+    seen = b.snapshot(mode=Mode.APPROVE, proposals=(waits,), jobs=[job] if job else [])
+    assert [(one.proposal, one.status) for one in endings(seen)] == [(7, RecoveryStatus.OVERTAKEN)] * over
+    assert not [*endings(replace(seen, slurm_read_at=None, jobs={}))], "nothing is known of jobs before Slurm was read"
 
 
 def test_the_nodes_that_were_approved_are_taken_while_they_fit() -> None:

@@ -109,6 +109,22 @@ def test_an_approval_holds_through_a_moment_in_which_something_else_is_planned(t
     assert site.waiting() == []
 
 
+def test_a_move_that_waits_ends_with_its_job_and_the_node_is_proposed_alone(tmp_path: Path) -> None:
+    site = Approver(tmp_path)
+    rehearsal = site.rehearsal
+    rehearsal.fail("n3")
+    rehearsal.run(10)
+    (move,) = site.waiting()
+    rehearsal.fake.end(rehearsal.gang)
+    rehearsal.run(10)
+    ended = site.client.get(f"/v1/recoveries/{move['id']}").json()
+    assert (ended["status"], ended["outcome"]) == ("overtaken", "job 1 has ended")
+    (alone,) = site.waiting()
+    assert (alone["kind"], alone["nodes"]) == ("quarantine", ["n3"])
+    assert site.answer(move["id"], "approve").status_code == 409
+    assert not rehearsal.line.effects
+
+
 def test_what_is_not_approved_in_time_is_given_up_and_proposed_again_once(tmp_path: Path) -> None:
     site = Approver(tmp_path)
     site.rehearsal.fail("n3")

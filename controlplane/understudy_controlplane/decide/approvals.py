@@ -32,6 +32,7 @@ from understudy_controlplane.fleet.recovery import (
     RepairPlan,
     SwapPlan,
     ValidationPlan,
+    job_of,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
@@ -112,10 +113,14 @@ def _is_approved(snapshot: Snapshot, node: str) -> bool:
 
 
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
-    """Of proposals that no one approved in time, or that another one has made superfluous."""
+    """Of proposals that no one approved in time, that another one has made superfluous, or whose job is gone."""
     approved = {key_of(one.plan): one for one in snapshot.proposals if one.status is RecoveryStatus.APPROVED}
     begun = {key_of(one.plan): one.id for one in snapshot.recoveries}
+    waiting = (RecoveryStatus.AWAITS_APPROVAL, RecoveryStatus.APPROVED)
     for one in snapshot.proposals:
+        if one.status in waiting and (over := _job_is_over(snapshot, one.plan)):
+            yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, over)
+            continue
         if one.status is RecoveryStatus.AWAITS_APPROVAL and snapshot.now >= (one.approve_by or 0.0):
             yield ProposalEnding(one.id, RecoveryStatus.EXPIRED, "no operator approved it in time")
         elif one.status is RecoveryStatus.AWAITS_APPROVAL and _is_dismissed(snapshot, one):
@@ -127,6 +132,19 @@ def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
         elif one.status is RecoveryStatus.APPROVED and (later := approved[key_of(one.plan)]) is not one:
             words = f"what is planned has changed since: approved as recovery {later.id}"
             yield ProposalEnding(one.id, RecoveryStatus.OVERTAKEN, words)
+
+
+def _job_is_over(snapshot: Snapshot, plan: Plan) -> str:
+    """Why its job, or the attempt that it would end, is not there any more; empty: it is, or Slurm was not read yet."""
+    key = job_of(plan)
+    if key is None or snapshot.slurm_read_at is None:
+        return ""
+    job = snapshot.jobs.get(key)
+    if job is None or job.slurm.ended:
+        return f"job {key.job_id} has ended"
+    if isinstance(plan, SwapPlan) and job.running and job.slurm.restart_count > plan.restart_count:
+        return f"job {key.job_id} was restarted meanwhile (restart {job.slurm.restart_count})"
+    return ""
 
 
 def _is_dismissed(snapshot: Snapshot, proposed: Recovery) -> bool:
