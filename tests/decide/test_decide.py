@@ -867,6 +867,23 @@ def test_a_move_that_waits_for_a_spare_keeps_no_gang_from_its_restart() -> None:
     assert by_action == {Action.NOTHING: Because.NO_SPARE, Action.RESTART_GANG: Because.RULE}
 
 
+@pytest.mark.parametrize("name", ["cloud1", "n1"])
+def test_a_gang_that_hangs_on_a_node_that_slurm_does_not_know_any_more_is_restarted(name: str) -> None:
+    """An administrator has removed it from slurm.conf. Spares have to be like the others of the gang."""
+    removed = dataclasses.replace(b.node("n1"), slurm=None)
+    seen = b.snapshot(removed, spares=SPARES, jobs=[b.job(nodes=(name, "n2", "n3", "n4"))])
+    hang = Finding(Signal.GANG_HUNG_UNNAMED, "hang.gang", "", b.NOW, "no step has ended", job=b.job().key)
+    (decision,) = (one for one in decide(seen, [hang], b.config()) if one.row == 102)
+    assert decision.action is Action.RESTART_GANG, decision.reason
+
+
+def test_a_node_that_slurm_does_not_know_any_more_gets_a_spare_in_its_place() -> None:
+    removed = dataclasses.replace(b.node("n2", NodeState.QUARANTINED), slurm=None)
+    seen = b.snapshot(removed, spares=SPARES, jobs=[b.job()])
+    decision = next(one for one in decide(seen, [hung_on("n2")], b.config()) if one.row == 101)
+    assert swap_of(decision).seats == ("n1", "n3", "n4", "n6")
+
+
 HELD_BACK: dict[Because, dict[str, Any]] = {
     Because.FLEET_BUDGET: {"guards": {"quarantined_nodes_max": 0}},
     Because.RULE_DRY_RUN: {"guards": {"observe_rules": ["xid."]}},

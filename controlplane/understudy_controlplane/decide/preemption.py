@@ -65,12 +65,13 @@ def _fitting(snapshot: Snapshot, config: Config, job: Job, failed: str, taken: C
     """Healthy nodes on which only other jobs keep the gang off."""
     reserved = kept_nodes(snapshot.reservations.values(), snapshot.slurm_now) | in_the_way_of(snapshot, job, config)
     promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
+    like = spares.known_node(snapshot, job, failed)
     for name, node in snapshot.nodes.items():
         away = name in reserved or name in promised or name in taken or name in snapshot.requests
         if away or name in job.slurm.nodes or not snapshot.holders_of(name) or node.slurm is None:
             continue
         settled = not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
-        if settled and spares.is_fit(node, snapshot, config) and spares.suits(node, job, snapshot.nodes[failed]):
+        if settled and like is not None and spares.is_fit(node, snapshot, config) and spares.suits(node, job, like):
             yield name
 
 

@@ -81,7 +81,8 @@ class Round:
 
     def fitting(self, job: Job, failed: str) -> list[str]:
         """Nodes that the job can start on in the place of `failed`, spares first; without the spares that are reserved
-        for others, which are the last of those that fit.
+        for others, which are the last of those that fit. Where Slurm does not know `failed` any more, they are like
+        another node of the job.
         """
         fit, kept = self._suiting(self.free, job, failed), self.kept_for_others(job)
         return [*fit[: max(0, len(fit) - kept)], *self._suiting(self.idle, job, failed)]
@@ -96,11 +97,13 @@ class Round:
 
     def _suiting(self, names: Sequence[str], job: Job, failed: str) -> list[str]:
         nodes, reserved = self.snapshot.nodes, in_the_way_of(self.snapshot, job, self.config)
+        like = spares.known_node(self.snapshot, job, failed)
         return [
             name
             for name in names
             if name not in reserved
-            and spares.suits(nodes[name], job, nodes[failed])
+            and like is not None
+            and spares.suits(nodes[name], job, like)
             and spares.is_open_to(self.snapshot, nodes[name], job)
         ]
 

@@ -84,6 +84,14 @@ def _promised(recovery: Recovery) -> tuple[str, ...]:
     return ()
 
 
+def known_node(snapshot: Snapshot, job: Job, failed: str) -> NodeView | None:
+    """This node, or, where Slurm does not know it any more, another that the job has or had; None: it knows none."""
+    last = snapshot.last_attempts.get(job.key)
+    names = (failed, *job.slurm.nodes, *(last.nodes if last is not None else ()))
+    views = (snapshot.nodes.get(name) for name in names)
+    return next((one for one in views if one is not None and one.slurm is not None), None)
+
+
 def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
     """The job could start there: the partition, devices and features of the node it leaves, its CPUs, the memory and
     disk that the job needs, and not excluded by its user. Slurm requeues a job for which it then finds no nodes all the
