@@ -11,7 +11,7 @@ from sqlalchemy import select
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_course import switch
 from tests.recover.test_launcher import incidents_of_the_gang, report
-from understudy_agent.wire import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted
+from understudy_agent.wire import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted, RankStarted
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeState
@@ -205,6 +205,9 @@ def test_without_a_spare_nothing_is_done_and_the_decision_is_recorded(rehearsal:
         table = tables.decision
         rows = connection.execute(select(table).where(table.c.table_row == 370)).all()
     assert {row.because for row in rows} == {"no_spare"}
+    assert "held_back" not in {one.kind for one in rehearsal.control_plane.loop.pulse.needs}, (
+        "a minute later it is over"
+    )
 
 
 def test_in_mode_approve_an_operator_is_asked(rehearsal: Rehearsal, launcher: Launcher) -> None:
@@ -214,3 +217,15 @@ def test_in_mode_approve_an_operator_is_asked(rehearsal: Rehearsal, launcher: La
     rehearsal.run(20)
     assert rehearsal.gang_state() == ("RUNNING", 1)
     assert [one.status for one in rehearsal.recoveries()][-1] is RecoveryStatus.AWAITS_APPROVAL
+
+
+def test_without_a_launcher_a_person_learns_that_the_job_failed_in_its_move(rehearsal: Rehearsal) -> None:
+    """Slurm shows it as FAILED once its batch script has ended, and such a job is never started again."""
+    report(rehearsal, RankStarted(1, 0, 0, 1, rehearsal.fake.now, 5))
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    rehearsal.run(2)
+    rehearsal.fake.end(rehearsal.gang, "FAILED")
+    rehearsal.run(60)
+    (ticket,) = [one for one in rehearsal.tickets if "job 1 " in str(one)]
+    assert "`scontrol requeue 1` starts it again" in str(ticket)

@@ -176,6 +176,8 @@ def _of_decisions(snapshot: Snapshot, decisions: Sequence[Decision], config: Con
     for one in decisions:
         signal = one.finding.signal if one.finding is not None else None
         job = snapshot.jobs.get(one.stays.job) if one.stays is not None else None
+        if signal is Signal.NEWCOMER_FAILED:
+            continue  # its launcher waits for a minute, and the gang's incident names the node
         if one.stays is not None and job is not None and signal is not Signal.MOVE_ASKED:
             yield _gang_stays(snapshot, one, one.stays, job)
         elif one.because is Because.RULE_BUDGET and one.finding is not None:
