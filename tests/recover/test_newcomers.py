@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_course import switch
-from tests.recover.test_launcher import incidents_of_the_gang, report
+from tests.recover.test_launcher import ObedientLauncher, incidents_of_the_gang, report
 from understudy_agent.wire import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted, RankStarted
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Attempt
@@ -217,6 +217,24 @@ def test_in_mode_approve_an_operator_is_asked(rehearsal: Rehearsal, launcher: La
     rehearsal.run(20)
     assert rehearsal.gang_state() == ("RUNNING", 1)
     assert [one.status for one in rehearsal.recoveries()][-1] is RecoveryStatus.AWAITS_APPROVAL
+
+
+def test_a_spare_of_its_own_allocation_on_which_the_program_fails_is_left_too(rehearsal: Rehearsal) -> None:
+    """n2 has failed, n4 was the allocation's only spare: two nodes of the pool are needed."""
+    launcher, own = Launcher(rehearsal), ObedientLauncher(rehearsal)
+    rehearsal.each_tick = own.turn
+    rehearsal.run(2)
+    report(rehearsal, LaunchStarted(1, 0, 0, own.seats, own.spares, rehearsal.fake.now))
+    launcher.step(40)
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: own.launch == 1)
+    report(rehearsal, LaunchStarted(1, 0, 1, own.seats, (), rehearsal.fake.now))
+    launcher.launch = 1
+    launcher.fail_on("n4")
+    own.phase = LauncherPhase.WAITING
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
+    assert rehearsal.gang_nodes() == ["n1", "n3", "n6", "n7"]
+    assert (rehearsal.state_of("n2"), rehearsal.state_of("n4")) == (NodeState.QUARANTINED, NodeState.IN_SERVICE)
 
 
 def test_without_a_launcher_a_person_learns_that_the_job_failed_in_its_move(rehearsal: Rehearsal) -> None:
