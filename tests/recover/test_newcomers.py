@@ -13,7 +13,7 @@ from tests.recover.test_course import switch
 from tests.recover.test_launcher import ObedientLauncher, incidents_of_the_gang, report
 from understudy_agent.wire import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted, RankStarted
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.job import Attempt, Reached
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import RecoveryStatus
@@ -48,7 +48,7 @@ class Launcher:
     def step(self, number: int) -> None:
         """Ranks have finished it."""
         attempt = Attempt(self.restart_count, self.launch)
-        progress = {(self.row, attempt): (number, self.rehearsal.fake.now)}
+        progress = {(self.row, attempt): Reached(number, self.rehearsal.fake.now)}
         self.rehearsal.control_plane.stores.fleet.note_progress(progress)
 
     def fail_on(self, node: str, cause: LaunchCause = LaunchCause.BLACK_HOLE, *, waits: bool = True) -> None:
