@@ -93,6 +93,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "hour.",
     ("launches.crash", "launches.hang"): "A program crashes, and its launcher restarts it: no node is at fault; the "
     "job gets its time back.",
+    ("launches.newcomer",): "A program fails by chance first on a node that has just joined: the gang moves once, and "
+    "the node stays in service.",
     ("launches.order", "launches.selfcheck"): "A launcher of an older release, a self-check without room: recorded.",
     ("prolog.drained",): "A site's own Prolog fails in the same second: the node is out of service already, and no job "
     "is there.",
