@@ -364,10 +364,9 @@ class TestTheProgramOrTheHardware:
         elsewhere = remembered(code(31, jobs=(JobThere(3, 1, "bob"),)), name="n2")
         assert {one.signal for one in judged(here, elsewhere)} == {Signal.APPLICATION_FAULT}
 
-    def test_one_users_jobs_accuse_no_gpu_unless_the_site_configures_it(self) -> None:
+    def test_one_users_jobs_accuse_no_gpu(self) -> None:
         events = [code(31, 1, jobs=(ALICE,)), code(31, 2, START + 900, jobs=(JobThere(9, 900, "alice"),))]
         assert {signal for _, signal, _ in of(*events)} == {Signal.APPLICATION_FAULT}
-        assert of(*events, config={"suspect_users_min": 1})[-1][1] is Signal.HEALTH_SUSPECTED
 
     def test_errors_at_different_places_of_a_gpu_do_not_add_up(self) -> None:
         def at(place: int, sequence: int, job: JobThere) -> StoredKernelEvent:
