@@ -7,8 +7,9 @@ from collections.abc import Callable, Set
 import structlog
 
 from understudy_controlplane.config.current import CurrentConfig
+from understudy_controlplane.fleet.custody import Holder, in_slurm
 from understudy_controlplane.fleet.job import Attempt, Job, KnownJob, Reached
-from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, REASON_PREFIX, SLURM_SAVES_SECONDS, NodeRecord
+from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, SLURM_SAVES_SECONDS, NodeRecord
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.live.directory import JobDirectory
@@ -98,7 +99,7 @@ class SlurmRecorder:
     def _record_drains(self, view: SlurmView, now: float) -> None:
         for record in self._fleet.nodes_in(OUT_OF_SERVICE):
             slurm = view.nodes.get(record.name)
-            if slurm is None or not (slurm.draining or slurm.left_down(REASON_PREFIX)):
+            if slurm is None or not (slurm.draining or in_slurm(slurm).holder is Holder.UNDERSTUDY):
                 continue
             if record.state not in IN_REPAIR:
                 self._record_drain(record, slurm, now)

@@ -15,6 +15,7 @@ from tests.testbed.cluster import PATIENCE, SlurmCluster
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from understudy_controlplane.config import Gateway
 from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.cli import CommandLineGateway
@@ -284,7 +285,7 @@ class RealSide:
     def finish_reboot(self, node: str) -> None:
         self.kill_node(node)
         self._boot(node, rebooted=True)
-        until(self, lambda: not node_of(self, node).on_leave, f"{node} is back", 60)
+        until(self, lambda: node_of(self, node).service is not Service.AWAY, f"{node} is back", 60)
         # Started so, a slurmd claims a reboot with every registration: the next one would be an unexpected one.
         self.kill_node(node)
         self.start_node(node)

@@ -11,6 +11,9 @@ import pytest
 
 from tests.contract.slurm_sides import REAL_SIDES, FakeSide, RealSide, Side, node_of, until
 from tests.testbed.cluster import SlurmCluster
+from understudy_controlplane.fleet.custody import SLURM_USERS, Holder, custody_in, in_slurm
+from understudy_controlplane.fleet.node import NodeRecord, NodeState
+from understudy_controlplane.fleet.slurm import Service
 
 NEW = ("fake of 23.02", "26.05-cli")
 OWN, OTHERS = "understudy: xid.79: lost", "board swap"
@@ -45,16 +48,24 @@ def test_a_node_that_falls_silent_keeps_the_reason_that_another_one_gave(
     for name in silent:
         side.kill_node(name)
     until(side, lambda: not any(node_of(side, one).responding for one in silent), "Slurm notices it", PATIENCE_SECONDS)
-    assert not node_of(side, "n1").usable
+    assert node_of(side, "n1").service is not Service.USABLE
     until(side, lambda: all(node_of(side, one).down for one in silent), "Slurm sets them down", PATIENCE_SECONDS)
 
     n1, n2, n3, n4 = (node_of(side, one) for one in silent)
-    assert (n1.reason, n1.reason_user in ("slurm", "root"), n1.lost) == ("Not responding", True, True)
+    assert (n1.reason, n1.reason_user in SLURM_USERS, in_slurm(n1).holder) == ("Not responding", True, Holder.FREE)
     adds = request.node.callspec.params["side"] in NEW
     more = " : Not responding" if adds else ""
-    assert (n2.reason, n2.draining, n2.reason_added_to) == (OWN + more, True, adds)
+    assert (n2.reason, n2.draining) == (OWN + more, True)
+    given = NodeRecord(
+        "n2",
+        NodeState.QUARANTINED,
+        drained_at=1.0,
+        drain_user=drained.reason_user,
+        drain_reason_at=drained.reason_at,
+    )
+    assert custody_in(n2, given).holder is Holder.UNDERSTUDY
     assert adds or (n2.reason_user, n2.reason_at) == (drained.reason_user, drained.reason_at)
-    assert (n3.reason, n3.draining, n3.lost) == (OTHERS + more, True, False)
+    assert (n3.reason, n3.draining, in_slurm(n3).holder) == (OTHERS + more, True, Holder.ADMINISTRATOR)
     assert n4.reason == OWN, "it was down before"
 
     for name in silent:

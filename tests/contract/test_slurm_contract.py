@@ -25,8 +25,9 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
+from understudy_controlplane.fleet.custody import PROLOG_ERROR
 from understudy_controlplane.fleet.preemption import PreemptType
-from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, PROLOG_ERROR, ArrayTask, JobRequest, SlurmJob, UnitKind
+from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, ArrayTask, JobRequest, Service, SlurmJob, UnitKind
 from understudy_controlplane.slurm.parse import slurmctld_clock
 from understudy_controlplane.slurm.protocol import SlurmError, slurm_version
 
@@ -97,7 +98,7 @@ def test_a_healthy_node_has_address_partition_and_gpus(side: Side) -> None:
     nodes = side.slurm.nodes()
     assert [node.name for node in nodes] == list(NODES)
     for node in nodes:
-        assert (node.base_state, node.usable, node.reason) == ("IDLE", True, "")
+        assert (node.base_state, node.service, node.reason) == ("IDLE", Service.USABLE, "")
         assert (node.partitions, node.gres) == (("train",), "gpu:8")
         assert node.address == side.address_of(node.name)
         assert node.port > 0
@@ -135,7 +136,7 @@ def test_a_drained_node_keeps_its_job_takes_no_other_and_says_why(side: Side) ->
     side.slurm.drain_node("n1", REASON)
 
     node = node_of(side, "n1")
-    assert (node.draining, node.usable, node.down) == (True, False, False)
+    assert (node.draining, node.service, node.down) == (True, Service.DRAINING, False)
     assert (node.reason, node.reason_user) == (REASON, "root")
     assert abs(node.reason_at - side.now()) < 5
     assert job_of(side, job_id).state == "RUNNING"
@@ -157,18 +158,23 @@ def test_a_node_set_to_fail_counts_as_drained_by_others_until_it_is_resumed(side
     side.slurm.drain_node("n1", REASON)
     side.fail_node("n1", "Action:Replace")
     node = node_of(side, "n1")
-    assert (node.draining, node.usable, set(node.flags), node.reason) == (True, False, {"FAIL"}, "Action:Replace")
+    assert (node.draining, node.service, set(node.flags), node.reason) == (
+        True,
+        Service.DRAINING,
+        {"FAIL"},
+        "Action:Replace",
+    )
     side.slurm.drain_node("n1", REASON)
     assert set(node_of(side, "n1").flags) == {"DRAIN"}
     side.fail_node("n1", "Action:Replace")
     side.slurm.resume_node("n1")
-    until(side, lambda: node_of(side, "n1").usable, "n1 is resumed")
+    until(side, lambda: node_of(side, "n1").service is Service.USABLE, "n1 is resumed")
 
 
 def test_a_node_leaves_service_only_with_a_reason(side: Side) -> None:
     refused(side.slurm.drain_node, "n1", "")
     refused(side.slurm.down_nodes, ["n1"], " ")
-    assert node_of(side, "n1").usable
+    assert node_of(side, "n1").service is Service.USABLE
 
 
 def test_a_reason_on_several_lines_is_read_back_on_one(side: Side) -> None:
@@ -187,7 +193,7 @@ def test_a_dead_node_set_down_lets_its_job_go_at_once(side: Side) -> None:
     assert job_of(side, job_id).restart_count == 1
     until(side, lambda: job_of(side, job_id).state == "PENDING", "the job is requeued", timeout_seconds=20)
     assert (node_of(side, dead).down, node_of(side, dead).reason) == (True, REASON)
-    assert node_of(side, alive).usable
+    assert node_of(side, alive).service is Service.USABLE
 
     start(side, job_id)
     assert dead not in running(side, job_id).nodes
@@ -581,7 +587,7 @@ def test_a_node_reboots_once_it_is_empty_and_stays_down_for_a_look(side: Side) -
     job_id = side.submit("news", 1)
     running(side, job_id)
     side.slurm.reboot_node("n1", REASON)
-    until(side, lambda: node_of(side, "n1").on_leave, "the reboot is requested")
+    until(side, lambda: node_of(side, "n1").service is Service.AWAY, "the reboot is requested")
     assert node_of(side, "n1").draining
     assert node_of(side, "n1").reason.startswith(REASON)
     assert job_of(side, job_id).state == "RUNNING"
@@ -589,14 +595,14 @@ def test_a_node_reboots_once_it_is_empty_and_stays_down_for_a_look(side: Side) -
     side.cancel(job_id)
     until(side, lambda: "REBOOT_ISSUED" in node_of(side, "n1").flags, "the empty node is rebooted")
     side.finish_reboot("n1")
-    until(side, lambda: not node_of(side, "n1").on_leave, "it is back")
+    until(side, lambda: node_of(side, "n1").service is not Service.AWAY, "it is back")
     node = node_of(side, "n1")
     assert node.down
-    assert not node.usable
+    assert node.service is not Service.USABLE
     assert node.reason.startswith(REASON)
     assert "reboot" in node.reason
     side.slurm.resume_node("n1")
-    until(side, lambda: node_of(side, "n1").usable, "a person resumes it", timeout_seconds=150)
+    until(side, lambda: node_of(side, "n1").service is Service.USABLE, "a person resumes it", timeout_seconds=150)
 
 
 @pytest.mark.parametrize("heavy", ["n1", "n2"])

@@ -1016,18 +1016,23 @@ def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:
 
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("validates", [True, False])
-def test_a_node_that_an_administrator_has_drained_stays_out_when_it_is_released(validates: bool, answers: bool) -> None:
+@pytest.mark.parametrize("reason", ["looks odd", "understudy: xid.119: kept by Slurm from an earlier drain"])
+def test_a_node_that_an_administrator_has_drained_stays_out_when_it_is_released(
+    validates: bool, answers: bool, reason: str
+) -> None:
     """Its return would fail. In service until the next reading of Slurm, it would be drained again for an old fault
     if the administrator resumed it before that.
     """
     flags = ["DRAIN"] if answers else ["DRAIN", "NOT_RESPONDING"]
-    drained = b.slurm_node("n2", flags=flags, reason="looks odd", user="admin")
-    node = b.node("n2", NodeState.MANUAL_REPAIR, slurm=drained, events=(b.xid_event("n2", 119),))
+    drained = b.slurm_node("n2", flags=flags, reason=reason, user="admin")
+    given = {"drained_at": b.NOW - 99, "drain_user": "root", "drain_reason_at": int(b.NOW) - 100}
+    record = b.record("n2", NodeState.MANUAL_REPAIR, agent_seen_at=b.NOW - 500, slurmd_seen_at=b.NOW - 500, **given)
+    node = b.node("n2", slurm=drained, record=record, events=(b.xid_event("n2", 119),))
     requests = asked_of("n2", Verb.RELEASE, at=b.NOW - 5)
     decision = only(decided(b.snapshot(node, requests=requests), b.config(validation={"enabled": validates})))
     assert (decision.row, decision.to_state, decision.plan) == (264, NodeState.FOREIGN_DRAIN, None)
     assert decision.request == 1
-    assert "in Slurm admin has taken it: looks odd" in decision.reason
+    assert f"in Slurm admin has taken it: {reason}" in decision.reason
 
 
 def test_a_reported_fault_is_left_to_the_administrator_who_has_drained_the_node() -> None:

@@ -219,8 +219,6 @@ class TestAdministration:
         record = b.record("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
         shown = replace(b.slurm_node("n3", flags=["FAIL"], reason=reason, user="root"), reason_at=1000)
         assert found(b.snapshot(b.node("n3", slurm=shown, record=record))) == []
-        assert not record.owns(shown)
-        assert not replace(shown, reason="Prolog error").out_by_slurm
 
     def test_a_drain_by_understudy_is_no_finding(self) -> None:
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost")
@@ -364,22 +362,6 @@ class TestAdministration:
         """Some versions of Slurm keep a reason when a node is resumed, and when it is drained again."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
         assert signals(b.snapshot(b.node("n3", slurm=drained))) == {("n3", Signal.DRAINED_BY_OTHERS)}
-
-    def test_understudys_reason_written_by_another_user_is_a_foreign_drain(self) -> None:
-        record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
-        drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root"))
-        assert record.owns(replace(drained, reason_at=1000))
-        assert not record.owns(replace(drained, reason_at=1007))
-        assert not record.owns(replace(drained, reason_at=1000, reason_user="alice"))
-
-    def test_a_reason_to_which_slurm_adds_its_own_words_is_still_understudys(self) -> None:
-        """Slurm 23.02 and newer renew time and user then."""
-        record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW - 9, drain_user="root", drain_reason_at=1000)
-        reason = "understudy: xid.79: lost : Not responding"
-        silent = b.slurm_node("n3", "DOWN", ["DRAIN", "NOT_RESPONDING"], reason, user="slurm")
-        assert record.owns(replace(silent, reason_at=1300))
-        assert not record.owns(replace(silent, reason_at=1300, reason_user="alice"))
-        assert not record.owns(replace(silent, reason_at=1300, reason="board swap : Not responding"))
 
     @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.FOREIGN_DRAIN])
     @pytest.mark.parametrize("shown_out_at", [b.NOW - 1.2, b.NOW - 500, b.NOW - 700])

@@ -16,6 +16,7 @@ from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import BY_NODE, DETECTORS, RECORDING, detect
 from understudy_controlplane.detect.failures import FAILING_NODES_MAX
+from understudy_controlplane.fleet.custody import PROLOG_ERROR
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gpu import WearSample
@@ -32,7 +33,6 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     StepName,
 )
-from understudy_controlplane.fleet.slurm import PROLOG_ERROR
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause

@@ -36,7 +36,7 @@ from understudy_controlplane.fleet.recovery import (
     RepairAttempt,
     Rung,
 )
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmNode, SlurmReservation, SlurmView
+from understudy_controlplane.fleet.slurm import JobRequest, Service, SlurmNode, SlurmReservation, SlurmView
 from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
@@ -104,7 +104,7 @@ def test_a_node_is_rebooted_tested_and_comes_back_as_a_spare_on_probation(tmp_pa
     assert states_passed(rehearsal, "n5") == [10, 200, 210, 220]
     assert rehearsal.line.effects["reboot_node n5"] == 1
     rehearsal.run(5)
-    assert node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is Service.USABLE
     assert "n5" in rehearsal.pool(), "back as a spare before any job could have it"
     assert rehearsal.reservation_names() == {"understudy_spares"}
     assert rehearsal.control_plane.stores.incidents.open_incidents() == {}
@@ -128,7 +128,7 @@ def test_a_node_that_slurm_keeps_down_after_it_has_booted_comes_back_by_its_vali
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     assert states_passed(rehearsal, "n5")[-2:] == [203, 220]
     rehearsal.run(5)
-    assert node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is Service.USABLE
     assert rehearsal.tickets == []
     boots(rehearsal, "n5")
     rehearsal.run(4000)
@@ -171,12 +171,12 @@ def test_what_was_repaired_waits_for_a_person_where_no_test_is_configured(tmp_pa
     rehearsal.fail("n5")
     wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     assert states_passed(rehearsal, "n5") == [10, 200, 202]
-    assert not node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is not Service.USABLE
     rehearsal.fake.resume_node("n5")
     wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
     rehearsal.run(30)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
-    assert node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is Service.USABLE
 
 
 def test_a_gpu_is_reset_by_an_exclusive_job_of_the_control_plane(tmp_path: Path) -> None:
@@ -618,7 +618,7 @@ def test_what_an_operator_holds_or_retires_is_drained_and_left_alone_until_relea
     repairs.ask(Verb.RELEASE, "n6", "done", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n6", NodeState.IN_SERVICE)
     rehearsal.run(10)
-    assert node_of(rehearsal, "n6").usable
+    assert node_of(rehearsal, "n6").service is Service.USABLE
     assert rehearsal.state_of("n6") is NodeState.IN_SERVICE
 
 
@@ -749,7 +749,7 @@ def test_a_change_of_the_validations_user_leaves_no_node_reserved(
     rehearsal.set_config(validation={"user": "slurm"})
     wait_for(rehearsal, "n5", ends_as, 400)
     rehearsal.run_until(lambda: HOLD not in rehearsal.reservation_names())
-    assert node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is Service.USABLE
 
 
 def test_a_person_who_drains_a_node_just_before_its_test_keeps_it_and_no_reservation_is_left(tmp_path: Path) -> None:
@@ -947,7 +947,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     assert rehearsal.gang_state() == ("RUNNING", 0)
     rehearsal.run(10)
     assert node_of(rehearsal, "n6").draining
-    assert node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is Service.USABLE
 
 
 def free_spares(rehearsal: Rehearsal) -> list[str]:
@@ -965,7 +965,7 @@ def test_a_suspect_whose_test_never_starts_stays_in_service_and_is_tested_later(
     rehearsal.run(60)
     assert rehearsal.state_of("n5") is NodeState.SUSPECT
     assert HOLD not in rehearsal.reservation_names()
-    assert node_of(rehearsal, "n5").usable
+    assert node_of(rehearsal, "n5").service is Service.USABLE
     rehearsal.line.before = lambda _name: None
     rehearsal.run(600)
     assert states_passed(rehearsal, "n5").count(255) == 1, "not at once"
@@ -1036,7 +1036,9 @@ def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
     assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, False)
 
 
-@pytest.mark.parametrize("reason", ["Kill task failed", "gres/gpu count reported lower than configured (7 < 8)"])
+@pytest.mark.parametrize(
+    "reason", ["Kill task failed", "Duplicate jobid", "gres/gpu count reported lower than configured (7 < 8)"]
+)
 def test_a_node_that_slurm_itself_drains_during_its_test_stays_in_its_repair(tmp_path: Path, reason: str) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.job_seconds = 1000.0
@@ -1341,7 +1343,7 @@ class TestTheWeightOfANodeOnProbation:
 
         rehearsal.line.before = refuse
         self.on_probation(rehearsal)
-        assert node_of(rehearsal, "n5").usable
+        assert node_of(rehearsal, "n5").service is Service.USABLE
         rehearsal.run(300)
         assert (rehearsal.state_of("n5"), node_of(rehearsal, "n5").weight) == (NodeState.IN_SERVICE, 7)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from tests.simulate.edits import Edit
 from understudy_controlplane.decide import (
     approvals,
-    condemnation,
     course,
     gang_moves,
     guards,
     hangs,
     plans,
+    quarantines,
     restore_point,
     spares,
 )
@@ -81,7 +81,7 @@ DRAWN: dict[str, Drawn] = {
         "person is called.",
         (
             Edit(
-                condemnation._one_too_many,
+                quarantines._one_too_many,
                 "return held if len(wanted) > guards.breaker_limit(snapshot, config) else []",
                 "return []",
             ),
@@ -175,7 +175,7 @@ DRAWN: dict[str, Drawn] = {
         (
             Edit(
                 StepContext.others_hold,
-                "return not planned and not (record is not None and record.owns(node))",
+                "return custody_in(node, self.records.get(node.name), self.plan_as(DrainPlan).drain_reason).by_others",
                 "return False",
             ),
         ),

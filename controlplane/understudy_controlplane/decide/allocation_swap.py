@@ -79,8 +79,7 @@ def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list
         and node.state is NodeState.IN_SERVICE
         and node.heard_at is not None
         and node.slurm is not None
-        and not node.slurm.draining
-        and not node.slurm.down
+        and not node.slurm.taken_out
         and not node.has_port_down
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
 from understudy_controlplane.detect.stranded import STANDS, trains_on
+from understudy_controlplane.fleet.custody import Proof
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import ENDED_WELL
@@ -69,8 +70,7 @@ def course(
 ) -> Course:
     """`findings` are those of the snapshot, `decisions` those of this round."""
     forgotten = any(
-        name in snapshot.nodes and snapshot.nodes[name].record.drain_may_be_forgotten(snapshot.slurmctld_started_at)
-        for name in recovery.plan.nodes
+        name in snapshot.nodes and snapshot.custody(name).proven_by is Proof.FORGOTTEN for name in recovery.plan.nodes
     )
     lifted = {one.node for one in findings if one.signal in (Signal.DRAIN_LIFTED, Signal.FAULT_GONE)}
     decided = tuple(decisions)

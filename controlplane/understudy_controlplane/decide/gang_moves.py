@@ -24,7 +24,7 @@ from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, Recovery, RecoveryStatus, SwapPlan, job_of
-from understudy_controlplane.fleet.slurm import SWITCHED_OFF
+from understudy_controlplane.fleet.slurm import SWITCHED_OFF, Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import shown
 
@@ -118,7 +118,7 @@ def _start_again(current: Round, job: Job, finding: Finding) -> Move:
 def _is_taken(current: Round, job: Job, name: str) -> bool:
     """Whether the gang cannot have this node again just now, though it is well."""
     snapshot, node = current.snapshot, current.snapshot.nodes.get(name)
-    if node is None or node.slurm is None or not node.slurm.usable or node.is_spare or node.state in OUT_OF_SERVICE:
+    if node is None or node.service is not Service.USABLE or node.is_spare or node.state in OUT_OF_SERVICE:
         return True
     plans_of_others = [*(one.plan for one in snapshot.recoveries), *current.moves]
     return (

@@ -29,6 +29,7 @@ from understudy_controlplane.fleet.recovery import (
     SwapPlan,
     ValidationPlan,
 )
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 STARTUP_GRACE_SECONDS = 10.0
@@ -235,8 +236,8 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
             words = f"reservation {one.name} has it before a validation would be over: it waits until that is over"
             return Objection(Because.BUSY, words)
     slurm = snapshot.nodes[name].slurm
-    free = slurm is not None and slurm.usable and slurm.base_state == "IDLE" and "COMPLETING" not in slurm.flags
-    free = free and slurm is not None and not slurm.blocked
+    free = slurm is not None and slurm.service is Service.USABLE and slurm.base_state == "IDLE"
+    free = free and slurm is not None and "COMPLETING" not in slurm.flags and not slurm.blocked
     promised = any(name in one.plan.claimed for one in snapshot.recoveries)
     if free and not promised and not snapshot.holders_of(name):
         return None

@@ -18,6 +18,7 @@ from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
 from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.custody import Holder, kept_down
 from understudy_controlplane.fleet.decision import Because, Decision, Stays
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN, OpenIncident
@@ -25,7 +26,7 @@ from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.need import Need, NeedKind
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, RepairAttempt, job_of
-from understudy_controlplane.fleet.slurm import POOL_USER, SlurmJob
+from understudy_controlplane.fleet.slurm import POOL_USER, Service, SlurmJob
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS, Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
 
@@ -149,9 +150,7 @@ def _agents(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 def _never_heard(snapshot: Snapshot) -> Iterator[Need]:
     names = [
-        node.name
-        for node in snapshot.nodes.values()
-        if node.slurm is not None and not node.slurm.on_leave and not node.has_agent
+        node.name for node in snapshot.nodes.values() if node.service not in (None, Service.AWAY) and not node.has_agent
     ]
     if names:
         kind = NeedKind.NEVER_HEARD
@@ -324,7 +323,7 @@ def _away_by_partition(snapshot: Snapshot) -> dict[str, list[str]]:
 
 
 def _is_away(node: NodeView) -> bool:
-    return node.state in OUT_OF_SERVICE or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
+    return node.state in OUT_OF_SERVICE or (node.slurm is not None and node.slurm.taken_out)
 
 
 def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
@@ -441,7 +440,7 @@ def _why_out(node: NodeView, config: Config) -> str:
 def _left_by_slurm(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     tried: Mapping[str, Sequence[RepairAttempt]] | None = None
     for node in snapshot.nodes.values():
-        since = _left_since(node)
+        since = _left_since(snapshot, node)
         if node.slurm is None or since is None:
             continue
         tried = attempts_by_node(snapshot) if tried is None else tried
@@ -453,13 +452,13 @@ def _left_by_slurm(snapshot: Snapshot, config: Config) -> Iterator[Need]:
         yield Need(NeedKind.NODE_LEFT, node.name, since, why, command, SILENT_SECONDS, page_seconds=seconds)
 
 
-def _left_since(node: NodeView) -> float | None:
+def _left_since(snapshot: Snapshot, node: NodeView) -> float | None:
     """None: Slurm itself has not taken it out of service, or it does not answer."""
     if node.slurm is None:
         return None
     if node.state is NodeState.FOREIGN_DRAIN:
-        return node.record.since if node.slurm.left_by_slurm else None
-    return node.out_since if node.slurm.out_after_outage and node.state in AWAY else None
+        return node.record.since if snapshot.custody(node.name).holder is Holder.SLURM else None
+    return node.out_since if kept_down(node.slurm) and node.state in AWAY else None
 
 
 def _miscounted(snapshot: Snapshot) -> Iterator[Need]:

@@ -14,13 +14,13 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.detect.site_signals import threat_to
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.fleet.custody import kept_down
 from understudy_controlplane.fleet.durations import HOUR_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OUT_OF_SERVICE,
-    REASON_PREFIX,
     NodeState,
     NodeView,
     ValidationOrigin,
@@ -34,7 +34,6 @@ from understudy_controlplane.fleet.recovery import (
     RestoreWeightPlan,
     Rung,
 )
-from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 HEARD_AGAIN_SECONDS = 120.0
@@ -113,7 +112,7 @@ def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], conf
 def is_back_from_outage(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> bool:
     """Whether its validation may bring it back. One that was away twice within a day is left to a person."""
     changed_at = max(node.record.since, snapshot.drains_lifted.get(node.name, 0.0))
-    shown = node.slurm is not None and node.slurm.out_after_outage and (snapshot.slurm_read_at or 0.0) > changed_at
+    shown = node.slurm is not None and kept_down(node.slurm) and (snapshot.slurm_read_at or 0.0) > changed_at
     if not shown or node.state not in AWAY:
         return False
     possible = config.repair.enabled and config.validation.enabled and not _silent(snapshot, node, config)
@@ -145,7 +144,7 @@ def _left_over(snapshot: Snapshot, node: NodeView) -> bool:
     if any(node.name in one.plan.claimed for one in snapshot.recoveries):
         return False
     out = node.state in OUT_OF_SERVICE
-    return not out or (node.slurm is not None and (node.slurm.draining or node.slurm.down))
+    return not out or (node.slurm is not None and node.slurm.taken_out)
 
 
 def _raised_weight(snapshot: Snapshot, node: NodeView) -> int | None:
@@ -216,16 +215,12 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
         return replace(reported, dead=node.is_mute(snapshot.now))
     words = f"{request.by} asks for it: {request.reason}"
     slurm = node.slurm
-    if request.verb is Verb.RELEASE and slurm is not None and _is_left_to_others(slurm):
+    if request.verb is Verb.RELEASE and slurm is not None and snapshot.custody(node.name).by_others:
         signal = Signal.RELEASED_TO_OTHERS
         words += (
             f"; in Slurm {slurm.reason_user or 'an unknown user'} has taken it: {slurm.reason or 'no reason given'}"
         )
     return _requested(snapshot, request, signal, words)
-
-
-def _is_left_to_others(slurm: SlurmNode) -> bool:
-    return (slurm.draining or slurm.down) and slurm.left_to_others(REASON_PREFIX)
 
 
 def _overtaken(snapshot: Snapshot, request: Request) -> str:
@@ -257,7 +252,7 @@ def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str)
 def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
     """For a node that the control plane has drained and that is empty; jobs that still run there are left to end."""
     record, slurm = node.record, node.slurm
-    drained = slurm is not None and record.drained_at is not None and record.owns(slurm)
+    drained = record.drained_at is not None and snapshot.custody(node.name).in_effect
     if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
         return
     if snapshot.holders_of(node.name) or any(node.name in one.plan.claimed for one in snapshot.recoveries):

@@ -17,6 +17,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -110,7 +111,7 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
         yield f"it is {node.state.value}"
     if node.heard_at is None or snapshot.now - node.heard_at > spares.HEARD_WITHIN_SECONDS:
         yield "its agent does not report"
-    if node.slurm is None or not node.slurm.usable:
+    if node.service is not Service.USABLE:
         yield "Slurm cannot use it now"
     if lacks_gpus(node, config.hardware):
         yield "NVML can read fewer GPUs than it has"

@@ -24,7 +24,7 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     StepName,
 )
-from understudy_controlplane.fleet.slurm import POOL_USER
+from understudy_controlplane.fleet.slurm import POOL_USER, Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import DomainKind
 
@@ -274,7 +274,7 @@ def held(snapshot: Snapshot) -> list[str]:
         and (node.state not in OUT_OF_SERVICE or node.record.validation_origin is ValidationOrigin.SPARE_CHECK)
         and node.state is not NodeState.FOREIGN_DRAIN
         and node.slurm is not None
-        and not (node.slurm.down or node.slurm.draining or node.slurm.in_maintenance)
+        and not (node.slurm.taken_out or node.slurm.in_maintenance)
     ]
 
 
@@ -288,8 +288,7 @@ def is_fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
     return (
         (node.state is NodeState.IN_SERVICE or on_probation)
         and node.heard_at is not None
-        and node.slurm is not None
-        and node.slurm.usable
+        and node.service is Service.USABLE
         and not lacks_gpus(node, config.hardware)
         and not is_blocked(snapshot, node.name, config.signals)
         and node.name not in snapshot.without_fabric

@@ -9,6 +9,7 @@ from understudy_controlplane.config import Hardware
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import ClockDetail, Finding, Signal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
 
@@ -32,7 +33,7 @@ def bears_witness(node: NodeView) -> bool:
         node.state not in OUT_OF_SERVICE
         and node.state not in (NodeState.FOREIGN_DRAIN, NodeState.UNKNOWN)
         and node.heard_at is not None
-        and not (node.slurm and node.slurm.on_leave)
+        and node.service is not Service.AWAY
     )
 
 

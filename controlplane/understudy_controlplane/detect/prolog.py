@@ -6,15 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.custody import refusal_behind
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
-from understudy_controlplane.fleet.job import Refusal
-from understudy_controlplane.fleet.node import NodeView
-from understudy_controlplane.fleet.slurm import PROLOG_ERROR
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-DRAINED_WITHIN_SECONDS = 60.0
-"""Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that drift."""
 
 
 def drained_for_prolog(snapshot: Snapshot) -> Iterator[Finding]:
@@ -30,19 +25,3 @@ def drained_for_prolog(snapshot: Snapshot) -> Iterator[Finding]:
                 f"the Prolog kept job {refusal.job_id} off it ({refusal.reason})",
                 Evidence({"job": refusal.job_id, "at": refusal.at}),
             )
-
-
-def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
-    """The refusal by Understudy's Prolog for which Slurm drained the node; None: it is not drained, or for another
-    reason.
-    """
-    slurm = node.slurm
-    if slurm is None or not slurm.draining or slurm.set_to_fail or slurm.reason != PROLOG_ERROR:
-        return None
-    near = (
-        one
-        for one in snapshot.refusals
-        if one.node == node.name
-        and any(abs(slurm.reason_at - at) <= DRAINED_WITHIN_SECONDS for at in snapshot.refused_at(one))
-    )
-    return next(near, None)

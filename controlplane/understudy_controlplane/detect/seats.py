@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_controlplane.fleet.custody import Holder, in_slurm
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
@@ -34,7 +36,7 @@ def _lost(recovery: int, plan: PoolSwapPlan, snapshot: Snapshot) -> Iterator[Fin
         if node is None or node.slurm is None or node.state is NodeState.QUARANTINED:
             continue
         slurm = node.slurm
-        if slurm.draining or slurm.on_leave or (slurm.down and not slurm.lost):
+        if in_slurm(slurm).holder is not Holder.FREE or slurm.service is Service.AWAY:
             by = f" by {slurm.reason_user} ({slurm.reason})" if slurm.reason else ""
             yield Finding(
                 Signal.SEAT_LOST,

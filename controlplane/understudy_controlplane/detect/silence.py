@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal, SilenceDetail
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -103,7 +104,7 @@ def _watched(snapshot: Snapshot) -> dict[str, float]:
         for node in snapshot.nodes.values()
         if node.state not in OUT_OF_SERVICE
         and node.state is not NodeState.FOREIGN_DRAIN
-        and not (node.slurm and node.slurm.on_leave)
+        and node.service is not Service.AWAY
         and not node.stopping
         and (at := silent_since(node, snapshot.started_at)) is not None
     }
@@ -171,7 +172,7 @@ def _dead_or_silent(
     if not because and not confirmed_by:
         because = _why_not_confirmed(node, snapshot, policy, snapshot.now - at)
         held = bool(snapshot.holders_of(node.name))
-        by_slurm = node.slurm is not None and node.slurm.silent
+        by_slurm = node.service is Service.SILENT
         confirmed_by = "no job holds it" if not held else SLURM_AGREES if by_slurm else "neither was heard for long"
     if because:
         rule = "silence.mass" if mass else NEVER_HEARD if since is None else "silence.agent"
@@ -193,17 +194,16 @@ def _why_not_dead(
     node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, since: float | None, goes_on: bool
 ) -> str:
     """Why a silent node does not count as dead; empty: it does."""
-    slurm = node.slurm
     silent_for = snapshot.now - (since or snapshot.started_at)
     slurmd_silent_for = snapshot.now - node.slurmd_silent_since if node.slurmd_silent_since is not None else 0.0
     # When its slurmd's port was never reachable from here, Slurm's own state decides, after a longer time.
     can_ask = node.record.slurmd_seen_at is not None
-    slurm_reports_it = not can_ask and slurm is not None and slurm.silent
+    slurm_reports_it = not can_ask and node.service is Service.SILENT
     patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
     reasons = (
         (mass, "many others are silent too: the network or the control plane is assumed to be the cause"),
         (since is None, "none has reported yet"),
-        (slurm is None or slurm.on_leave, "Slurm has it off, rebooting or in maintenance"),
+        (node.service in (None, Service.AWAY), "Slurm has it off, rebooting or in maintenance"),
         (silent_for <= patience, "it has not been silent for long enough"),
         (
             slurmd_silent_for < policy.slurmd_silent_seconds and not slurm_reports_it,
@@ -219,7 +219,7 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
     if node.stopping and silent_for <= policy.stopped_seconds:
         return "it has announced that it stops"
     if snapshot.holders_of(node.name):
-        slurm_agrees = node.slurm is not None and node.slurm.silent
+        slurm_agrees = node.service is Service.SILENT
         patience = unconfirmed_seconds(snapshot.slurmd_timeout_seconds, policy)
         if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):
             return "neither its gang, nor a launcher on another node, nor Slurm itself confirms that it is dead"

@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 KNOWN_LATER_SECONDS = 30.0
@@ -78,15 +79,16 @@ def out_since(snapshot: Snapshot, name: str) -> float | None:
     rebooting or in maintenance.
     """
     node = snapshot.nodes.get(name)
-    if node is None or node.slurm is None or node.slurm.on_leave:
+    if node is None or node.slurm is None or node.slurm.service is Service.AWAY:
         return None
     since: list[float] = []
     if node.record.at_fault or node.state in HELD_BY_PEOPLE:
         incident = snapshot.incident_of(name)
         since.append(node.record.since)
         since += [incident.fault_at or incident.opened_at] if incident is not None else []
-    if node.slurm.draining or node.slurm.down:
-        since.append(node.slurm.reason_at - snapshot.slurm_ahead_seconds if node.slurm.reason_at else snapshot.now)
+    if node.slurm.taken_out:
+        at = snapshot.custody(name).since
+        since.append(at - snapshot.slurm_ahead_seconds if at else snapshot.now)
     elif not node.slurm.responding:
         since.append(node.slurmd_silent_since or snapshot.now)
     return min(since, default=None)

@@ -17,7 +17,7 @@ from understudy_controlplane.detect.administration import HEARD_LATELY_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.job import Job
-from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
+from understudy_controlplane.fleet.node import HELD_BY_OPERATOR, DrainKind, NodeState
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
@@ -30,8 +30,6 @@ STANDS = ACCUSING | {Signal.STRAGGLER_SUSPECTED}
 """Signals of one round that a gang which trains on does not refute. A node that was quarantined as slow is only
 suspected again: what a move from there would cost is not looked at any more.
 """
-
-HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
 
 
 def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Set[str]) -> bool:

@@ -11,7 +11,7 @@ from understudy_agent.wire import Gpu, HardwareEvent, Host, Keeper, KernelEvent,
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import JobThere
-from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 
 REASON_PREFIX = "understudy:"
@@ -52,6 +52,8 @@ HELD_BY_PEOPLE = frozenset(
     {NodeState.FOREIGN_DRAIN, NodeState.OPERATOR_HOLD, NodeState.MANUAL_REPAIR, NodeState.RETIRED}
 )
 """Such a node is an operator's or an administrator's to deal with: its drain and its reason are left as they are."""
+
+HELD_BY_OPERATOR = HELD_BY_PEOPLE - {NodeState.FOREIGN_DRAIN}
 
 OUT_OF_SERVICE = AT_FAULT | {NodeState.OPERATOR_HOLD, NodeState.RETIRED}
 """The control plane has taken the node out of service, or keeps it out."""
@@ -130,38 +132,10 @@ class NodeRecord:
         """
         return suspicion.since < self.cleared_at
 
-    def drain_may_be_forgotten(self, slurmctld_started_at: float | None) -> bool:
-        """slurmctld was restarted before it had surely saved Understudy's drain. Then no administrator lifted it."""
-        at = self.drained_at
-        if self.state not in OUT_OF_SERVICE or at is None or self.drain_settled or slurmctld_started_at is None:
-            return False
-        if self.drained_under is not None:
-            return self.drained_under != slurmctld_started_at  # that of another start has shown it, and no later one
-        if self.drain_reason_at:
-            return slurmctld_started_at >= self.drain_reason_at  # both by slurmctld's clock
-        return slurmctld_started_at > at - CLOCKS_APART_SECONDS
-
     @property
     def at_fault(self) -> bool:
         """It counts against the budgets."""
         return self.state in AT_FAULT and not self.tested_in_service
-
-    def owns(self, slurm: SlurmNode) -> bool:
-        """Whether the node is out of service for the very reason that the control plane gave.
-
-        Slurm keeps no owner: the last one to write a reason has the node. Some versions leave an old reason standing
-        when a node is resumed, so the prefix alone proves nothing; time and user of what was read back do.
-        """
-        if self.state not in OUT_OF_SERVICE or slurm.set_to_fail or not slurm.reason.startswith(REASON_PREFIX):
-            return False
-        if self.state in IN_REPAIR:  # Slurm itself adds to the reason, as "reboot issued", and renews its time
-            return True
-        if (
-            self.drained_at is None or not self.drain_user
-        ):  # not read back yet, or stored by a release without this proof
-            return True
-        same = (slurm.reason_user, slurm.reason_at) == (self.drain_user, self.drain_reason_at)
-        return same or slurm.reason_added_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +223,11 @@ class NodeView:
     @property
     def name(self) -> str:
         return self.record.name
+
+    @property
+    def service(self) -> Service | None:
+        """What Slurm would do with it now; None: Slurm no longer knows it."""
+        return self.slurm.service if self.slurm is not None else None
 
     @property
     def has_agent(self) -> bool:

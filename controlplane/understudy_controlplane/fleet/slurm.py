@@ -17,9 +17,6 @@ SWITCHED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER
 OFF_OR_REBOOTING = SWITCHED_OFF | {"REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "FUTURE"}
 MAINTENANCE = frozenset({"MAINT", "MAINTENANCE"})
 
-REBOOT_GIVEN_UP = ("reboot timed out", "ResumeTimeout reached", "Node unexpectedly rebooted")
-"""Slurm writes these behind the reason, or instead of it, when a reboot does not end as expected (ResumeTimeout)."""
-
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
 
 
@@ -51,34 +48,26 @@ def gres_for_job(gres: str) -> str:
     return ",".join(one for one in found if "gpu" not in names or one.partition(":")[0] not in SHARES_OF_GPUS)
 
 
-PROLOG_ERROR = "Prolog error"
-"""The reason with which Slurm itself drains a node whose Prolog failed, of whichever site."""
-
-OWN_REASONS = (
-    PROLOG_ERROR,
-    "Epilog error",
-    "Kill task failed",
-    "batch job complete failure",
-    "gres/",  # "gres/gpu count reported lower than configured (7 < 8)"
-    "Low RealMemory",
-    "Low socket*core*thread count",
-    "Low CPUs",
-    "Low TmpDisk",
-)
-"""Beginnings of the reasons with which Slurm itself takes a node out of service."""
-
 MEMORY_ALIKE = 0.95
 """Share of another node's memory that a node of the same kind has at least: where sites take RealMemory from
 `slurmd -C`, it differs by firmware."""
 
-REBOOTED = "Node unexpectedly rebooted"
-"""Slurm keeps such a node DOWN, unless ReturnToService is 2."""
-
 NOT_RESPONDING = "Not responding"
 """Slurm keeps such a node DOWN where ReturnToService is 0, also once it answers again."""
 
-OWN_USERS = ("slurm", "root")
-"""The user of such reasons: SlurmUser."""
+
+NO_SERVICE = frozenset({"DOWN", "ERROR", "UNKNOWN"})
+"""UNKNOWN: slurmctld has started, and not heard the node since."""
+
+
+class Service(StrEnum):
+    """What Slurm would do with a node now."""
+
+    USABLE = "usable"  # start a job there, if it were free
+    DRAINING = "draining"  # start no further job there
+    DOWN = "down"  # run nothing there
+    SILENT = "silent"  # wait for it to answer; it may be drained or DOWN besides
+    AWAY = "away"  # wait until it is switched on, has booted, or its maintenance is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,57 +119,13 @@ class SlurmNode:
         return not self.flags.isdisjoint(MAINTENANCE)
 
     @property
-    def on_leave(self) -> bool:
-        """Slurm, or an administrator through Slurm, has taken the node away on purpose."""
-        return self.off_or_rebooting or self.in_maintenance
-
-    @property
     def blocked(self) -> bool:
         """A job has its block or leaf switch to itself (`--exclusive=topo`): Slurm starts no other job here."""
         return "BLOCKED" in self.flags
 
-    def reboot_given_up(self, own_prefix: str) -> bool:
-        """Slurm no longer waits for its reboot, which no administrator asked for. It may come back all the same."""
-        given_up = any(words in self.reason for words in REBOOT_GIVEN_UP)
-        return given_up and self.reason.startswith((own_prefix, NOT_RESPONDING, *REBOOT_GIVEN_UP))
-
-    @property
-    def silent(self) -> bool:
-        """Slurm itself reports that the node does not answer."""
-        return not self.responding or (self.down and self.reason.startswith(NOT_RESPONDING))
-
-    @property
-    def lost(self) -> bool:
-        """It does not answer, no administrator has drained it, and Slurm names no other reason why it is down."""
-        return self.silent and not self.draining and (not self.reason or self.reason.startswith(NOT_RESPONDING))
-
     def has_reason(self, reason: str) -> bool:
         """Whether it is out of service for this one, also where Slurm has put words of its own behind it."""
         return self.reason == reason or self.reason.startswith(f"{reason} : ")
-
-    @property
-    def reason_added_to(self) -> bool:
-        """Slurm has put words of its own behind the reason, and has renewed its time and user (23.02 and newer)."""
-        additions = (NOT_RESPONDING, REBOOTED, *REBOOT_GIVEN_UP, *OWN_REASONS)
-        return self.reason_user in OWN_USERS and any(f" : {words}" in self.reason for words in additions)
-
-    @property
-    def out_by_slurm(self) -> bool:
-        """Drained, or set down, by Slurm itself: not by a person."""
-        out = self.draining or (self.down and not self.lost)
-        return out and not self.set_to_fail and self.reason_user in OWN_USERS and self.reason.startswith(OWN_REASONS)
-
-    @property
-    def left_by_slurm(self) -> bool:
-        """Slurm itself took the node out of service, and waits for a person to resume it."""
-        rebooted = self.down and self.reason_user in OWN_USERS and self.reason.startswith(REBOOTED)
-        return self.out_by_slurm or rebooted
-
-    @property
-    def out_after_outage(self) -> bool:
-        """It answers, and Slurm keeps it DOWN: it was silent, or booted while Slurm did not expect it."""
-        down = self.down and self.responding and not self.draining and not self.on_leave
-        return down and self.reason_user in OWN_USERS and self.reason.startswith((REBOOTED, NOT_RESPONDING))
 
     def too_small_for(self, job: SlurmJob, place_of: SlurmNode) -> str:
         """What the job needs on a node and this one lacks, in words; empty: nothing. What it does not ask for, it had
@@ -194,23 +139,20 @@ class SlurmNode:
         )
         return next((f"{has} {what} of {wanted} needed" for what, has, wanted in needs if has < wanted), "")
 
-    def left_to_others(self, own_prefix: str) -> bool:
-        """It is out of service for another reason than Understudy's or its own silence."""
-        owned = not self.set_to_fail and (self.reason.startswith(own_prefix) or self.reboot_given_up(own_prefix))
-        return (self.draining or self.down or self.off_or_rebooting) and not owned and not self.lost
-
-    def taken_down(self, own_prefix: str) -> bool:
-        """An administrator or Slurm set it DOWN for another reason than Understudy's."""
-        return self.down and not self.lost and not self.reason.startswith(own_prefix)
-
-    def left_down(self, own_prefix: str) -> bool:
-        """The reboot that Understudy asked for has left it DOWN. A person who resumes it then gives it to jobs."""
-        return self.down and self.reason.startswith(own_prefix)
+    @property
+    def taken_out(self) -> bool:
+        """Drained, set to fail or DOWN: Slurm starts no job there until it is resumed."""
+        return self.draining or self.down
 
     @property
-    def usable(self) -> bool:
-        """Slurm would start a job here, if it were free."""
-        return not self.draining and not self.down and not self.on_leave and self.responding
+    def service(self) -> Service:
+        if self.off_or_rebooting or self.in_maintenance:
+            return Service.AWAY
+        if not self.responding or (self.down and self.reason.startswith(NOT_RESPONDING)):
+            return Service.SILENT
+        if self.base_state in NO_SERVICE:
+            return Service.DOWN
+        return Service.DRAINING if self.draining else Service.USABLE
 
 
 HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
+from understudy_controlplane.fleet.custody import Custody, custody_of
 from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
@@ -38,7 +39,7 @@ from understudy_controlplane.fleet.recovery import (
     ValidationPlan,
 )
 from understudy_controlplane.fleet.site_signal import SiteSignal
-from understudy_controlplane.fleet.slurm import SlurmReservation
+from understudy_controlplane.fleet.slurm import Service, SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
@@ -169,6 +170,17 @@ class Snapshot:
     def slurm_now(self) -> float:
         """By slurmctld's clock, which all times of Slurm's are of."""
         return self.now + self.slurm_ahead_seconds
+
+    def custody(self, name: str) -> Custody:
+        """Whose the node is."""
+        found = self._custody.get(name)
+        if found is None:
+            found = self._custody[name] = custody_of(self, self.nodes[name])
+        return found
+
+    @cached_property
+    def _custody(self) -> dict[str, Custody]:
+        return {}
 
     def attempt_given_up(self, job: Job) -> int:
         """The restart count of the attempt that a move gives up: of a job that was requeued, the one that has ended."""
@@ -363,7 +375,7 @@ class Snapshot:
     def unheard(self) -> bool:
         """Whether a node that Slurm would use has not reported since this process started, or does so just now."""
         away = (node for node in self.nodes.values() if node.heard_at is None or node.state is NodeState.UNKNOWN)
-        return any(node.slurm is not None and node.slurm.usable for node in away)
+        return any(node.service is Service.USABLE for node in away)
 
     def incident_of(self, node: str) -> OpenIncident | None:
         """The open one of the node itself."""

@@ -138,7 +138,7 @@ class Observer:
             before = self._view.read_at if self._view is not None else new_view.read_at
             self._view = new_view
             self._show_jobs(new_view)
-            out = [node.name for node in new_view.nodes.values() if node.draining or node.down]
+            out = [node.name for node in new_view.nodes.values() if node.taken_out]
             self._shown_out_at |= dict.fromkeys(out, new_view.read_at)
             self._out_since = {name: self._out_since.get(name, before) for name in out}
         with self._sources.stores.one_view():

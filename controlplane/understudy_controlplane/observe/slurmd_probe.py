@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
-from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.slurm.slurmds import ask_slurmds
 
@@ -151,7 +151,7 @@ class SlurmdProbe:
         found = []
         for name, record in records.items():
             slurm = slurm_nodes.get(name)
-            if slurm is None or slurm.on_leave or record.slurmd_seen_at is None:
+            if slurm is None or slurm.service is Service.AWAY or record.slurmd_seen_at is None:
                 continue
             idle = record.state in OUT_OF_SERVICE and slurm.base_state in ("IDLE", "DOWN")
             if max(heard[name].at if name in heard else 0.0, self._started_at) < silent_before and not idle:
@@ -173,7 +173,7 @@ class SlurmdProbe:
             and name in heard
             and now > self._retry_at.get(name, 0.0)
             and (slurm := slurm_nodes.get(name)) is not None
-            and not slurm.on_leave
+            and slurm.service is not Service.AWAY
         ]
 
     def _schedule_retries(self, untried: Sequence[SlurmNode], now: float) -> None:

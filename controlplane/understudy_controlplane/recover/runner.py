@@ -316,7 +316,7 @@ class Runner:
         if step.name in WRITE_REASONS:
             for node in (context.slurm.nodes.get(name) for name in recovery.plan.nodes):
                 rebooted = step.name is StepName.REBOOT_NODE
-                if node is None or not (node.draining or node.down or rebooted):
+                if node is None or not (node.taken_out or rebooted):
                     continue  # its drain was refused: nothing is there that a person could lift
                 if rebooted or _wrote(recovery, step, node):
                     self._stores.fleet.owned(node, now)

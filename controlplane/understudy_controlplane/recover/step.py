@@ -10,6 +10,7 @@ from understudy_agent.stages import StageResult
 from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.peers import Turn
+from understudy_controlplane.fleet.custody import custody_in
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
@@ -125,13 +126,7 @@ class StepContext:
 
     def others_hold(self, node: SlurmNode) -> bool:
         """Whether an administrator took the node out of service, or took over Understudy's drain."""
-        if node.set_to_fail:
-            return True
-        if not node.draining and not (node.down and not node.lost):
-            return False
-        record = self.records.get(node.name)
-        planned = node.has_reason(self.plan_as(DrainPlan).drain_reason)
-        return not planned and not (record is not None and record.owns(node))
+        return custody_in(node, self.records.get(node.name), self.plan_as(DrainPlan).drain_reason).by_others
 
     def is_in_service(self, name: str) -> bool:
         """Its fault was gone before its drain began, or a person has released it since, while other nodes of the plan

@@ -11,6 +11,7 @@ import msgspec
 
 from understudy_agent.wire import HardwareEvent, HardwareKind
 from understudy_controlplane.config import SignalKind
+from understudy_controlplane.fleet.custody import Holder, in_slurm
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
@@ -173,7 +174,7 @@ def _drains(world: World, _event: Event, machine: Machine) -> None:
 
 
 def _resumes(world: World, _event: Event, machine: Machine) -> None:
-    left_by_slurm = {node.name for node in world.slurm.nodes() if node.left_by_slurm}
+    left_by_slurm = {node.name for node in world.slurm.nodes() if in_slurm(node).holder is Holder.SLURM}
     world.slurm.resume_node(machine.name)
     world.invariants.resumed_by_person(machine.name, down_by_slurm=machine.name in left_by_slurm)
 

@@ -40,6 +40,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.saving import SavingGang
 from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.simulate.scenario import SWEEPER
@@ -726,7 +727,7 @@ class Invariants:
         for node in world.line.nodes_now():
             state = records[node.name].state
             known = node.name in nodes or node.name in self.notified_of
-            if node.usable and not known and state in OUT_OF_SERVICE - IN_REPAIR:
+            if node.service is Service.USABLE and not known and state in OUT_OF_SERVICE - IN_REPAIR:
                 wrong.append(f"{node.name} is {state.value}, and Slurm offers it to jobs")
             drained = node.draining and node.reason.startswith("understudy:") and node.name not in nodes
             if drained and state not in OUT_OF_SERVICE:
@@ -815,7 +816,7 @@ class Invariants:
         settled = {
             name for name, one in records.items() if one.state is NodeState.IN_SERVICE and one.since <= round_ago
         }
-        in_service = [node for node in nodes if node.usable and node.name in settled]
+        in_service = [node for node in nodes if node.service is Service.USABLE and node.name in settled]
         broken = {name for name, one in machines.items() if one.broken or one.port_is_down(now)}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
         chosen = core.stores.fleet.spare_choices(now)  # nodes that an operator keeps out of the pool stay out
@@ -854,7 +855,7 @@ class Invariants:
         pool = {name for one in self._world.slurm.reservations() if one.name == POOL for name in one.nodes}
         takes_idle = self._world.scenario.settings.no_spare.takes_idle
         free = any(
-            node.usable and node.base_state == "IDLE" and (takes_idle or node.name in pool)
+            node.service is Service.USABLE and node.base_state == "IDLE" and (takes_idle or node.name in pool)
             for node in self._world.slurm.nodes()
         )
         return set() if free else {job for name in at_fault for job in _jobs_on(self._world, name)}
@@ -863,7 +864,9 @@ class Invariants:
         world = self._world
         jobs = world.jobs()
         reserved = {name for one in world.slurm.reservations() for name in one.nodes}
-        free = {node.name for node in world.slurm.nodes() if node.usable and node.base_state == "IDLE"} - reserved
+        free = {
+            node.name for node in world.slurm.nodes() if node.service is Service.USABLE and node.base_state == "IDLE"
+        } - reserved
         core = world.core
         assert core is not None
         for gang in world.cluster.gangs:

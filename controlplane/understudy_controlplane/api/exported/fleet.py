@@ -17,6 +17,7 @@ from understudy_controlplane.detect.silence import fallen_silent
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
+from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.subject import SubjectKind
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
@@ -49,13 +50,11 @@ def _quarantines(source: Source) -> Iterator[Sample]:
 
 
 def _never_heard(source: Source) -> int:
-    return sum(node.slurm is not None and not node.slurm.on_leave and not node.has_agent for node in source.nodes)
+    return sum(node.service not in (None, Service.AWAY) and not node.has_agent for node in source.nodes)
 
 
 def _spares_ready(source: Source) -> int:
-    return sum(
-        node.is_spare and node.state in READY and node.slurm is not None and node.slurm.usable for node in source.nodes
-    )
+    return sum(node.is_spare and node.state in READY and node.service is Service.USABLE for node in source.nodes)
 
 
 def _running_jobs(source: Source) -> Counter[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from understudy_controlplane.fleet.node import OUT_OF_SERVICE, REASON_PREFIX
+from understudy_controlplane.fleet.custody import Proof, in_slurm, meaning
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
-from understudy_controlplane.fleet.slurm import PROLOG_ERROR, SlurmNode
+from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.recover.step import SUSPENDED, Done, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.seats import SEATED
 from understudy_controlplane.slurm.protocol import Slurm
@@ -18,14 +19,14 @@ def _open_for_work(context: StepContext) -> list[SlurmNode]:
 
 
 def _open(node: SlurmNode) -> bool:
-    return not node.draining and not node.taken_down(REASON_PREFIX)
+    return not node.draining and not in_slurm(node).by_others
 
 
 def _misnamed(node: SlurmNode, context: StepContext) -> bool:
     """Drained by Slurm, because Understudy's Prolog refused a job or because of an error during the repair: it becomes
     Understudy's drain, which still has Slurm's reason.
     """
-    by_slurm = (node.draining and node.reason == PROLOG_ERROR) or node.out_by_slurm
+    by_slurm = node.taken_out and meaning(node.reason) is Proof.REASON
     renamed = context.plan.renamed_nodes if isinstance(context.plan, QuarantinePlan | TakeBackPlan) else ()
     return node.name in renamed and by_slurm and not node.set_to_fail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy_controlplane.decide.foreign_reservations import is_foreign, kept_nodes
 from understudy_controlplane.fleet.recovery import FillPoolPlan, LeavePoolPlan, PoolSwapPlan, ReturnPlan, StepName
-from understudy_controlplane.fleet.slurm import POOL_USER, SlurmReservation
+from understudy_controlplane.fleet.slurm import POOL_USER, Service, SlurmReservation
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
 from understudy_controlplane.slurm.protocol import Slurm
 
@@ -67,10 +67,10 @@ def _back(context: StepContext, plan: PoolSwapPlan) -> tuple[str, ...]:
     foreign = (one for one in slurm.reservations.values() if is_foreign(one, names))
     reserved = kept_nodes(foreign, context.slurm_now)
     held = pool.nodes if pool else ()
-    fit = {name for name, node in slurm.nodes.items() if node.usable and name not in reserved}
+    fit = {name for name, node in slurm.nodes.items() if node.service is Service.USABLE and name not in reserved}
     free = [name for name in plan.pool_spares if name in fit and slurm.nodes[name].base_state == "IDLE"]
     wanted = context.spares_wanted()
-    lost = {name for name in held if name not in slurm.nodes or slurm.nodes[name].down or slurm.nodes[name].draining}
+    lost = {name for name in held if name not in slurm.nodes or slurm.nodes[name].taken_out}
     missing = max(0, wanted - len({*held} - lost)) if wanted else len(free)
     joining = [name for name in free if name not in held][:missing]
     return tuple(name for name in free if name in held or name in joining)

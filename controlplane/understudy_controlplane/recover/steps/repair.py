@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from understudy_agent.stages import StageStatus, results_of
-from understudy_controlplane.fleet.node import REASON_PREFIX
+from understudy_controlplane.fleet.custody import boot_given_up, in_slurm
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     ManualRepairPlan,
@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
     ValidationPlan,
 )
-from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode, gres_for_job
+from understudy_controlplane.fleet.slurm import JobRequest, Service, SlurmJob, SlurmNode, gres_for_job
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait, nothing_to_do
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
 from understudy_controlplane.recover.steps.script import (
@@ -84,9 +84,9 @@ def observe_resumed(context: StepContext) -> Observation:
     node = _node(context)
     if node is None:
         return Failed("Slurm no longer knows the node")
-    if not node.draining and not node.down and not node.off_or_rebooting:
+    if not node.taken_out and not node.off_or_rebooting:
         return Done()
-    if node.left_to_others(REASON_PREFIX):
+    if not node.taken_out or (in_slurm(node).by_others and not boot_given_up(node.reason)):
         return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone")
     return Todo(f"{node.name} is drained by the control plane")
 
@@ -106,7 +106,7 @@ def observe_rebooted(context: StepContext) -> Observation:
     if node is not None and node.reason.startswith(reason) and "reboot complete" in node.reason:
         return Done(node.reason)
     # Its ResumeTimeout may be shorter than the control plane's limit.
-    if node is not None and node.reboot_given_up(REASON_PREFIX):
+    if node is not None and boot_given_up(node.reason):
         back = node.responding and not context.silent([node])  # Slurm takes a while to notice that it does not
         return Done(f"it answers; {node.reason}") if back else Wait(f"not back yet: {node.reason}")
     words = _not_to_be_rebooted(node)
@@ -116,9 +116,9 @@ def observe_rebooted(context: StepContext) -> Observation:
 def _not_to_be_rebooted(node: SlurmNode | None) -> str:
     if node is None:
         return "Slurm no longer knows the node"
-    if not node.draining and not node.down:
+    if not node.taken_out:
         return "an administrator resumed the node meanwhile"
-    if node.set_to_fail or (not node.reason.startswith(REASON_PREFIX) and not node.lost):
+    if in_slurm(node).by_others:
         return f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone"
     return ""
 
@@ -253,7 +253,7 @@ def run_network_test(context: StepContext, slurm: Slurm) -> None:
     assert node is not None
     names = context.turn.peers if context.turn is not None else ()
     peers = [context.slurm.nodes[name] for name in names if name in context.slurm.nodes]
-    idle = [one.name for one in peers if one.usable and one.base_state == "IDLE"]
+    idle = [one.name for one in peers if one.service is Service.USABLE and one.base_state == "IDLE"]
     held = {name: f"{NODE_HOLD_PREFIX}{name}" for name in idle}
     network = Network(
         node.address,
@@ -276,7 +276,7 @@ def observe_peers_tested(context: StepContext) -> Observation:
 def _network(context: StepContext, plan: ValidationPlan, node: SlurmNode) -> Network:
     """The planned peers that Slurm still has idle: a job there starts at once, or not at all."""
     peers = [context.slurm.nodes[name] for name in plan.peers if name in context.slurm.nodes]
-    idle = tuple(one.name for one in peers if one.usable and one.base_state == "IDLE")
+    idle = tuple(one.name for one in peers if one.service is Service.USABLE and one.base_state == "IDLE")
     usual = context.network_median() if plan.peers else None
     return Network(node.address, idle, ",".join(node.partitions), usual)
 

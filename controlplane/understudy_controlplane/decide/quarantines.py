@@ -11,10 +11,10 @@ from understudy_controlplane.decide.approvals import awaits_approval
 from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on, move_key
 from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
+from understudy_controlplane.fleet.custody import Holder
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
-from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, DrainKind, NodeState
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -22,6 +22,9 @@ from understudy_controlplane.fleet.subject import Subject
 
 BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
 """Of which gangs leave nodes all the same. Not the budget of a rule, which may be wrong about the gang as well."""
+
+STANDING = (Signal.NODE_DEAD, Signal.HARDWARE_FAULT)
+"""Found in each round, also of a node that an administrator has taken."""
 
 
 STAYS_IN_SERVICE = frozenset({Signal.MOVE_ASKED, Signal.NEWCOMER_FAILED})
@@ -56,7 +59,7 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     undrained = [] if too_many else [one[1] for one, objection in held if _leaves(snapshot, one, objection)]
     settled = {one[1].node for one in allowed if _goes_before_hang(snapshot, one)} | {one.node for one in undrained}
     allowed = [one for one in allowed if one[1].signal not in HANGS or one[1].node not in settled]
-    moving = [one[1] for one in allowed if _is_left(snapshot, one) and not _is_others_and_left(snapshot, one[1])]
+    moving = [one[1] for one in allowed if _gangs_move(snapshot, one)]
     if moving or undrained:
         stay = [*undrained, *(one for one in moving if one.signal in STAYS_IN_SERVICE)]
         current = replace(current, undrained=frozenset(one.node for one in stay)).with_idle()
@@ -140,24 +143,19 @@ def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection)
         and row.action is Action.QUARANTINE
         and not _failed_validation(row)
         and not finding.dead
-        and any(_is_seated(snapshot, job, finding.node) for job in gangs_on(snapshot, {finding.node}))
+        and _seats_on(snapshot, finding.node)
     )
 
 
-def _is_others_and_left(snapshot: Snapshot, finding: Finding) -> bool:
-    """An administrator's node, which stays at fault however often it is looked at: no gang has to leave it again."""
-    standing = finding.signal in (Signal.NODE_DEAD, Signal.HARDWARE_FAULT)
-    if not standing or snapshot.nodes[finding.node].state is not NodeState.FOREIGN_DRAIN:
-        return False
-    return not any(_is_seated(snapshot, job, finding.node) for job in gangs_on(snapshot, {finding.node}))
-
-
-def _is_seated(snapshot: Snapshot, job: Job, node: str) -> bool:
-    """And does not leave it already."""
-    recovery = snapshot.recovery_of(job.key)
-    swap = recovery.swap if recovery is not None else None
-    left = (*swap.nodes, *swap.leaving) if swap is not None else ()
-    return node in seats_of(snapshot, job) and node not in left
+def _seats_on(snapshot: Snapshot, node: str) -> bool:
+    """Whether a gang has a seat there, and does not leave it already."""
+    for job in gangs_on(snapshot, {node}):
+        recovery = snapshot.recovery_of(job.key)
+        swap = recovery.swap if recovery is not None else None
+        leaves = swap is not None and node in (*swap.nodes, *swap.leaving)
+        if node in seats_of(snapshot, job) and not leaves:
+            return True
+    return False
 
 
 def _moved_all_the_same(decision: Decision, move: Move, objection: guards.Objection) -> Decision:
@@ -173,25 +171,21 @@ def _failed_validation(row: Row) -> bool:
     return row.when is Condition.IN_SERVICE_BEFORE_VALIDATION
 
 
-def _is_left(snapshot: Snapshot, condemned: Entered) -> bool:
-    """Whether a gang with a seat there moves. A node that is validated has none."""
+def _gangs_move(snapshot: Snapshot, condemned: Entered) -> bool:
+    """Whether a gang with a seat there leaves it."""
     row, finding = condemned
-    if _failed_validation(row) or _is_held_undrained(snapshot, finding):
-        return False
-    return not _may_stay(snapshot, condemned) or _awaited(snapshot, finding.node)
-
-
-def _is_held_undrained(snapshot: Snapshot, finding: Finding) -> bool:
-    """An operator's node gets its drain back. Its gang stays, as when the operator took the node."""
-    return finding.signal is Signal.UNDRAINED and snapshot.nodes[finding.node].state in HELD_BY_PEOPLE
-
-
-def _may_stay(snapshot: Snapshot, condemned: Entered) -> bool:
-    """Whether what runs there goes on to its end: also when a drain that was for later is made again."""
-    row, finding = condemned
-    if row.action is Action.DRAIN_AGAIN:
-        return snapshot.nodes[finding.node].record.drain_kind is DrainKind.AT_JOB_END
-    return row.action is Action.DRAIN
+    if _failed_validation(row):
+        return False  # no gang runs on a node that is validated
+    node = snapshot.nodes.get(finding.node)
+    if node is None:
+        return True
+    if finding.signal is Signal.UNDRAINED and snapshot.custody(node.name).holder is Holder.OPERATOR:
+        return False  # its gang stays, as when the operator took the node
+    if finding.signal in STANDING and node.state is NodeState.FOREIGN_DRAIN and not _seats_on(snapshot, node.name):
+        return False  # each gang that had a seat there leaves it already
+    again = row.action is Action.DRAIN_AGAIN
+    until_job_end = node.record.drain_kind is DrainKind.AT_JOB_END if again else row.action is Action.DRAIN
+    return not until_job_end or _awaited(snapshot, node.name)
 
 
 def _awaited(snapshot: Snapshot, node: str) -> bool:
