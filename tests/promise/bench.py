@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import signal
+import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +69,12 @@ class Gang:
         """Every rank has finished a step that began after that."""
         return all(self._stepped_at(number) > at + rank.STEP_SECONDS for number in range(GANG))
 
+    @property
+    def goes_on(self) -> bool:
+        """It never stopped."""
+        stopped = self.back_seconds is not None or any(self.started_again(number) for number in range(GANG))
+        return not stopped and self.works_since(time.time() - FRESH_SECONDS)
+
     def _stepped_at(self, number: int) -> float:
         file = self.home / f"steps-{number}"
         return float(file.read_text()) if file.exists() else 0.0
@@ -113,6 +121,29 @@ INJECT: Mapping[str, Callable[[Site, Gang], float]] = {
 }
 
 
+def measure_alone(batch: Batch, jobs: Sequence[str], ends_at: float, logs: Path) -> list[Cell] | str | None:
+    """In a process that does nothing else. None: it was too late to begin. Text: why nothing was measured. What is
+    needed to find the cause is kept below `logs` where a gang did not come back and no person was told.
+    """
+    if time.monotonic() > ends_at:
+        return None
+    what = f"{batch.fault}, SlurmdTimeout {batch.slurmd_timeout} s, pool: {batch.pool}"
+    print(f"{what}: begun", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="up-"))  # short: sockets lie below it
+    try:
+        cells = measure(batch, jobs, directory, lambda line: print(f"{what}: {line.strip()}", flush=True))
+        if any(one.is_hole for one in cells):
+            print(f"{what}: neither back nor told: see {logs}", flush=True)
+            for name in ("log", "home"):
+                shutil.copytree(directory / name, logs / what / name, dirs_exist_ok=True)
+    except Exception as error:  # noqa: BLE001 - a site that fails stops no other
+        print(f"{what}: not measured: {error}", flush=True)
+        return str(error) or type(error).__name__
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return cells
+
+
 def measure(batch: Batch, jobs: Sequence[str], directory: Path, say: Say) -> list[Cell]:
     """Raises ClusterError where the gangs do not even begin to work."""
     spares = len(jobs) if batch.pool == "spare" else 0
@@ -141,15 +172,16 @@ def _break(site: Site, gangs: Sequence[Gang], fault: str) -> None:
 
 def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say) -> list[Cell]:
     began = time.time()
+    loads: list[float] = []
     while (waited := time.time() - began) < batch.give_up_seconds:
+        loads.append(os.getloadavg()[0])
         for one in gangs:
             _look(one, receiver, say)
-        if all(one.back_seconds is not None for one in gangs):
+        if all(_is_settled(one, batch, waited) for one in gangs):
             break
         time.sleep(LOOK_SECONDS)
     for one in gangs:
-        stopped = any(one.started_again(number) for number in range(GANG)) or one.back_seconds is not None
-        if not stopped and one.works_since(time.time() - FRESH_SECONDS):
+        if one.goes_on:
             one.back_seconds = 0.0
             say(f"    {one.kind}: went on")
     return [
@@ -162,9 +194,17 @@ def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say
             _round(one.notified_seconds),
             one.notified,
             round(waited, 1),
+            round(statistics.fmean(loads), 1),
         )
         for one in gangs
     ]
+
+
+def _is_settled(one: Gang, batch: Batch, waited: float) -> bool:
+    """Nothing else is to come. Without a spare a person is told, and the gang waits."""
+    if one.back_seconds is not None or (one.notified and batch.pool == "none"):
+        return True
+    return waited > batch.moves_seconds and (bool(one.notified) or one.goes_on)
 
 
 def _look(one: Gang, receiver: HttpReceiver, say: Say) -> None:

@@ -9,10 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from understudy_controlplane.decide.needs import PENDS_SECONDS
+from understudy_controlplane.detect.silence import UNCONFIRMED_SECONDS
+
 JOBS = ("plain srun", "torchrun", "hook", "hook with collectives", "understudy run")
 FAULTS = ("node power off", "agent dead", "slurmd dead", "Xid", "rank killed")
+SLURM_WAITS = ("node power off", "slurmd dead")
+"""Faults that Slurm itself notices, after its SlurmdTimeout."""
 TIMEOUTS = (30, 60, 300)
 POOLS = ("spare", "none")
+START_SECONDS = 60.0
+"""Of a gang whose nodes are known, on a busy machine."""
 
 
 NAMES_WRITTEN = {"notified_seconds": "told_seconds"}
@@ -29,9 +36,17 @@ class Batch:
     pool: str
 
     @property
+    def moves_seconds(self) -> float:
+        """By then a gang that is to move has moved. Slurm sets a silent node down after SlurmdTimeout, at the latest
+        after five thirds of it (ping_nodes.c); the control plane calls no silent node dead later than that.
+        """
+        known = self.slurmd_timeout * 5 / 3 if self.fault in SLURM_WAITS else UNCONFIRMED_SECONDS
+        return known + START_SECONDS
+
+    @property
     def give_up_seconds(self) -> float:
-        """Slurm sets a silent node down after SlurmdTimeout, at the latest after five thirds of it (ping_nodes.c)."""
-        return self.slurmd_timeout * 5 / 3 + 60
+        """By then a person has been paged for a gang that has not moved."""
+        return self.moves_seconds + PENDS_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +64,13 @@ class Cell:
     notified_seconds: float | None
     notified: str  # the words, empty where there were none
     waited_seconds: float
+    load: float = 0.0
+    """Of the machine, the mean meanwhile."""
+    revision: str = ""
+
+    @property
+    def is_hole(self) -> bool:
+        return self.back_seconds is None and self.notified_seconds is None
 
     @property
     def batch(self) -> Batch:
@@ -66,10 +88,10 @@ def read(file: Path) -> dict[tuple[Any, ...], Cell]:
     return {(one.batch, one.job): one for one in cells}
 
 
-def write(file: Path, cells: Iterable[Cell], revision: str) -> None:
+def write(file: Path, cells: Iterable[Cell]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     in_order = sorted(cells, key=lambda one: (one.batch, JOBS.index(one.job)))
-    shown = {"revision": revision, "cells": [_stored(one) for one in in_order]}
+    shown = {"cells": [_stored(one) for one in in_order]}
     file.write_text(json.dumps(shown, indent=1) + "\n")
 
 
