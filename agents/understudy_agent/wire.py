@@ -974,6 +974,7 @@ class LauncherState(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch
     unwell: dict[Name, Text] = {}  # nodes whose self-check failed before the first launch, and why
     nodes_packed: PackedNodes = ""
     ended_well: bool = False  # every rank of the last launch has, and nothing more is started: the job is done
+    asks_requeue: bool = False  # it has too few nodes, waits for the job to be requeued, and ends where it is not
 
 
 class LauncherReport(msgspec.Struct, frozen=True, omit_defaults=True):

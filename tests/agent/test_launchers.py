@@ -55,6 +55,7 @@ STATE: LauncherState = {
     "unwell": {"n3": "GPU 3: 12 wrong elements"},
     "nodes_packed": "",
     "ended_well": True,
+    "asks_requeue": True,
 }
 NEXT: LauncherState = {**STATE, "launch": 1, "seats": ("n1", "n3"), "spares": (), "lost": ("n2",)}
 STARTED: messages.LaunchStarted = {

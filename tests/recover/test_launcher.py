@@ -40,6 +40,7 @@ class ObedientLauncher:
         self.seats, self.spares, self.lost = ("n1", "n2", "n3"), ("n4",), ()  # type: tuple[str, ...], tuple[str, ...], tuple[str, ...]
         self.launch, self.phase = 0, LauncherPhase.RUNNING
         self.obeys = True
+        self.asks_requeue = False
         self.speaks = True
         self.ended_well = False
         self.orders: list[LauncherOrders] = []
@@ -54,12 +55,18 @@ class ObedientLauncher:
         if self.speaks:
             job, launch = self.rehearsal.gang, self.launch
             state = LauncherState(job, 0, launch, self.phase, self.seats, self.spares, self.lost, nodes_min=3)
-            state = msgspec.structs.replace(state, ended_well=self.ended_well)
+            state = msgspec.structs.replace(state, ended_well=self.ended_well, asks_requeue=self.asks_requeue)
             launchers.note(Gang(state, "n1", self.rehearsal.fake.now - seconds_ago))
 
     def finish(self) -> None:
         """Every rank has ended well; its process, and Slurm's record of the job, end later."""
         self.phase, self.ended_well = LauncherPhase.LEAVING, True
+
+    def wait_for_requeue(self, *blamed: str) -> None:
+        """It needs more nodes than its allocation has. A minute later it ends, and its job has failed."""
+        self.phase, self.asks_requeue = LauncherPhase.WAITING, True
+        at, cause = self.rehearsal.fake.now, LaunchCause.HARDWARE
+        report(self.rehearsal, LaunchEnded(1, 0, self.launch, "L80", "too few spares", at, cause=cause, blamed=blamed))
 
     def _carry_out(self, orders: LauncherOrders) -> None:
         self.spares = tuple(node for node in self.spares if node not in orders.bad)
@@ -148,6 +155,70 @@ def test_without_a_spare_of_its_own_the_whole_allocation_moves(
     assert pool.status is RecoveryStatus.SUCCEEDED, rehearsal.describe()
     assert rehearsal.gang_state() == ("RUNNING", 1)
     assert rehearsal.gang_nodes() == ["n1", "n4", "n6", "n7"]
+
+
+def lose_slurmd(rehearsal: Rehearsal, launcher: ObedientLauncher, node: str) -> None:
+    """Agent and ranks there work on. Slurm sets the node down, and takes it out of the job, which has --no-kill."""
+    launcher.seats, launcher.spares = ("n1", "n2", "n3", "n4"), ()
+    rehearsal.fake.no_kill.add(rehearsal.gang)
+    rehearsal.fake.slurmd_timeout_seconds = 30
+    rehearsal.run(1)
+    rehearsal.fake.kill_node(node)
+    rehearsal.probe = lambda one: one.name not in {*rehearsal.silent, node}
+    rehearsal.run_until(lambda: node not in rehearsal.gang_nodes())
+    launcher.wait_for_requeue(node)
+
+
+def test_a_gang_that_slurm_has_taken_a_node_from_gets_a_spare_of_the_pool(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    lose_slurmd(rehearsal, launcher, "n3")
+    rehearsal.run_until(lambda: all_ended(rehearsal), 30)
+    assert rehearsal.gang_state() == ("RUNNING", 1), rehearsal.describe()
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE, "Slurm has set it down, and resumes it"
+
+
+def test_without_a_spare_it_is_requeued_before_its_launcher_gives_up_and_gets_the_first_spare_that_comes(
+    tmp_path: Path,
+) -> None:
+    rehearsal = Rehearsal(tmp_path, spares={"count": 3, "no_spare": "wait"})
+    launcher = ObedientLauncher(rehearsal)
+    rehearsal.each_tick = launcher.turn
+    for name in ("n5", "n6", "n7", "n8"):
+        rehearsal.fake.drain_by("alice", name, "new cables")
+    rehearsal.fake.hold_job(rehearsal.hungry)
+    lose_slurmd(rehearsal, launcher, "n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("PENDING", 1), 30)
+    launcher.speaks = False
+    rehearsal.fake.resume_node("n7")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 200)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n7"]
+
+
+def test_a_gang_whose_launcher_alone_has_lost_a_node_gets_a_spare_too(
+    rehearsal: Rehearsal, launcher: ObedientLauncher
+) -> None:
+    """Its ranks outlived SIGKILL there, for instance. Nothing else is known against that node."""
+    launcher.seats, launcher.spares = ("n1", "n2", "n3", "n4"), ()
+    rehearsal.run(1)
+    launcher.wait_for_requeue("n3")
+    rehearsal.run_until(lambda: all_ended(rehearsal), 30)
+    assert rehearsal.gang_state() == ("RUNNING", 1), rehearsal.describe()
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+    assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
+
+
+def test_a_launcher_without_spares_confirms_a_dead_node(rehearsal: Rehearsal, launcher: ObedientLauncher) -> None:
+    """No rank reports steps; Slurm would wait for five minutes, the launcher waits for one."""
+    launcher.seats, launcher.spares = ("n1", "n2", "n3", "n4"), ()
+    rehearsal.run(1)
+    rehearsal.kill_node("n3")
+    rehearsal.run(3)
+    launcher.wait_for_requeue("n3")
+    rehearsal.run_until(lambda: all_ended(rehearsal), 30)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
 
 
 @pytest.mark.parametrize("speaks", [True, False])

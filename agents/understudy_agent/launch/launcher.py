@@ -170,7 +170,14 @@ class Launcher:
     def _exchange_with_agent(self) -> None:
         """Reports the state of the gang, receives orders. Without an agent the gang goes on."""
         spares = self._standbys.spares(self._launch)
-        self._reports.state(self._launch, self._phase.value, spares, self._rules, ended_well=self._ended_well)
+        self._reports.state(
+            self._launch,
+            self._phase.value,
+            spares,
+            self._rules,
+            ended_well=self._ended_well,
+            asks_requeue=self._asks_requeue,
+        )
         self._hub.also_wait_for(self._line.turn())
         self._reports.trouble()
         if self._line.has_orders:
@@ -182,6 +189,10 @@ class Launcher:
     def _ended_well(self) -> bool:
         """Every rank has. Whatever else it leaves for, it has another exit code."""
         return self._phase in (Phase.LEAVING, Phase.DONE) and self._exit_code == 0
+
+    @property
+    def _asks_requeue(self) -> bool:
+        return self._phase is Phase.WAITING and self._exit_code == EXIT_REQUEUE
 
     # -- a launcher that was killed ----------------------------------------------------------------------------
 
@@ -554,15 +565,15 @@ class Launcher:
     def _await(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._phase = Phase.WAITING
-        for_a_node, again = self._exit_code != EXIT_REQUEUE, self._standbys.replacement_seats(self._launch) is not None
-        self._reports.waiting(seconds, for_a_node=for_a_node, again=again)
+        again = self._standbys.replacement_seats(self._launch) is not None
+        self._reports.waiting(seconds, for_a_node=not self._asks_requeue, again=again)
 
     def _wait(self) -> None:
         now = time.monotonic()
         if now >= self._until:
             self._go_on_or_leave()
             return
-        if self._exit_code == EXIT_REQUEUE:
+        if self._asks_requeue:
             self._shrink_meanwhile()
             return
         seats = self._standbys.replacement_seats(self._launch)

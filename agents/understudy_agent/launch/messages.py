@@ -35,6 +35,7 @@ class LauncherState(TypedDict):
     unwell: dict[str, str]
     nodes_packed: str
     ended_well: bool
+    asks_requeue: bool
 
 
 class LaunchStarted(TypedDict):

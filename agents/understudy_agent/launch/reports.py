@@ -48,7 +48,16 @@ class Reports:
 
     # -- the gang ----------------------------------------------------------------------------------------------
 
-    def state(self, launch: Launch, phase: str, spares: Sequence[str], rules: Rules, *, ended_well: bool) -> None:
+    def state(
+        self,
+        launch: Launch,
+        phase: str,
+        spares: Sequence[str],
+        rules: Rules,
+        *,
+        ended_well: bool,
+        asks_requeue: bool,
+    ) -> None:
         """Of the gang as it is now. Only for the control plane."""
         nodes_min = rules.nodes_min if rules.may_shrink else self._options.nodes
         self._line.report(
@@ -67,6 +76,7 @@ class Reports:
                 "ranks_per_node": launch.ranks_per_node(self._options),
                 "nodes_packed": "",
                 "ended_well": ended_well,
+                "asks_requeue": asks_requeue,
             }
         )
 

@@ -78,8 +78,9 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
         )
         current = current.after(move.plan)
         moves.update((move_key(finding), move) for finding in own)
+    moved = {job_of(move.plan) for move in moves.values() if move.plan}
     for job, finding in _stopped_in_turn(current, stopped):
-        move = _start_again(current, job, finding)
+        move = MOVED_ALREADY if job.key in moved else _start_again(current, job, finding)
         current = current.after(move.plan)
         moves[move_key(finding)] = move
     moved = {job_of(move.plan) for move in moves.values() if move.plan}
@@ -106,9 +107,10 @@ def _stopped_in_turn(current: Round, findings: Sequence[Finding]) -> list[tuple[
 
 
 def _start_again(current: Round, job: Job, finding: Finding) -> Move:
-    """A gang that waits in Slurm's queue gets those of its last nodes that it can have, and spares for the others."""
+    """It gets those of its last nodes that it can have, and spares for the others."""
     snapshot = current.snapshot
-    seats = snapshot.last_attempts[job.key].nodes
+    last = snapshot.last_attempts.get(job.key)
+    seats = last.nodes if last is not None else (*dict.fromkeys((*job.slurm.nodes, *snapshot.gangs[job.key].nodes)),)
     left = [name for name in seats if name in finding.nodes or _is_taken(current, job, name)]
     left.sort(key=lambda name: name != finding.node)  # Slurm may not know others any more
     own = [replace(finding, node=name) for name in left]
@@ -120,11 +122,17 @@ def _is_taken(current: Round, job: Job, name: str) -> bool:
     snapshot, node = current.snapshot, current.snapshot.nodes.get(name)
     if node is None or node.service is not Service.USABLE or node.is_spare or node.state in OUT_OF_SERVICE:
         return True
-    plans_of_others = [*(one.plan for one in snapshot.recoveries), *current.moves]
+    plans_of_others = [
+        plan for plan in (*(one.plan for one in snapshot.recoveries), *current.moves) if job_of(plan) != job.key
+    ]
     return (
         any(name in plan.claimed for plan in plans_of_others)
         or name in in_the_way_of(snapshot, job, current.config)
-        or any((one.slurm.start_at or 0) >= requeued_at(snapshot, job) for one in snapshot.holders_of(name))
+        or any(
+            (one.slurm.start_at or 0) >= requeued_at(snapshot, job)
+            for one in snapshot.holders_of(name)
+            if one.key != job.key
+        )
     )
 
 
@@ -401,13 +409,14 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     )
     if held is not None:
         return held
-    needed = len(findings) + len(gone) + _removed(snapshot, job)
+    removed = _removed(snapshot, job, seats)
+    needed = len(findings) + len(gone) + removed
     free = [name for name in current.fitting(job, findings[0].node) if name not in seats or name in leaving]
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
     if len(free) + len(preempted.nodes) < needed:
         words = f"no fitting {_wanted(current)} for job {job.key.job_id}: {len(free)} free, {needed} needed"
         return _without_spares(current, job, findings, words, preempted)
-    left = [*gone, *(finding.node for finding in findings), *([""] * _removed(snapshot, job))]
+    left = [*gone, *(finding.node for finding in findings), *([""] * removed)]
     found = _placed(current, Leaving(job, seats, left, [*free, *(one.name for one in preempted.nodes)]))
     if isinstance(found, NoRoom):
         words = f"no spare for job {job.key.job_id}: {found.words}; it {_stays(job)} until there is one"
@@ -465,11 +474,12 @@ def _wanted(current: Round) -> str:
 
 
 def _without_spares(current: Round, job: Job, findings: Sequence[Finding], words: str, preempted: Preemptible) -> Move:
-    """It stays, unless all of it is dead."""
+    """It stays, unless nothing of it is left."""
     snapshot, nodes = current.snapshot, job.slurm.nodes
-    if job.running and _is_dead(snapshot, job, findings):
+    over = _why_over(current, job, findings) if job.running else ""
+    if over:
         plan = plans.swap_plan(snapshot, job, findings, nodes, (), gone=_gone(snapshot, nodes, findings))
-        words += "; all its nodes are dead, so it is requeued, and Slurm starts it where it finds nodes"
+        words += f"; {over}, so it is requeued, and Slurm starts it where it finds nodes"
         return Move(msgspec.structs.replace(plan, steps=plans.DEAD_GANG_STEPS), Because.RULE, words)
     words += f"; it {_stays(job)} until there is one"
     words += _before(current, job) + _reserved(current, job, findings[0].node) + _not_preempted(preempted)
@@ -480,8 +490,19 @@ def _stays(job: Job) -> str:
     return "stays" if job.running else "waits"
 
 
+def _why_over(current: Round, job: Job, findings: Sequence[Finding]) -> str:
+    """Why nothing is lost by the requeue of a running gang; empty: it may go on."""
+    if _is_dead(current.snapshot, job, findings):
+        return "all its nodes are dead"
+    gang = current.snapshot.gangs.get(job.key)
+    shrinks = current.config.spares.no_spare is NoSpare.SHRINK and gang is not None
+    if gang is None or not gang.state.asks_requeue or (shrinks and gang.state.nodes_min < len(gang.seats)):
+        return ""
+    return "its launcher waits for that, and would end the job"
+
+
 def _is_dead(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> bool:
-    """None of its nodes answers: nothing is lost by its requeue."""
+    """None of its nodes answers."""
     dead = {one.node for one in findings if one.dead}
     dead |= {name for name in job.slurm.nodes if name in snapshot.nodes and snapshot.nodes[name].is_mute(snapshot.now)}
     return {*job.slurm.nodes} <= dead
@@ -538,10 +559,10 @@ def _gone(snapshot: Snapshot, seats: Sequence[str], findings: Sequence[Finding])
     return [name for name in hangs.lost_if_requeued(snapshot, seats) if name not in found]
 
 
-def _removed(snapshot: Snapshot, job: Job) -> int:
+def _removed(snapshot: Snapshot, job: Job, seats: Sequence[str]) -> int:
     """How many nodes Slurm has taken out of the running job, since they went down: requeued, it wants as many again."""
     gang = snapshot.gangs.get(job.key)
-    gone = [name for name in gang.state.lost if name not in job.slurm.nodes] if gang is not None else []
+    gone = [name for name in gang.state.lost if name not in {*job.slurm.nodes, *seats}] if gang is not None else []
     nodes = [snapshot.nodes[name] for name in gone if name in snapshot.nodes]
     return sum(node.state is NodeState.QUARANTINED or (node.slurm is not None and node.slurm.down) for node in nodes)
 

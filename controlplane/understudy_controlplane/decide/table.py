@@ -276,7 +276,7 @@ TABLE: tuple[Row, ...] = (
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
     Row(300, ALL, (Signal.GANG_STOPPED,), None, Action.MOVE_GANG,
-        "a fault stopped the gang, and others requeued it: it gets spares, as if the control plane had moved it"),
+        "a fault stopped the gang, which waits for nodes: it gets spares, as if the control plane had moved it"),
     Row(320, (), (Signal.PERSON_NEEDED,), None, Action.PAGE,
         "it does not end by itself"),
     Row(340, (), (Signal.GANG_NOT_BACK,), None, Action.PAGE,

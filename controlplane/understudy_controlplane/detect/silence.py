@@ -251,7 +251,8 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
             found |= dict.fromkeys(names, "its gang stands still")
     for key, gang in snapshot.gangs.items():
         job = snapshot.jobs.get(key)
-        own = quiet.keys() & gang.state.lost & {*(job.slurm.nodes if job is not None else ())}
+        left = {*gang.state.lost, *snapshot.given_up_by_launcher(key)}
+        own = quiet.keys() & left & {*(job.slurm.nodes if job is not None else ())}
         heard = gang.heard_at is not None and snapshot.now - gang.heard_at < LAUNCHER_AGE_MAX_SECONDS
         if heard and gang.host not in quiet:
             found |= dict.fromkeys(own, "its launcher has lost it")

@@ -1,4 +1,5 @@
-"""Managed gangs that wait in Slurm's queue because a fault has stopped them.
+"""Managed gangs that wait for nodes because a fault has stopped them: in Slurm's queue, or in an allocation that has
+too few for their launcher.
 
 Slurm, its owner, an administrator, a Prolog or a preemption may have requeued the job before the control plane did:
 after that no job runs on the node at fault, and a rule that asks which gangs run there finds none. So this one asks
@@ -6,6 +7,10 @@ each gang that waits: is a node of its last attempt out of service, since before
 nodes, and the control plane may hold some that it could use.
 
 A job that a person holds or puts off, or that waits for other jobs or for a limit, is left alone.
+
+A launcher whose allocation has no spare waits a minute for the job to be requeued, then ends, and the job has failed.
+It sees more than the control plane may: Slurm takes a node whose slurmd is dead out of a job with --no-kill, while its
+agent reports and its ranks work on.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE
+from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -24,12 +30,24 @@ KNOWN_LATER_SECONDS = 30.0
 its Prolog, and the agent sends a line of the kernel log, at about that time.
 """
 
+VERDICT_SECONDS = 5.0
+"""A node that a launcher has lost reports and answers for this long after that: no other rule is about to judge it."""
+
 
 def stopped(snapshot: Snapshot) -> Iterator[Finding]:
     """One for each gang, about the node that failed first."""
     for key in snapshot.last_attempts:
-        if snapshot.recovery_of(key) is None and (found := stopped_gang(snapshot, key)) is not None:
+        if _gets_no_seats(snapshot, key) and (found := stopped_gang(snapshot, key)) is not None:
             yield found
+    for key in snapshot.gangs:
+        if snapshot.recovery_of(key) is None:
+            yield from _left_by_launcher(snapshot, snapshot.jobs[key])
+
+
+def _gets_no_seats(snapshot: Snapshot, key: JobKey) -> bool:
+    """Slurm is to find nodes for it, where there was no spare: one that comes later is its own all the same."""
+    recovery = snapshot.recovery_of(key)
+    return recovery is None or (isinstance(recovery.plan, PoolSwapPlan) and not recovery.plan.spares)
 
 
 def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
@@ -41,6 +59,28 @@ def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
     causes = sorted((at, name) for name, at in since.items() if at <= until)
     held_up = job.slurm.completing and any(not _is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
     return _finding(job, causes[0], sorted(since)) if causes and not held_up else None
+
+
+def _left_by_launcher(snapshot: Snapshot, job: Job) -> Iterator[Finding]:
+    given_up = snapshot.given_up_by_launcher(job.key)
+    still_there = given_up.keys() & {*job.slurm.nodes}
+    if not given_up or not all(_is_not_judged(snapshot, name, given_up[name]) for name in still_there):
+        return
+    number, names = job.key.job_id, sorted(given_up)
+    words = f"the launcher of job {number} has lost {', '.join(names)}, and waits for the job to be requeued"
+    evidence = Evidence({"job": number, "restart_count": job.slurm.restart_count, "lost": [*names]})
+    at = min(given_up.values())
+    yield Finding(
+        Signal.GANG_STOPPED, "stopped.launcher", names[0], at, words, evidence, job=job.key, nodes=tuple(names)
+    )
+
+
+def _is_not_judged(snapshot: Snapshot, name: str, lost_at: float) -> bool:
+    """Nor about to be: a dead node has to be declared down before the requeue."""
+    node = snapshot.nodes.get(name)
+    if node is None or node.record.at_fault or node.slurmd_silent_since is not None:
+        return node is None
+    return node.heard_at is not None and node.heard_at > lost_at + VERDICT_SECONDS
 
 
 def waits_for_nodes(job: Job) -> bool:

@@ -47,7 +47,7 @@ class Signal(StrEnum):
     RETURN_CANCELLED = "return_cancelled"  # by an operator, while Slurm still showed the control plane's drain
     RETURN_REFUSED = "return_refused"  # it is back in service, and Slurm has refused to lift the control plane's drain
     GANG_STRANDED = "gang_stranded"  # a managed gang runs on a node that was taken out of service
-    GANG_STOPPED = "gang_stopped"  # by a fault that is known; it waits in Slurm's queue, and no recovery moves it
+    GANG_STOPPED = "gang_stopped"  # it waits for nodes in Slurm's queue or its allocation, and no recovery moves it
     SEAT_LOST = "seat_lost"  # an administrator took a node that a recovery had planned for a managed gang
     UNDRAINED = "undrained"  # Slurm does not have the control plane's drain
     DRAINED_FOR_PROLOG = "drained_for_prolog"  # by Slurm, because Understudy's Prolog kept a job off it

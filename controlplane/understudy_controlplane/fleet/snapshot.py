@@ -213,6 +213,16 @@ class Snapshot:
                 found.setdefault(gang.host, []).append(job)
         return found
 
+    def given_up_by_launcher(self, key: JobKey) -> dict[str, float]:
+        """Nodes that the last launch had, without which a launcher has too few → when that ended. It waits for the job
+        to be requeued.
+        """
+        gang, job = self.gangs.get(key), self.jobs.get(key)
+        if gang is None or job is None or not job.running or not gang.state.asks_requeue:
+            return {}
+        ends = self.replaced.get((key, job.slurm.restart_count), {})
+        return {name: at for name, (launch, at) in ends.items() if launch == gang.attempt.launch}
+
     @cached_property
     def _jobs_on(self) -> dict[str, list[Job]]:
         return _by_node(job for job in self.jobs.values() if job.running)

@@ -146,6 +146,8 @@ class VirtualSlurm:
         """In which no job starts, and running ones go on."""
         self.waits_for: dict[int, str] = {}
         """Job → why Slurm does not start it, such as a limit of its account, or a licence that another job has."""
+        self.no_kill: set[int] = set()
+        """Jobs submitted with --no-kill: of a node that goes down they lose no more than that node."""
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
         self.refused: list[tuple[str, int, int]] = []
@@ -771,6 +773,8 @@ class VirtualSlurm:
                 continue
             if job.state in ("RUNNING", "SUSPENDED"):
                 job.nodes.remove(node.name)
+                if job.job_id in self.no_kill and job.nodes:
+                    continue
                 job.restart_count += 1 if job.requeue else 0
                 self._kill(job, "PENDING" if job.requeue else "NODE_FAIL")
             elif job.state == "COMPLETING":
