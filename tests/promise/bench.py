@@ -25,7 +25,7 @@ from tests.bench.recovery.sides import FABRIC_ADDRESS, RENDEZVOUS
 from tests.notify.site import HttpReceiver, http_receiver, webhook
 from tests.promise import rank
 from tests.promise.cells import JOBS, Batch, Cell
-from tests.testbed.configuration import free_ports
+from tests.testbed.configuration import free_ports, node_names
 from tests.testbed.processes import read_process
 from tests.testbed.site import RESEARCHER, Site
 
@@ -153,11 +153,18 @@ def measure(batch: Batch, jobs: Sequence[str], directory: Path, say: Say) -> lis
         keys.mkdir(exist_ok=True)
         settings = {**SETTINGS, "notify": {"receivers": {"people": webhook(keys, receiver)}}}
         lines = [f"SlurmdTimeout={batch.slurmd_timeout}", "SchedulerParameters=batch_sched_delay=0"]
+        names = node_names(GANG * len(jobs))
+        if not spares:  # a gang that stops must leave no nodes to the others
+            lines += [
+                f"PartitionName={_slug(kind)} Nodes={','.join(names[GANG * place : GANG * (place + 1)])} "
+                "MaxTime=INFINITE OverSubscribe=EXCLUSIVE State=UP"
+                for place, kind in enumerate(jobs)
+            ]
         with Site(
             directory, GANG * len(jobs) + spares, spares, "act", settings=settings, slurm_conf_lines=lines
         ) as site:
             gang.start_site(site)
-            gangs = [_submit(site, kind) for kind in jobs]
+            gangs = [_submit(site, kind, "train" if spares else _slug(kind)) for kind in jobs]
             site.wait_for(lambda: all(one.works_since(1.0) for one in gangs), READY_SECONDS, "all gangs work")
             time.sleep(SETTLED_SECONDS)
             _break(site, gangs, batch.fault)
@@ -230,8 +237,12 @@ def _round(seconds: float | None) -> float | None:
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def _submit(site: Site, kind: str) -> Gang:
-    home = site.cluster.user_directory(RESEARCHER) / kind.replace(" ", "-")
+def _slug(kind: str) -> str:
+    return kind.replace(" ", "-")
+
+
+def _submit(site: Site, kind: str, partition: str) -> Gang:
+    home = site.cluster.user_directory(RESEARCHER) / _slug(kind)
     home.mkdir()
     shutil.copy(rank.__file__, home / "rank.py")
     home.chmod(0o777)
@@ -240,7 +251,7 @@ def _submit(site: Site, kind: str) -> Gang:
         f"#!/bin/bash\n#SBATCH --open-mode=append\n#SBATCH --output={home}/output\n{_script(site, kind, home)}"
     )
     options = [f"--nodes={GANG}", "--ntasks-per-node=1", "--gres=gpu:8", "--requeue", "--comment=understudy"]
-    return Gang(kind, home, site.submit(script, options=options))
+    return Gang(kind, home, site.submit(script, options=[*options, f"--partition={partition}"]))
 
 
 def _script(site: Site, kind: str, home: Path) -> str:

@@ -1,7 +1,7 @@
 """A rank: `python3 rank.py DIRECTORY KIND`, of the kind "plain", "hook" or "collectives".
 
-It writes down when and where it began, and then makes steps. With "hook" it reports them, and with "collectives" no
-rank begins a step before all others of its launch have finished the one before.
+It writes down when and where it began, and then makes steps: no rank ends one before all others of its launch have
+done their part of it. With "hook" it reports them, with "collectives" also what it waits in.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ def main() -> None:
     directory, kind = Path(sys.argv[1]), sys.argv[2]
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     rank, ranks = (int(os.environ[name]) for name in (("RANK", "WORLD_SIZE") if by_torchrun else SLURMS_NAMES))
-    launch = (
-        directory / f"launch-{os.environ.get('SLURM_RESTART_COUNT', '0')}.{os.environ.get('UNDERSTUDY_LAUNCH', '0')}"
-    )
+    launch = directory / ".".join(["launch", *(os.environ.get(name, "0") for name in COUNTS)])
     launch.mkdir(exist_ok=True)
     monitor = _monitor() if kind != "plain" else None
     with (directory / f"starts-{rank}").open("a") as log:
@@ -32,14 +30,16 @@ def main() -> None:
     while True:
         with monitor.step(step) if monitor else contextlib.nullcontext():
             time.sleep(STEP_SECONDS)
-            if kind == "collectives" and monitor:
-                with monitor.collective("all_reduce"):
-                    _all_reduce(launch, rank, ranks, step)
+            reported = monitor.collective("all_reduce") if monitor and kind == "collectives" else None
+            with reported or contextlib.nullcontext():
+                _all_reduce(launch, rank, ranks, step)
         step += 1
         _put(directory / f"steps-{rank}", str(time.time()))
 
 
 SLURMS_NAMES = ("SLURM_PROCID", "SLURM_NTASKS")
+COUNTS = ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH", "TORCHELASTIC_RESTART_COUNT")
+"""What differs from launch to launch."""
 
 
 def _monitor() -> Any:
@@ -52,7 +52,7 @@ def _all_reduce(launch: Path, rank: int, ranks: int, step: int) -> None:
     _put(launch / f"rank-{rank}", str(step))
     for other in range(ranks):
         while _step_of(launch / f"rank-{other}") < step:
-            time.sleep(0.01)
+            time.sleep(0.05)
 
 
 def _step_of(file: Path) -> int:
