@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from tests import builders as b
+from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.needs import needs
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
@@ -156,6 +159,20 @@ def test_a_gang_of_which_no_rank_reports_after_a_restart_pages_a_person_once(sec
         1, "needs.gang_unheard job 7", RecoveryKind.PAGE, None, b.NOW - seconds_ago, RecoveryStatus.SUCCEEDED
     )
     assert pages(restarted(attempts=(sent,))) == []
+
+
+@pytest.mark.parametrize("launch", [0, 1])
+def test_a_person_is_paged_for_a_gang_in_its_first_attempt_only_where_its_launcher_has_started_it_again(
+    launch: int,
+) -> None:
+    """Otherwise the control plane alone was restarted, and the training may be over: the need is listed."""
+    job = b.job(nodes=("n1", "n2"))
+    state = LauncherState(7, 0, launch, LauncherPhase.RUNNING, job.slurm.nodes)
+    gangs = {job.key: Gang(state, "n1", b.NOW - 1)}
+    snapshot = replace(restarted(), jobs={job.key: job}, gangs=gangs, unheard_gangs={job.key: b.NOW - 1900})
+    assert [one.row for one in pages(snapshot)] == [94] * launch
+    (need,) = needs(snapshot, [], b.config())
+    assert (need.subject, need.is_due(b.NOW)) == ("job 7", True)
 
 
 def test_also_where_the_clocks_were_set_back_since() -> None:

@@ -13,9 +13,8 @@ from sqlalchemy import Engine, event, update
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
-from understudy_agent.wire import KernelEvent, LauncherPhase, LauncherState, Part, PartKind
-from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
+from understudy_agent.wire import KernelEvent, Part, PartKind
+from understudy_controlplane.fleet.job import Attempt, Reached
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -137,7 +136,7 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", count + 1), 200)
         return observer.look(observer.read_slurm(0.0)).snapshot
 
-    assert restart().unheard_gangs == {}
+    assert restart().unheard_gangs == {}, "its ranks never reported"
     known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
     plane.stores.fleet.note_progress({(known.row, Attempt(1)): Reached(10, fake.now)})
     seen = restart()
@@ -153,22 +152,20 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
     assert resumed.unheard_gangs == {known.key: int(fake.now)}, "its ranks had to wait for that"
 
 
-def test_a_gang_that_its_launcher_started_again_is_seen_like_one_that_slurm_did(tmp_path: Path) -> None:
-    """Such as one whose new launch began on a node whose port was down, and whose control plane was started since."""
+def test_a_gang_in_its_first_launch_is_seen_where_its_ranks_do_not_report_to_a_control_plane_that_was_restarted(
+    tmp_path: Path,
+) -> None:
     rehearsal = Rehearsal(tmp_path)
-    plane = rehearsal.control_plane
-    observer = plane.loop.observer
-    rehearsal.run(2)
-    known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
-    plane.stores.fleet.note_progress({(known.row, Attempt(0)): Reached(10, rehearsal.fake.now)})
-
-    def unheard(launch: int) -> list[JobKey]:
-        state = LauncherState(rehearsal.gang, 0, launch, LauncherPhase.RUNNING, tuple(rehearsal.gang_nodes()))
-        plane.launchers.note(Gang(state, rehearsal.gang_nodes()[0]))
-        return list(observer.look(None).snapshot.unheard_gangs)
-
-    assert unheard(0) == [], "its first launch has not been restarted"
-    assert unheard(1) == [known.key]
+    known = rehearsal.control_plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
+    rehearsal.control_plane.stores.fleet.note_progress({(known.row, Attempt(0)): Reached(10, rehearsal.fake.now)})
+    rehearsal.restart_control_plane()
+    rehearsal.run(3)
+    assert list(rehearsal.control_plane.loop.observer.look(None).snapshot.unheard_gangs) == [known.key]
+    rehearsal.run(1900)
+    needs = {one.key: one for one in rehearsal.control_plane.loop.pulse.needs}
+    need = needs[f"gang_unheard job {rehearsal.gang}"]
+    assert need.is_due(rehearsal.clock.now())
+    assert need.page_seconds is None, "its training may be over"
 
 
 def test_what_the_kernel_logged_before_a_node_had_an_agent_is_history(tmp_path: Path) -> None:

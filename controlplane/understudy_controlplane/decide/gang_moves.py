@@ -123,7 +123,8 @@ def _is_taken(current: Round, job: Job, name: str) -> bool:
     if node is None or node.service is not Service.USABLE or node.is_spare or node.state in OUT_OF_SERVICE:
         return True
     plans_of_others = [
-        plan for plan in (*(one.plan for one in snapshot.recoveries), *current.moves) if job_of(plan) != job.key
+        *(one.plan for one in snapshot.recoveries if job_of(one.plan) != job.key),
+        *(plan for plan in current.moves if plan.job != job.key),
     ]
     return (
         any(name in plan.claimed for plan in plans_of_others)

@@ -366,14 +366,24 @@ def _unheard(snapshot: Snapshot, config: Config) -> Iterator[Need]:
         job = snapshot.jobs[key]
         if key in snapshot.paused_jobs or not all_report(job.slurm.nodes, snapshot, config.silence):
             continue
+        gang = snapshot.gangs.get(key)
+        restarted = job.slurm.restart_count > 0 or (gang is not None and gang.state.launch > 0)
+        since_when, may_be = (
+            (
+                "it was restarted",
+                "its processes may wait for each other before the hook begins, or its script may not get there",
+            )
+            if restarted
+            else ("the control plane has started", "its training may be over, or its processes stand still")
+        )
         why = (
-            f"no rank of {named(job)} has reported since it was restarted, for more than {seconds:.0f} s, though its "
-            "ranks did before: its processes may wait for each other before the hook begins, or its script may not get "
-            "there"
+            f"no rank of {named(job)} has reported since {since_when}, for more than {seconds:.0f} s, though its ranks "
+            f"did before: {may_be}"
         )
         command = f"look at its output; `scontrol requeue {key.job_id}` restarts it"
         since = _running_since(snapshot, started_at)
-        yield Need(NeedKind.GANG_UNHEARD, f"job {key.job_id}", since, why, command, seconds, page_seconds=seconds)
+        page = seconds if restarted else None
+        yield Need(NeedKind.GANG_UNHEARD, f"job {key.job_id}", since, why, command, seconds, page_seconds=page)
 
 
 def _slow(snapshot: Snapshot, findings: Sequence[Finding]) -> Iterator[Need]:

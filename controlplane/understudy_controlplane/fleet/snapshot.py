@@ -105,8 +105,8 @@ class Snapshot:
     ordered_to_save: frozenset[JobKey] = frozenset()
     """Jobs with an order to save of which not all ranks have reported the end: one may wait for it at its step."""
     unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
-    """Restarted jobs of which no rank has reported since, though ranks of an earlier attempt finished steps → when it
-    was started, or resumed after it was suspended, by slurmctld's clock.
+    """Jobs of which no rank reports since their restart, or that of the control plane, though ranks finished steps
+    before → when the job was started, or resumed after it was suspended, by slurmctld's clock.
     """
     last_attempts: Mapping[JobKey, LastAttempt] = field(default_factory=dict)
     """Managed jobs that were requeued, and pend or are about to → the attempt that has ended."""

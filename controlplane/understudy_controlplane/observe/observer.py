@@ -273,34 +273,29 @@ class Observer:
             tables=tables,
             ordered_to_save=self._ordered_to_save(running),
             last_attempts=self._attempts_before(),
-            unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables], gangs),
+            unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables]),
         )
 
     def _ordered_to_save(self, running: Sequence[Job]) -> frozenset[JobKey]:
         ordered = self._sources.telemetry.ordered_to_save()
         return frozenset(job.key for job in running if job.key.job_id in ordered) if ordered else frozenset()
 
-    def _unheard_gangs(self, silent: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> dict[JobKey, float]:
-        """Restarted by Slurm, or by a launcher. Each restart is looked up once: what was before it does not change."""
-        launched_again = {key for key, gang in gangs.items() if gang.state.launch > 0}
-        restarted = {
-            (job.key, job.slurm.restart_count): job
-            for job in silent
-            if job.slurm.restart_count or job.key in launched_again
-        }
+    def _unheard_gangs(self, silent: Sequence[Job]) -> dict[JobKey, float]:
+        """Each is looked up once: what was before does not change while no rank reports."""
+        attempts = {(job.key, job.slurm.restart_count): job for job in silent}
         rows = {
             this: known.row
-            for this in restarted.keys() - self._progressed.keys()
+            for this in attempts.keys() - self._progressed.keys()
             if (known := self._sources.directory.get(this[0].job_id)) is not None
         }
         have = self._sources.stores.fleet.have_progressed(rows.values()) if rows else set()
         self._progressed = {
-            **{this: self._progressed[this] for this in restarted.keys() & self._progressed.keys()},
+            **{this: self._progressed[this] for this in attempts.keys() & self._progressed.keys()},
             **{this: row in have for this, row in rows.items()},
         }
         return {
             key: float(max(job.slurm.start_at or self._started_at, job.slurm.suspended_or_resumed_at or 0))
-            for (key, count), job in restarted.items()
+            for (key, count), job in attempts.items()
             if self._progressed.get((key, count))
         }
 

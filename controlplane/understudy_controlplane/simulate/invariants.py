@@ -49,7 +49,6 @@ from understudy_controlplane.store.queries import DecisionFilter, Queries
 
 if TYPE_CHECKING:
     from understudy_controlplane.app import Core
-    from understudy_controlplane.fleet.slurm import SlurmJob
     from understudy_controlplane.simulate.cluster import Gang, Machine
     from understudy_controlplane.simulate.world import World
 
@@ -679,8 +678,6 @@ class Invariants:
             left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
             if job is None or job.ended or job.held or gang.over or gang.suspended or left or gang.job_id in moving:
                 continue
-            if self._is_left_by_processes(gang, job):
-                continue
             waits_as_any_job = job.pending and not broken
             if not gang.computes and gang.reported and not waits_as_any_job:
                 found[f"job {gang.job_id}"] = Rest(f"is {job.state}, does not work", STEP_SECONDS_MAX, job.nodes)
@@ -689,14 +686,6 @@ class Invariants:
         if held < world.scenario.settings.spares and not world.scenario.settings.observes:
             found["spares"] = Rest(f"are {held} of {world.scenario.settings.spares}", GRACE_SECONDS)
         return found
-
-    def _is_left_by_processes(self, gang: Gang, job: SlurmJob) -> bool:
-        """Slurm shows it in its first attempt, whose requeue slurmctld has forgotten in a crash, and none of its
-        processes can start on a broken node that a person has returned. That is promised of restarted gangs alone: this
-        one looks like a job that has ended its training, and the person answers for the node (see `_gangs_rest`).
-        """
-        vouched = any(self._is_vouched_for(self._world.cluster.machines[name]) for name in job.nodes)
-        return vouched and gang.attempt == Attempt(0) and gang.since == math.inf
 
     def _is_paused_number(self, job_id: int) -> bool:
         _, until = self._paused_jobs.get(job_id, (0, 0.0))
