@@ -159,3 +159,30 @@ def test_status_command_line_dashboard_and_metrics_agree(worn: Rehearsal) -> Non
     assert exported == {
         kind: [one.kind for one in shown.needs].count(kind) for kind in {one.kind for one in shown.needs}
     }
+
+
+@pytest.mark.parametrize(("slurmd_timeout", "about"), [(300, "job 1"), (3600, "n3")])
+def test_a_gang_that_stands_on_a_dead_node_without_a_spare_is_named_at_once_and_a_person_is_paged_after_five_minutes(
+    tmp_path: Path, slurmd_timeout: int, about: str
+) -> None:
+    """Whether or not Slurm has requeued it by then."""
+    with http_receiver() as receiver:
+        notify = {"receivers": {"hook": webhook(tmp_path, receiver)}, "group_seconds": 1}
+        spares = {"count": 3, "no_spare": "wait"}
+        rehearsal = with_tokens(
+            Rehearsal(tmp_path, notify=notify, spares=spares, silence={"dead_unconfirmed_seconds": 6})
+        )
+        for name in ("n5", "n6", "n7", "n8"):
+            rehearsal.fake.drain_by("alice", name, "new cables")
+        rehearsal.fake.slurmd_timeout_seconds = slurmd_timeout
+        rehearsal.run(3)
+        rehearsal.each_tick = rehearsal.control_plane.notifier.look
+        rehearsal.kill_node("n3")
+        rehearsal.run(20)
+        wait_for(lambda: bool(receiver.got), "the incident is sent")
+        assert "no fitting spare for job 1: 0 free, 1 needed; it stays until there is one" in receiver.got[0]["text"]
+        assert pages(rehearsal) == []
+        rehearsal.run(290)
+        rehearsal.control_plane.close()
+    assert [page["about"] for page in pages(rehearsal)] == [[about]]
+    assert "job 1" in pages(rehearsal)[0]["reason"]

@@ -15,7 +15,7 @@ from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, 
 from understudy_controlplane.detect.hang import all_report
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
-from understudy_controlplane.detect.stopped import stopped_gang
+from understudy_controlplane.detect.stopped import is_down, leaves_it_to_slurm, stopped_gang
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.custody import Holder, kept_down
@@ -76,7 +76,8 @@ def needs(
     snapshot: Snapshot, decisions: Sequence[Decision], config: Config, findings: Sequence[Finding] = ()
 ) -> tuple[Need, ...]:
     """`decisions`, `findings`: of this round. In the order of their kinds, the oldest of a kind first."""
-    moving = {job_of(one.plan) for one in decisions if one.plan} | {job_of(one.plan) for one in snapshot.recoveries}
+    moving = {job_of(one.plan) for one in decisions if one.plan}
+    moving |= {job_of(one.plan) for one in snapshot.recoveries if not leaves_it_to_slurm(one)}
     found: dict[str, Need] = {}
     for one in (
         *_agents(snapshot, config),
@@ -230,7 +231,8 @@ def _held_back(snapshot: Snapshot, decision: Decision, config: Config) -> Need:
     else:
         since = _held_since(snapshot, decision)
     at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
-    seconds = config.guards.page_after_seconds
+    stands = decision.because is Because.NO_SPARE and finding is not None and finding.dead
+    seconds = min(PENDS_SECONDS, config.guards.page_after_seconds) if stands else config.guards.page_after_seconds
     job = subject.removeprefix("job ") if subject.startswith("job ") else ""
     command = EXPLAIN.format(kind="job" if job else "node", name=job or subject)
     patience = seconds if decision.because in ENDS_WITH_OTHERS else 0.0
@@ -294,7 +296,8 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
     lost = {one.subject for one in _not_back(snapshot, moving)}
     away = _away_by_partition(snapshot)
     for key in snapshot.last_attempts.keys() - moving:
-        if stopped_gang(snapshot, key) is None or f"job {key.job_id}" in lost:
+        found = stopped_gang(snapshot, key)
+        if found is None or f"job {key.job_id}" in lost:
             continue
         job = snapshot.jobs[key]
         slurm = job.slurm
@@ -308,6 +311,8 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
             )
             command = f"repair {out[0]}; `understudy node release {out[0]} REASON` returns it"
             since = _first_seen(snapshot, kind, subject)
+            if is_down(snapshot, found.node):  # it has stood still since then, though Slurm has requeued it later
+                since = min(since, found.at)
             of_understudy = not snapshot.at_fault.isdisjoint(out)  # nodes that people took are known to them
             page = PENDS_SECONDS if of_understudy else None
             yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)

@@ -54,7 +54,7 @@ class MoveFacts:
 
 @dataclass(frozen=True, slots=True)
 class IncidentFacts:
-    """`job_id` and `user`: of an incident of a gang."""
+    """`job_id` and `user`: of an incident of a gang. `without_spare`: its first decision that found none for a gang."""
 
     number: int
     kind: SubjectKind
@@ -69,6 +69,7 @@ class IncidentFacts:
     job_id: int | None = None
     user: str = ""
     moves: tuple[MoveFacts, ...] = ()
+    without_spare: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ class RequestFacts:
 
 def of_incident(facts: IncidentFacts, needs: str = "") -> Notice:
     """`needs`: why a person is needed; empty: none is."""
-    lines = [f"{facts.rule}: {_line(facts.summary)}", *(_of_move(one) for one in facts.moves)]
+    waits = facts.without_spare if not facts.moves and facts.closed_at is None else ""
+    lines = [f"{facts.rule}: {_line(waits or facts.summary)}", *(_of_move(one) for one in facts.moves)]
     if facts.closed_at is not None:
         lines.append(f"Over: {_line(facts.outcome)}")
     failed = _has_failed(facts.moves)

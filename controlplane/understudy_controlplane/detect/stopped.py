@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE
-from understudy_controlplane.fleet.recovery import PoolSwapPlan
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, Recovery, StepName
 from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -37,17 +37,17 @@ VERDICT_SECONDS = 5.0
 def stopped(snapshot: Snapshot) -> Iterator[Finding]:
     """One for each gang, about the node that failed first."""
     for key in snapshot.last_attempts:
-        if _gets_no_seats(snapshot, key) and (found := stopped_gang(snapshot, key)) is not None:
+        recovery, found = snapshot.recovery_of(key), stopped_gang(snapshot, key)
+        if found is not None and (recovery is None or leaves_it_to_slurm(recovery)):
             yield found
     for key in snapshot.gangs:
         if snapshot.recovery_of(key) is None:
             yield from _left_by_launcher(snapshot, snapshot.jobs[key])
 
 
-def _gets_no_seats(snapshot: Snapshot, key: JobKey) -> bool:
-    """Slurm is to find nodes for it, where there was no spare: one that comes later is its own all the same."""
-    recovery = snapshot.recovery_of(key)
-    return recovery is None or (isinstance(recovery.plan, PoolSwapPlan) and not recovery.plan.spares)
+def leaves_it_to_slurm(recovery: Recovery) -> bool:
+    """There was no spare for the gang: one that comes later is its own all the same."""
+    return isinstance(recovery.plan, PoolSwapPlan) and StepName.HOLD_SEATS not in recovery.plan.steps
 
 
 def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
@@ -57,7 +57,7 @@ def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
     until = requeued_at(snapshot, job) - snapshot.slurm_ahead_seconds + KNOWN_LATER_SECONDS
     since = {name: at for name in last.nodes if (at := out_since(snapshot, name)) is not None}
     causes = sorted((at, name) for name, at in since.items() if at <= until)
-    held_up = job.slurm.completing and any(not _is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
+    held_up = job.slurm.completing and any(not is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
     return _finding(job, causes[0], sorted(since)) if causes and not held_up else None
 
 
@@ -88,7 +88,7 @@ def waits_for_nodes(job: Job) -> bool:
     return job.slurm.waits_for_nodes or (job.slurm.completing and job.slurm.priority > 0)
 
 
-def _is_down(snapshot: Snapshot, name: str) -> bool:
+def is_down(snapshot: Snapshot, name: str) -> bool:
     """Otherwise a node that does not answer keeps the job COMPLETING, and it starts nowhere before."""
     slurm = snapshot.nodes[name].slurm
     return slurm is not None and slurm.down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ from understudy_controlplane.decide.notices import (
     TicketFacts,
     XidFacts,
 )
-from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.notice import Message, MessageStatus, Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryStatus, SwapPlan
 from understudy_controlplane.fleet.subject import SubjectKind
@@ -114,6 +115,11 @@ _OF_INCIDENTS = (
     select(_DECISION.c.incident, _DECISION.c.recovery)
     .where(_DECISION.c.incident.in_(bindparam("these", expanding=True)), _DECISION.c.recovery.is_not(None))
     .distinct()
+)
+_WITHOUT_SPARE = (
+    select(_DECISION.c.incident, _DECISION.c.reason)
+    .where(_DECISION.c.incident.in_(bindparam("these", expanding=True)), _DECISION.c.because == Because.NO_SPARE.value)
+    .order_by(_DECISION.c.id.desc())
 )
 _SIGNALS = (
     select(_DECISION.c.recovery, _INCIDENT.c.signal)
@@ -246,14 +252,19 @@ class NoticeStore:
         if not rows:
             return []
         with reading(self._engine) as connection:
-            links = connection.execute(_OF_INCIDENTS, {"these": [row.id for row in rows]}).all()
+            these = {"these": [row.id for row in rows]}
+            links = connection.execute(_OF_INCIDENTS, these).all()
+            without_spare: dict[int, str] = {
+                row.incident: row.reason for row in connection.execute(_WITHOUT_SPARE, these)
+            }
             users = _owners(connection, [row.subject for row in rows if row.subject_kind == SubjectKind.GANG.value])
         moves = {one.number: one for one in self.moves({link.recovery for link in links}) if one.kind in MOVES}
         of_incident: dict[int, list[MoveFacts]] = {}
         for link in sorted(links, key=lambda one: one.recovery):
             if link.recovery in moves:
                 of_incident.setdefault(link.incident, []).append(moves[link.recovery])
-        return [_incident(row, of_incident.get(row.id, ()), users) for row in rows]
+        found = (_incident(row, of_incident.get(row.id, ()), users) for row in rows)
+        return [replace(one, without_spare=without_spare.get(one.number, "")) for one in found]
 
     def _tickets(self, *which: ColumnElement[bool]) -> list[TicketFacts]:
         return [_ticket(row) for row in self._rows(select(_TICKET).where(*which), _TICKET.c.id)]
