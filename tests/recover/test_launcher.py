@@ -28,6 +28,7 @@ from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.facts import Circumstances
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -492,7 +493,9 @@ def report(rehearsal: Rehearsal, *facts: JobFact, seconds_ago: float = 0.0) -> N
         job = jobs[fact.job_id]
         own = msgspec.structs.replace(fact, user_id=job.user_id)
         node = job.nodes[0] if job.nodes else "n1"
-        assert control_plane.stores.facts.record(node, [own], rehearsal.fake.now - seconds_ago, known.get) == []
+        around = Circumstances(nodes_now=control_plane.telemetry.nodes_of)
+        received_at = rehearsal.fake.now - seconds_ago
+        assert control_plane.stores.facts.record(node, [own], received_at, known.get, around) == []
 
 
 @pytest.mark.parametrize(("bound", "limit"), [(60, 604), (2, 602), (0, 600)])

@@ -314,15 +314,15 @@ class FactStore:
         self, node: str, facts: Iterable[tuple[KnownJob, JobFact]], nodes_now: NodesNow
     ) -> dict[Run, Collection[str] | None]:
         """By job row and restart count: the nodes of the attempt. The database is asked only where Slurm does not show
-        it on this node now.
+        it on this node now, and where a launcher may name one that Slurm has taken out of the job.
         """
         shown: dict[Run, Collection[str] | None] = {}
         for job, fact in facts:
-            run = (job.row, fact.restart_count)
-            if run in shown:
+            run, names_others = (job.row, fact.restart_count), isinstance(fact, LaunchStarted | LaunchEnded)
+            if run in shown and not names_others:
                 continue
             shown[run] = nodes_now(fact.job_id, fact.restart_count)
-            if node not in (shown[run] or ()):
+            if names_others or node not in (shown[run] or ()):
                 with reading(self._engine) as connection:
                     shown[run] = _nodes_of(connection, job.row, fact, nodes_now)
         return shown
