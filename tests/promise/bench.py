@@ -28,11 +28,14 @@ from tests.promise.cells import JOBS, Batch, Cell
 from tests.testbed.configuration import free_ports, node_names
 from tests.testbed.processes import read_process
 from tests.testbed.site import RESEARCHER, Site
+from understudy_controlplane.fleet.slurm import ENDED_STATES
 
 GANG = 2
 READY_SECONDS = 120.0
 SETTLED_SECONDS = 5.0
 LOOK_SECONDS = 0.5
+STATE_LOOKS = 10
+"""So many looks for one at the state of a job in Slurm."""
 FRESH_SECONDS = 5.0
 """A rank that works has finished a step since."""
 
@@ -55,6 +58,8 @@ class Gang:
     back_seconds: float | None = None
     notified_seconds: float | None = None
     notified: str = ""
+    state: str = "RUNNING"
+    """Slurm's, as it was looked at last."""
     starts_before: list[int] = field(default_factory=list)
 
     def starts(self, number: int) -> list[dict[str, Any]]:
@@ -168,7 +173,7 @@ def measure(batch: Batch, jobs: Sequence[str], directory: Path, say: Say) -> lis
             site.wait_for(lambda: all(one.works_since(1.0) for one in gangs), READY_SECONDS, "all gangs work")
             time.sleep(SETTLED_SECONDS)
             _break(site, gangs, batch.fault)
-            return _watch(gangs, batch, receiver, say)
+            return _watch(site, gangs, batch, receiver, say)
 
 
 def _break(site: Site, gangs: Sequence[Gang], fault: str) -> None:
@@ -177,13 +182,15 @@ def _break(site: Site, gangs: Sequence[Gang], fault: str) -> None:
         one.fault_at = INJECT[fault](site, one)
 
 
-def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say) -> list[Cell]:
+def _watch(site: Site, gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say) -> list[Cell]:
     began = time.time()
     loads: list[float] = []
     while (waited := time.time() - began) < batch.give_up_seconds:
         loads.append(os.getloadavg()[0])
         for one in gangs:
             _look(one, receiver, say)
+            if len(loads) % STATE_LOOKS == 0 and not _is_settled(one, batch, waited):
+                one.state = gang.state(site, one.job)
         if all(_is_settled(one, batch, waited) for one in gangs):
             break
         time.sleep(LOOK_SECONDS)
@@ -201,6 +208,7 @@ def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say
             _round(one.notified_seconds),
             one.notified,
             round(waited, 1),
+            one.state,
             round(statistics.fmean(loads), 1),
         )
         for one in gangs
@@ -209,7 +217,7 @@ def _watch(gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiver, say: Say
 
 def _is_settled(one: Gang, batch: Batch, waited: float) -> bool:
     """Nothing else is to come. Without a spare a person is told, and the gang waits."""
-    if one.back_seconds is not None or (one.notified and batch.pool == "none"):
+    if one.back_seconds is not None or (one.notified and batch.pool == "none") or one.state in ENDED_STATES:
         return True
     return waited > batch.moves_seconds and (bool(one.notified) or one.goes_on)
 
@@ -258,13 +266,13 @@ def _script(site: Site, kind: str, home: Path) -> str:
     program = f"{home}/rank.py {home}"
     match kind:
         case "plain srun":
-            return f"srun {OTHER_PYTHON} {program} plain\n"
+            return _documented(f"{program} plain")
         case "torchrun":
             return _torchrun(site, home, program)
         case "hook":
-            return f"srun {OTHER_PYTHON} {program} hook\n"
+            return _documented(f"{program} hook")
         case "hook with collectives":
-            return f"srun {OTHER_PYTHON} {program} collectives\n"
+            return _documented(f"{program} collectives")
         case "understudy run":
             launcher = site.code / "understudy_agent"
             if not launcher.exists():
@@ -275,6 +283,11 @@ def _script(site: Site, kind: str, home: Path) -> str:
             return f"#SBATCH --no-kill\nexec {OTHER_PYTHON} -P -m understudy_agent.launch {words} -- {command}\n"
         case _:
             raise ValueError(f"no such job: {kind}; there are {', '.join(JOBS)}")
+
+
+def _documented(program: str) -> str:
+    """As in docs/quickstart.md."""
+    return f"srun --kill-on-bad-exit=1 {OTHER_PYTHON} {program} && exit 0\nsleep 60\nexit 1\n"
 
 
 def _torchrun(site: Site, home: Path, program: str) -> str:

@@ -64,13 +64,16 @@ class Cell:
     notified_seconds: float | None
     notified: str  # the words, empty where there were none
     waited_seconds: float
+    state: str = "RUNNING"
+    """Of the job, in Slurm, while it was not back."""
     load: float = 0.0
     """Of the machine, the mean meanwhile."""
     revision: str = ""
 
     @property
     def is_hole(self) -> bool:
-        return self.back_seconds is None and self.notified_seconds is None
+        """Neither back nor notified, and the job has not failed either, which its owner sees in Slurm."""
+        return self.back_seconds is None and self.notified_seconds is None and self.state != "FAILED"
 
     @property
     def batch(self) -> Batch:
@@ -118,4 +121,4 @@ def _shown(cell: Cell | None) -> str:
     notified = (
         f"notified after {cell.notified_seconds:.0f} s" if cell.notified_seconds is not None else "no person notified"
     )
-    return f"not back in {cell.waited_seconds:.0f} s, {notified}"
+    return f"{cell.state}, {notified}"
