@@ -186,3 +186,19 @@ def test_a_gang_that_stands_on_a_dead_node_without_a_spare_is_named_at_once_and_
         rehearsal.control_plane.close()
     assert [page["about"] for page in pages(rehearsal)] == [[about]]
     assert "job 1" in pages(rehearsal)[0]["reason"]
+
+
+def test_a_person_is_paged_for_a_gang_that_pends_as_slurm_alone_has_set_its_node_down(tmp_path: Path) -> None:
+    """Its slurmd is dead, its agent reports: the control plane finds no fault, and no person has taken the node."""
+    rehearsal = with_tokens(Rehearsal(tmp_path, spares={"count": 3, "no_spare": "wait"}))
+    for name in ("n5", "n6", "n7", "n8"):
+        rehearsal.fake.drain_by("alice", name, "new cables")
+    rehearsal.run(3)
+    rehearsal.fake.slurmd_timeout_seconds = 30
+    rehearsal.fake.kill_node("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("PENDING", 1), 60)
+    rehearsal.run(250)
+    assert pages(rehearsal) == []
+    rehearsal.run(80)
+    assert [page["about"] for page in pages(rehearsal)] == [["job 1"]]
+    assert "`systemctl status slurmd` on n3" in pages(rehearsal)[0]["reason"]

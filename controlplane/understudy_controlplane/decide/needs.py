@@ -309,13 +309,22 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
                 f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'}); of its partition "
                 f"{shown(out)} {'is' if len(out) == 1 else 'are'} out of service"
             )
-            command = f"repair {out[0]}; `understudy node release {out[0]} REASON` returns it"
+            failed = [name for name in out if not _is_known_to_people(snapshot, name)]
+            first = failed[0] if failed else out[0]
+            command = f"repair {first}; `understudy node release {first} REASON` returns it"
+            if first not in snapshot.at_fault:
+                command = f"`systemctl status slurmd` on {first}; `scontrol update nodename={first} state=resume`"
             since = _first_seen(snapshot, kind, subject)
             if is_down(snapshot, found.node):  # it has stood still since then, though Slurm has requeued it later
                 since = min(since, found.at)
-            of_understudy = not snapshot.at_fault.isdisjoint(out)  # nodes that people took are known to them
-            page = PENDS_SECONDS if of_understudy else None
+            page = PENDS_SECONDS if failed else None
             yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)
+
+
+def _is_known_to_people(snapshot: Snapshot, name: str) -> bool:
+    """A person took the node: neither Understudy nor Slurm itself did."""
+    slurm = snapshot.nodes[name].slurm
+    return name not in snapshot.at_fault and not (slurm is not None and (slurm.lost or slurm.left_by_slurm))
 
 
 def _away_by_partition(snapshot: Snapshot) -> dict[str, list[str]]:
