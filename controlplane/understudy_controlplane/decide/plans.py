@@ -67,6 +67,11 @@ DEAD_GANG_STEPS = tuple(step for step in SWAP_STEPS if step not in SEAT_STEPS)
 """Of a gang that is dead as a whole, and for which there are no spares: Slurm starts it where it finds nodes. Left
 alone, it would be lost with Slurm's own timeout (`slurm.protocol.loses_dead_gangs`)."""
 
+_BOUND = SWAP_STEPS.index(StepName.BIND_JOB)
+BOUND_LATER = (*SWAP_STEPS[:_BOUND], *SWAP_STEPS[_BOUND + 1 : _PENDING], StepName.BIND_JOB, *SWAP_STEPS[_PENDING:])
+"""Of a job that Slurm has taken a node from while it runs on: a Slurm without slurmdbd takes no update of it before it
+pends ("the DB index is being set"). Its seats are held; only another job of its user could take them before."""
+
 REASON_CHARACTERS_MAX = 200
 
 
@@ -143,7 +148,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     if reservation.startswith(SEATS_PREFIX):
         reservation = earlier.reservation if earlier else ""
     return PoolSwapPlan(
-        steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,
+        steps=EXCLUDING_STEPS if excluded else BOUND_LATER if _has_lost_nodes(snapshot, job) else SWAP_STEPS,
         nodes=failed,
         dead_nodes=dead,
         spares=tuple(spares),
@@ -165,6 +170,12 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         preempted=tuple(sorted({one.key.job_id for one in preempted})),
         requested=_requested(findings, superseded),
     )
+
+
+def _has_lost_nodes(snapshot: Snapshot, job: Job) -> bool:
+    """Slurm has taken nodes out of the running job that its launcher had."""
+    gang = snapshot.gangs.get(job.key)
+    return job.running and gang is not None and not {*gang.nodes} <= {*job.slurm.nodes}
 
 
 def _last_step(snapshot: Snapshot, job: Job) -> int | None:

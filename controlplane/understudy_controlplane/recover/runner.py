@@ -443,11 +443,10 @@ class Runner:
 
 
 def _undone(recovery: Recovery, step: RecoveryStep, context: StepContext) -> RecoveryStep | None:
-    """The first of the steps that this one needs whose effect is no longer there."""
-    needed = (recovery.step(name) for name in STEPS[step.name].needs)
-    return next(
-        (one for one in needed if one is not None and not isinstance(STEPS[one.name].observe(context), Done)), None
-    )
+    """The first of the steps before it that this one needs whose effect is no longer there."""
+    found = (recovery.step(name) for name in STEPS[step.name].needs)
+    needed = (one for one in found if one is not None and one.position < step.position)
+    return next((one for one in needed if not isinstance(STEPS[one.name].observe(context), Done)), None)
 
 
 def _lost_drain(recovery: Recovery, context: StepContext) -> RecoveryStep | None:

@@ -100,6 +100,7 @@ class _Job:
     end_reason: str = ""
     broken: bool = False  # Slurm's record of it is: its next start fails
     launch_failed: bool = False  # and so it is held
+    resized: bool = False  # it runs on, and without slurmdbd Slurm takes no update of it any more
     priority: int = 1
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
@@ -530,6 +531,8 @@ class VirtualSlurm:
         for name in reservation.split(",") if reservation else ():
             self._reservation(name)
         for one in self._unfinished(job):
+            if one.resized and one.state == "RUNNING":
+                raise SlurmError("Job update not available right now, the DB index is being set, try again in a bit")
             one.reservation = reservation.partition(",")[0]
 
     def submit_job(self, request: JobRequest) -> None:
@@ -748,6 +751,7 @@ class VirtualSlurm:
     def _pend(self, job: _Job) -> None:
         self.changes += 1
         job.state, job.nodes, job.started_at, job.ended_at = "PENDING", [], None, None
+        job.resized = False
         job.suspended_or_resumed_at, job.suspended_seconds = None, 0.0
         job.submit_at = int(self.now)
         job.begin_at = int(self.now) + REQUEUE_DELAY_SECONDS
@@ -774,6 +778,7 @@ class VirtualSlurm:
             if job.state in ("RUNNING", "SUSPENDED"):
                 job.nodes.remove(node.name)
                 if job.job_id in self.no_kill and job.nodes:
+                    job.resized = True
                     continue
                 job.restart_count += 1 if job.requeue else 0
                 self._kill(job, "PENDING" if job.requeue else "NODE_FAIL")
