@@ -18,8 +18,12 @@ class PatientBatch(Batch):
     """Beside other clusters all takes longer."""
 
     @property
-    def give_up_seconds(self) -> float:
+    def moves_seconds(self) -> float:
         return 400.0
+
+    @property
+    def give_up_seconds(self) -> float:
+        return self.moves_seconds
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,7 @@ class PatientBatch(Batch):
     [
         ("node power off", ("plain srun", "understudy run")),
         ("node power off", ("hook", "hook with collectives")),
-        ("slurmd dead", ("plain srun", "torchrun")),
+        ("slurmd dead", ("plain srun", "torchrun", "understudy run")),
     ],
 )
 def test_a_gang_is_back_on_a_spare_of_the_pool(fault: str, jobs: tuple[str, ...]) -> None:

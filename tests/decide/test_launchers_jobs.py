@@ -21,6 +21,7 @@ from understudy_controlplane.decide.launcher_orders import launcher_orders, orde
 from understudy_controlplane.decide.placement import layout_of
 from understudy_controlplane.decide.plans import launcher_restart_plan
 from understudy_controlplane.detect.launches import launches
+from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -237,6 +238,28 @@ def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_runn
     plan = pool(snapshot, finding)
     assert plan.nodes == ("n1",)
     assert sorted(plan.seats) == ["n2", "n3", "n4", "n7"]
+
+
+@pytest.mark.parametrize(
+    ("asks", "heard_ago", "blamed_in", "nodes", "found"),
+    [
+        (True, 1.0, 0, ("n1", "n2"), ["n3"]),
+        (False, 1.0, 0, ("n1", "n2"), []),
+        (True, 60.0, 0, ("n1", "n2"), []),
+        (True, 1.0, 1, ("n1", "n2"), []),
+        (True, 1.0, 0, ("n1", "n2", "n3"), []),
+    ],
+    ids=["waits", "runs", "may have ended", "ran on since", "may be found dead"],
+)
+def test_a_gang_is_stopped_where_its_launcher_waits_for_the_requeue_and_nothing_else_judges_the_node(
+    asks: bool, heard_ago: float, blamed_in: int, nodes: tuple[str, ...], found: list[str]
+) -> None:
+    job = b.job(nodes=nodes)
+    waits = gang(seats=("n1", "n2", "n3"), spares=())
+    state = msgspec.structs.replace(waits.state, asks_requeue=asks, launch=0)
+    gangs = {job.key: replace(waits, state=state, heard_at=b.NOW - heard_ago)}
+    replaced = {(job.key, job.slurm.restart_count): {"n3": (blamed_in, b.NOW - 2)}}
+    assert [one.node for one in stopped(b.snapshot(jobs=[job], gangs=gangs, replaced=replaced))] == found
 
 
 @pytest.mark.parametrize(("status", "found"), [(StepStatus.INTENDED, 0), (StepStatus.DONE, 1), (StepStatus.FAILED, 1)])

@@ -103,22 +103,32 @@ def _stored(cell: Cell) -> dict[str, Any]:
 
 
 def table(cells: Iterable[Cell]) -> list[str]:
-    """As Markdown, a row for each fault, timeout and pool."""
-    cells = list(cells)
+    """As Markdown, a row for each fault and pool; in each place what was measured with each SlurmdTimeout, the shortest
+    first, or once where that was the same.
+    """
     known = {(one.batch, one.job): one for one in cells}
-    lines = [f"| fault | SlurmdTimeout | pool | {' | '.join(JOBS)} |", "|---|---|---|" + "---|" * len(JOBS)]
-    for batch in sorted({one.batch for one in cells}):
-        shown = " | ".join(_shown(known.get((batch, job))) for job in JOBS)
-        lines.append(f"| {batch.fault} | {batch.slurmd_timeout} s | {batch.pool} | {shown} |")
+    lines = [f"| fault | pool | {' | '.join(JOBS)} |", "|---|---|" + "---|" * len(JOBS)]
+    for fault, pool in itertools.product(FAULTS, POOLS):
+        shown = (_together([known.get((Batch(timeout, fault, pool), job)) for timeout in TIMEOUTS]) for job in JOBS)
+        lines.append(f"| {fault} | {pool} | {' | '.join(shown)} |")
     return lines
 
 
-def _shown(cell: Cell | None) -> str:
-    if cell is None:
-        return "not run"
+def _together(cells: Sequence[Cell | None]) -> str:
+    shown = [("not run", "") if one is None else _shown(one) for one in cells]
+    kinds = {kind for kind, _ in shown}
+    if len(kinds) > 1:
+        return ", ".join(f"{kind} {seconds}".strip() for kind, seconds in shown)
+    return f"{kinds.pop()} {' · '.join(seconds for _, seconds in shown)}".strip() if shown[0][1] else kinds.pop()
+
+
+def _shown(cell: Cell) -> tuple[str, str]:
+    """What became of the gang, and after how many seconds."""
+    if cell.back_seconds:
+        return "back", f"{cell.back_seconds:.0f}"
+    told = f"{cell.notified_seconds:.0f}" if cell.notified_seconds is not None else ""
     if cell.back_seconds is not None:
-        return f"{cell.back_seconds:.0f} s" if cell.back_seconds else "went on"
-    notified = (
-        f"notified after {cell.notified_seconds:.0f} s" if cell.notified_seconds is not None else "no person notified"
-    )
-    return f"{cell.state}, {notified}"
+        return ("went on, told", told) if told else ("went on", "")
+    if told:
+        return "told", told
+    return cell.state, ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from understudy_controlplane.detect.silence import LAUNCHER_AGE_MAX_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
@@ -62,7 +63,9 @@ def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
 
 
 def _left_by_launcher(snapshot: Snapshot, job: Job) -> Iterator[Finding]:
-    given_up = snapshot.given_up_by_launcher(job.key)
+    given_up, heard_at = snapshot.given_up_by_launcher(job.key), snapshot.gangs[job.key].heard_at
+    if heard_at is None or snapshot.now - heard_at > LAUNCHER_AGE_MAX_SECONDS:
+        return  # it may have ended
     still_there = given_up.keys() & {*job.slurm.nodes}
     if not given_up or not all(_is_not_judged(snapshot, name, given_up[name]) for name in still_there):
         return
