@@ -33,7 +33,7 @@ long: setup versions
 	@$(RUN) -m tests.long
 
 # What becomes of each kind of job with each fault, on real clusters: build/promise.json. Hours; what is there is kept. Shorter:
-# make promise OPTIONS="--timeouts 60 --faults 'slurmd dead' --pools spare"
+# make promise OPTIONS="--timeouts 60 --faults 'slurmd dead' --pools spare"; with --parallel 3 three sites at the same time
 promise: setup
 	@$(RUN) -m tests.promise $(OPTIONS)
 

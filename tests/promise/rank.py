@@ -38,8 +38,8 @@ def main() -> None:
 
 
 SLURMS_NAMES = ("SLURM_PROCID", "SLURM_NTASKS")
-COUNTS = ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH", "TORCHELASTIC_RESTART_COUNT")
-"""What differs from launch to launch."""
+COUNTS = ("SLURM_RESTART_COUNT", "UNDERSTUDY_LAUNCH")
+"""What differs from launch to launch. Not so torchrun's own: its nodes count their restarts differently."""
 
 
 def _monitor() -> Any:
