@@ -128,7 +128,7 @@ INJECT: Mapping[str, Callable[[Site, Gang], float]] = {
 
 def measure_alone(batch: Batch, jobs: Sequence[str], ends_at: float, logs: Path) -> list[Cell] | str | None:
     """In a process that does nothing else. None: it was too late to begin. Text: why nothing was measured. What is
-    needed to find the cause is kept below `logs` where a gang did not come back and no person was told.
+    needed to find the cause is kept below `logs` where a gang did not come back and no person was notified.
     """
     if time.monotonic() > ends_at:
         return None
@@ -138,7 +138,7 @@ def measure_alone(batch: Batch, jobs: Sequence[str], ends_at: float, logs: Path)
     try:
         cells = measure(batch, jobs, directory, lambda line: print(f"{what}: {line.strip()}", flush=True))
         if any(one.is_hole for one in cells):
-            print(f"{what}: neither back nor told: see {logs}", flush=True)
+            print(f"{what}: neither back nor notified: see {logs}", flush=True)
             for name in ("log", "home"):
                 shutil.copytree(directory / name, logs / what / name, dirs_exist_ok=True)
     except Exception as error:  # noqa: BLE001 - a site that fails stops no other
@@ -216,7 +216,7 @@ def _watch(site: Site, gangs: Sequence[Gang], batch: Batch, receiver: HttpReceiv
 
 
 def _is_settled(one: Gang, batch: Batch, waited: float) -> bool:
-    """Nothing else is to come. Without a spare a person is told, and the gang waits."""
+    """Nothing else is to come. Without a spare a person is notified, and the gang waits."""
     if one.back_seconds is not None or (one.notified and batch.pool == "none") or one.state in ENDED_STATES:
         return True
     return waited > batch.moves_seconds and (bool(one.notified) or one.goes_on)

@@ -115,20 +115,21 @@ def table(cells: Iterable[Cell]) -> list[str]:
 
 
 def _together(cells: Sequence[Cell | None]) -> str:
-    shown = [("not run", "") if one is None else _shown(one) for one in cells]
-    kinds = {kind for kind, _ in shown}
-    if len(kinds) > 1:
-        return ", ".join(f"{kind} {seconds}".strip() for kind, seconds in shown)
-    return f"{kinds.pop()} {' · '.join(seconds for _, seconds in shown)}".strip() if shown[0][1] else kinds.pop()
+    shown = [("", "?") if one is None else _shown(one) for one in cells]
+    kinds = dict.fromkeys(kind for kind, _ in shown if kind)
+    if len(kinds) == 1 and all(seconds for _, seconds in shown):
+        return f"{next(iter(kinds))} {' · '.join(seconds for _, seconds in shown)}"
+    texts = [f"{kind} {seconds}".strip() for kind, seconds in shown]
+    return texts[0] if len({*texts}) == 1 else ", ".join(texts)
 
 
 def _shown(cell: Cell) -> tuple[str, str]:
     """What became of the gang, and after how many seconds."""
     if cell.back_seconds:
         return "back", f"{cell.back_seconds:.0f}"
-    told = f"{cell.notified_seconds:.0f}" if cell.notified_seconds is not None else ""
+    after = f"{cell.notified_seconds:.0f}" if cell.notified_seconds is not None else ""
     if cell.back_seconds is not None:
-        return ("went on, told", told) if told else ("went on", "")
-    if told:
-        return "told", told
+        return ("went on, notified", after) if after else ("went on", "")
+    if after:
+        return "notified", after
     return cell.state, ""

@@ -147,8 +147,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     reservation = job.slurm.reservation
     if reservation.startswith(SEATS_PREFIX):
         reservation = earlier.reservation if earlier else ""
-    return PoolSwapPlan(
-        steps=EXCLUDING_STEPS if excluded else BOUND_LATER if _has_lost_nodes(snapshot, job) else SWAP_STEPS,
+    plan = PoolSwapPlan(
+        steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,
         nodes=failed,
         dead_nodes=dead,
         spares=tuple(spares),
@@ -170,6 +170,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         preempted=tuple(sorted({one.key.job_id for one in preempted})),
         requested=_requested(findings, superseded),
     )
+    bound_later = not excluded and _has_lost_nodes(snapshot, job)
+    return msgspec.structs.replace(plan, steps=BOUND_LATER) if bound_later else plan
 
 
 def _has_lost_nodes(snapshot: Snapshot, job: Job) -> bool:

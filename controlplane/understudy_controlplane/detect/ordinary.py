@@ -35,6 +35,10 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("straggler.gang", "straggler.gang_mfu"): "A training enters a phase with longer sequences: recorded.",
     ("stranded.gang",): "A node that counted as dead or slow is well again while its move was held up: where its gang "
     "trains on there, it stays until it ends.",
+    (
+        "stopped.launcher",
+    ): "A launcher has too few nodes and asks for the requeue of its own job: only its gang is moved, "
+    "and its node stays in service.",
     ("stopped.gang",): "Slurm or its owner requeues a job that ran on a node which has left service since: only a gang "
     "that pends, and that no one holds or puts off, is given other nodes; nothing that runs is ended.",
     ("seats.lost",): "An administrator drains a node on which a gang is about to start again: the gang gets another "
