@@ -323,8 +323,8 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
 
 def _is_known_to_people(snapshot: Snapshot, name: str) -> bool:
     """A person took the node: neither Understudy nor Slurm itself did."""
-    slurm = snapshot.nodes[name].slurm
-    return name not in snapshot.at_fault and not (slurm is not None and (slurm.lost or slurm.left_by_slurm))
+    by_people = snapshot.custody(name).holder in (Holder.OPERATOR, Holder.ADMINISTRATOR)
+    return by_people and name not in snapshot.at_fault
 
 
 def _away_by_partition(snapshot: Snapshot) -> dict[str, list[str]]:
