@@ -12,7 +12,7 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.course import course
-from understudy_controlplane.decide.failures import TRIES_MAX, failed_decisions
+from understudy_controlplane.decide.failures import failed_decisions
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
@@ -109,7 +109,7 @@ def test_the_pool_is_not_changed_in_a_round_in_which_one_fails() -> None:
     assert Action.FILL_POOL not in {one.action for one in decided(seen, config)}
 
 
-def test_few_are_found_among_many_and_no_more_are_tried_than_bounded() -> None:
+def test_a_few_fail_alone_among_many() -> None:
     names = [f"n{number}" for number in range(1, 201)]
     faults = [Finding(Signal.HARDWARE_FAULT, f"check.{name}", name, b.NOW, "each by its own rule") for name in names]
     few = b.snapshot(*map(b.node, names), jobs=[bad_job(7, "n9"), bad_job(8, "n150")])
@@ -117,7 +117,6 @@ def test_few_are_found_among_many_and_no_more_are_tried_than_bounded() -> None:
     assert left_out == ["n9", "n150"]
     all_fail = replace(few, jobs={one.key: one for one in (bad_job(n, name) for n, name in enumerate(names, 1))})
     assert set(outcomes(decide(all_fail, faults, MANY)).values()) == {LEFT_OUT}
-    assert len(names) > TRIES_MAX
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.approvals import await_approval, withheld
 from understudy_controlplane.decide.gang_moves import gangs_by_node
 from understudy_controlplane.decide.round import Entered, Round
-from understudy_controlplane.detect.failures import failing, failure
+from understudy_controlplane.detect.failures import failure
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding
 from understudy_controlplane.fleet.job import JobKey
@@ -24,9 +24,6 @@ Found = TypeVar("Found")
 Part = list[Entered]
 """Decided together, or not at all."""
 CarryOut = Callable[[Round, Sequence[Entered]], list[Decision]]
-
-TRIES_MAX = 64
-"""To find those that fail among many. What is not known to work then is left out."""
 
 LEFT_OUT = guards.Objection(Because.DECISION_FAILED, "this decision failed, or another one about the same gang")
 
@@ -77,10 +74,9 @@ class Failures:
         parts = [[one] for one in entered]
         if of_gangs:
             parts = self.caught("gangs", (), lambda: _by_gang(current.snapshot, entered), [[*entered]])
-        tries = iter(range(TRIES_MAX))
-        found = failing(parts, first, lambda some: _error(current, carry_out, some, tries))
+        alone = [(part, why) for part in parts if (why := _error(current, carry_out, part)) is not None]
         try:
-            return self._without(current, carry_out, parts, found)
+            return self._without(current, carry_out, parts, alone or [(one, first) for one in parts])
         except Exception as error:  # noqa: BLE001 - as above
             return self._without(current, carry_out, parts, [(one, error) for one in parts])
 
@@ -115,11 +111,10 @@ def failed_decisions(decisions: Iterable[Decision]) -> list[Finding]:
     return [one for one in shown if isinstance(one.detail, DetectorDetail) and one.detail.is_decision]
 
 
-def _error(current: Round, carry_out: CarryOut, parts: Sequence[Part], tries: Iterable[int]) -> Exception | None:
-    if next(iter(tries), None) is None:
-        return RuntimeError(f"not looked at after {TRIES_MAX} tries")
+def _error(current: Round, carry_out: CarryOut, part: Part) -> Exception | None:
+    """Why this part fails though no other is looked at with it."""
     try:
-        carry_out(current, [one for part in parts for one in part])
+        carry_out(current, part)
     except Exception as error:  # noqa: BLE001 - as above
         return error
     return None

@@ -33,14 +33,14 @@ def nearer(current: Round, job: Job, found: Placement, candidates: Sequence[str]
     up, where no job takes them first.
     """
     topology, layout = current.snapshot.topology, layout_of(current.snapshot, job)
-    by_node = found.by_node_left
+    by_node, preference = found.by_node_left, current.preference
     layout = replace(layout, seats=tuple(by_node.get(name, name) for name in layout.seats))
-    free = [name for name in candidates if name not in found.taken and not any(current.preference(name))]
+    free = [name for name in candidates if name not in found.taken and not any(preference(name))]
     given_up: list[str] = []
     for name in _alone(topology, layout):
         if len(given_up) == NODES_MAX or len(free) < 2 + len(given_up):
             break
-        one = place(topology, layout, [name], free, current.preference)
+        one = place(topology, layout, [name], free, preference)
         if one.choices and one.choices[0].cost <= COST_SHARE_MAX * one.choices[0].cost_before:
             (taken,) = one.taken
             given_up.append(name)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from traceback import extract_tb
-from typing import TypeVar
 
 import msgspec
 
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, Signal
 from understudy_controlplane.fleet.snapshot import Snapshot
-
-Part = TypeVar("Part")
 
 FRAMES_SHOWN_MAX = 8
 NODES_SHOWN_MAX = 8
@@ -22,9 +20,6 @@ ERROR_CHARACTERS_MAX = 300
 
 FAILING_NODES_MAX = 3
 """Where a detector fails on more of them, it is not the nodes."""
-
-TRIES_MAX = 64
-"""To find those nodes."""
 
 
 class Failures:
@@ -65,7 +60,9 @@ class Failures:
         try:
             return [*look(snapshot)]
         except Exception as error:  # noqa: BLE001 - as above
-            nodes = _failing_nodes(look, snapshot, error)
+            failing = (name for name in snapshot.nodes if _fails_alone(look, snapshot, name))
+            nodes = tuple(islice(failing, FAILING_NODES_MAX + 1))
+            nodes = nodes if len(nodes) <= FAILING_NODES_MAX else ()
             rest = {name: node for name, node in snapshot.nodes.items() if name not in nodes}
             others = replace(snapshot, nodes=rest, unjudged=dict.fromkeys(nodes, detector))
             found = self.caught(detector, lambda: look(others)) if nodes else []
@@ -75,38 +72,12 @@ class Failures:
             return found
 
 
-def _failing_nodes(
-    look: Callable[[Snapshot], Iterable[Finding]], snapshot: Snapshot, error: Exception
-) -> tuple[str, ...]:
-    """Empty: it fails without any node, or on many."""
-    tries = iter(range(TRIES_MAX))
-
-    def error_of(names: Sequence[str]) -> Exception | None:
-        if next(tries, None) is None:
-            return error
-        try:
-            _ = [*look(replace(snapshot, nodes={name: snapshot.nodes[name] for name in names}))]
-        except Exception as its:  # noqa: BLE001 - as above
-            return its
-        return None
-
-    if not snapshot.nodes or error_of(()) is not None:
-        return ()
-    found = tuple(name for name, _ in failing([*snapshot.nodes], error, error_of))
-    return found if len(found) <= FAILING_NODES_MAX else ()
-
-
-def failing(
-    parts: Sequence[Part], error: Exception, error_of: Callable[[Sequence[Part]], Exception | None]
-) -> list[tuple[Part, Exception]]:
-    """Of parts that fail together, those that fail; all, where none fails without the others. A few of many are found
-    by halves.
-    """
-    if len(parts) == 1:
-        return [(parts[0], error)]
-    halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-    found = [one for half in halves if (its := error_of(half)) is not None for one in failing(half, its, error_of)]
-    return found or [(one, error) for one in parts]
+def _fails_alone(look: Callable[[Snapshot], Iterable[Finding]], snapshot: Snapshot, name: str) -> bool:
+    try:
+        _ = [*look(replace(snapshot, nodes={name: snapshot.nodes[name]}))]
+    except Exception:  # noqa: BLE001 - as above
+        return True
+    return False
 
 
 def failure(failed: DetectorDetail, error: Exception, now: float) -> Finding:
