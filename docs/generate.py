@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,7 +41,7 @@ from understudy_controlplane.fleet.state_words import STATES
 from understudy_controlplane.live.meters import Meter, Meters
 from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.plan.slurm_rules import RULES
-from understudy_controlplane.xid_policy import FaultClass, KernelRow, PolicyRow, default_policy
+from understudy_controlplane.xid_policy import FaultClass, KernelRow, PolicyRow, RowOverride, default_policy
 
 HERE = Path(__file__).parent
 GENERATED = "<!-- Generated from the code by `make docs`. Change the code, not this file. -->"
@@ -100,10 +101,47 @@ def configuration() -> str:
         "Changes come into force by `systemctl reload understudy-controlplane` (SIGHUP), but for those marked so:",
         "*Needs a restart.*",
         "",
+        "## What a site sets",
+        "",
+        "All other settings can stay as they are.",
+        "",
+        "| key | default | for |",
+        "|---|---|---|",
+        *(f"| `{key}` | {_default_of(key)} | {words} |" for key, words in SITE_SETS.items()),
+        "",
         *_section("", Config),
         *_agent(),
     ]
     return "\n".join(lines) + "\n"
+
+
+SITE_SETS = {
+    "cluster": "the cluster's name in slurm.conf",
+    "mode": "what the control plane may do: `observe`, `approve` or `act`",
+    "server.host": "the address on which agents and people reach the control plane; `0.0.0.0`: all",
+    "server.port": "its port",
+    "server.tls_certificate": "encrypted connections, with `server.tls_key`; set it where `server.host` is not local",
+    "server.database": "where records are kept: SQLite or PostgreSQL",
+    "slurm.gateway": "how Slurm is called",
+    "spares.count": "how many spare nodes the pool holds",
+    "spares.partition": "where they are taken from",
+    "repair.enabled": "reboots (and resets) of quarantined nodes",
+    "validation.enabled": "the return of repaired nodes without a person",
+    "notify.receivers": "who is notified",
+}
+"""What most sites set, in the order in which they meet it."""
+
+
+def _default_of(key: str) -> str:
+    value: Any = None
+    section: type[BaseModel] = Config
+    for part in key.split("."):
+        field = section.model_fields[part]
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            section = field.annotation
+        else:
+            value = field.get_default(call_default_factory=True)
+    return "required" if value is PydanticUndefined else f"`{_toml(value)}`"
 
 
 AGENT_KEYS = {
@@ -175,11 +213,8 @@ def _agent() -> Iterator[str]:
 
 
 def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
-    yield f"## `[{name}]`" if name else "## Top level"
-    yield ""
-    yield "| key | default | meaning |"
-    yield "|---|---|---|"
     inner: list[tuple[str, type[BaseModel]]] = []
+    rows: list[str] = []
     fixed = model.FIXED if issubclass(model, Section) else frozenset()
     for key, field in model.model_fields.items():
         annotation = field.annotation
@@ -189,13 +224,15 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
             inner.append((key, annotation))
             continue
         named = get_args(annotation)[1:]  # of tables to which the site gives names
-        if named and isinstance(named[0], type) and issubclass(named[0], BaseModel):
+        if named and isinstance(named[0], type) and issubclass(named[0], BaseModel) and named[0] is not RowOverride:
             inner.append((f"{name}.{key}.NAME", named[0]))
         value = field.get_default(call_default_factory=True)
         default = "required" if value is PydanticUndefined else f"`{_toml(value)}`"
         mark = " *Needs a restart.*" if needs_restart(f"{name}.{key}" if name else key) else ""
-        yield f"| `{key}` | {default} | {field.description}{mark} |"
-    yield ""
+        rows.append(f"| `{key}` | {default} | {field.description}{mark} |")
+    if rows:
+        yield from (f"## `[{name}]`" if name else "## Top level", "", "| key | default | meaning |", "|---|---|---|")
+        yield from (*rows, "")
     for key, section in inner:
         yield from _section(key, section)
 
@@ -305,12 +342,9 @@ for every line of a log.
 
 ## What is read
 The agent sends the driver's lines about GPUs and switches as they were logged, from before its own start too; each
-counts once, by boot and number of the record. The control plane reads: Xids of all drivers, with or without `PCI:`,
-process and MIG instance; 13 with its place on the GPU; 63 and 64 with the row; 74 and 136 with link and registers; 94
-and 95 with `RST` and `D-RST`; 119 and 120 with the function that was not answered, and its history; 140 with
-its counts; 144 to 150 with unit, severity, link and status; 154 by its numbers, never by its text; SXids of NVSwitches
-with their follow-up lines; a GPU that fell off the bus without a number, also in the three lines of a driver that
-starts; and which UUID and serial number is at which address. Lines of any other form are recorded.
+counts once, by boot and number of the record. The control plane reads Xids of all drivers and SXids of NVSwitches with
+their details, a GPU that fell off the bus without a number, and which UUID and serial number is at which address. Lines
+of any other form are recorded.
 
 ## What comes first
 1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
@@ -334,13 +368,12 @@ time: [`[xid]`](configuration.md).
 
 KERNEL_LINES = """\
 Lines without a code that agents pass on because the control plane asks for them, at most 20 of a row within ten
-minutes: those that begin with the first text and go on as the row's `form` in xid_policy.toml says, which has the other
-texts. Nothing is searched for in a line: the kernel prints names that users choose. Lines that begin with the name of a
-process, that a process wrote, or that name a loop device, which may have a user's image, count in no row. Nor does what
-the kernel logged before the node's first agent started, nor a line of a GPU on a node for which Slurm counts no GPU. A
-new row needs no new agent. A site changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`. All
-classes are judgement; the forms were read in the source that is given, and never tried on hardware. The Fabric Manager
-writes to a log of its own, which is not read: NVML shows its state ([signals](signals.md)).
+minutes: those that begin with the first text and go on as the row's `form` in xid_policy.toml says. Lines that begin
+with the name of a process, that a process wrote, or that name a loop device count in no row. Nor does what the kernel
+logged before the node's first agent started, nor a line of a GPU on a node for which Slurm counts no GPU. A site
+changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`. All classes are judgement; the forms
+were read in the source that is given, and never tried on hardware. The Fabric Manager writes to a log of its own, which
+is not read: NVML shows its state ([signals](signals.md)).
 """
 
 
@@ -372,16 +405,16 @@ def xid_policy() -> str:
         "",
         "| Xid | name | meaning | class | repair | NVIDIA | by | GPUs | 154 since | decoded | echo of | repeated |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
-        *(_xid_row(code, row) for code, row in sorted(policy.xid.items())),
+        *_xid_rows(sorted(policy.xid.items())),
         "",
         "## SXids",
         "",
         "After NVIDIA's fabric manager guide (DU-09883, v1.3). A code that is not in the table counts by the driver's",
         "severity: Fatal is `hardware` and needs a reboot, anything else is recorded.",
         "",
-        "| SXid | meaning | class | repair | decoded | echo of |",
-        "|---|---|---|---|---|---|",
-        *(_sxid_row(code, row) for code, row in sorted(policy.sxid.items())),
+        "| class | repair | decoded | echo of | SXids |",
+        "|---|---|---|---|---|",
+        *_sxid_rows(sorted(policy.sxid.items())),
         "",
         "## Other lines of the kernel log",
         "",
@@ -403,11 +436,22 @@ def xid_policy() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _xid_row(code: int, row: PolicyRow) -> str:
-    cells = [
-        str(code),
-        f"`{row.name}`",
-        row.meaning + (" (or caused by the program, on several nodes of one job)" if row.spread else ""),
+def _xid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
+    """Codes that follow each other and differ by name and meaning alone are one row."""
+    for judged, same in groupby(rows, key=lambda row: _judged(row[1])):
+        of_one = list(same)
+        codes = ", ".join(str(code) for code, _ in of_one)
+        names = ", ".join(f"`{row.name}`" for _, row in of_one)
+        meanings = "; ".join(dict.fromkeys(_meaning(row) for _, row in of_one))
+        yield f"| {codes} | {names} | {meanings} | {' | '.join(judged)} |"
+
+
+def _meaning(row: PolicyRow) -> str:
+    return row.meaning + (" (or caused by the program, on several nodes of one job)" if row.spread else "")
+
+
+def _judged(row: PolicyRow) -> tuple[str, ...]:
+    return (
         row.fault.value,
         row.repair.value,
         row.nvidia,
@@ -417,8 +461,7 @@ def _xid_row(code: int, row: PolicyRow) -> str:
         DECODED[row.decode] if row.decode else "",
         ECHOES[row.echo_of] if row.echo_of else "",
         _repeated(row),
-    ]
-    return f"| {' | '.join(cells)} |"
+    )
 
 
 def _kernel_row(name: str, row: KernelRow) -> str:
@@ -432,10 +475,16 @@ def _repeated(row: PolicyRow) -> str:
     return f"{rule.times} in {rule.hours:g} h: {rule.fault.value}, {rule.repair.value}" if rule else ""
 
 
-def _sxid_row(code: int, row: PolicyRow) -> str:
-    decoded = DECODED[row.decode] if row.decode else ""
-    echo = ECHOES[row.echo_of] if row.echo_of else ""
-    return f"| {code} | {row.meaning} | {row.fault.value} | {row.repair.value} | {decoded} | {echo} |"
+def _sxid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
+    """A row for each class and repair: the codes by their meaning."""
+    groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for code, row in rows:
+        decoded, echo = DECODED[row.decode] if row.decode else "", ECHOES[row.echo_of] if row.echo_of else ""
+        meanings = groups.setdefault((row.fault.value, row.repair.value, decoded, echo), {})
+        meanings.setdefault(row.meaning, []).append(str(code))
+    for judged, of_one in groups.items():
+        codes = "; ".join(f"{', '.join(codes)}: {meaning}" for meaning, codes in of_one.items())
+        yield f"| {' | '.join(judged)} | {codes} |"
 
 
 SEVERITIES = {
@@ -633,12 +682,9 @@ signal has no consequence without a slow rank.
 """
 
 DAY_INTRODUCTION = """\
-Nothing is broken in it. Gangs train with steps that vary, write checkpoints, evaluate, crash by their own fault, are
-started again and end; agents are upgraded one after another, drivers and kernels node by node with a reboot, the
-control plane twice a day; counters of links, memory and PCIe grow a little; processors, storage and disks are busy;
-GPUs run into their power cap and, for moments, into their temperature. What a healthy fleet does is judgement.
-Several runs, each with other gangs and events, are added
-up, and one that was ended early counts with its hours.
+Nothing is broken in it: gangs train, save, evaluate, crash by their own fault and start again; agents, drivers, kernels
+and the control plane are upgraded; counters grow a little. What a healthy fleet does is judgement. Several runs are
+added up.
 """
 
 TRACE_INTRODUCTION = """\

@@ -34,8 +34,8 @@ class Guards(Section):
         0.01,
         ge=0,
         le=1,
-        description="Share of all nodes that may be quarantined at once. Nodes that wait for a person have a budget of "
-        "their own, 10 %.",
+        description="Share of all nodes that may be quarantined at once; 12 nodes where that is more. Nodes that wait "
+        "for a person have a budget of their own, 10 %.",
     )
     quarantined_nodes_min: int = Field(
         12, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
@@ -67,7 +67,9 @@ class Guards(Section):
         12, ge=0, description="The same limit for small fleets: this number where it is more than that share."
     )
     quarantines_per_hour_max: int | None = Field(
-        None, ge=0, description="No more new quarantines than this within an hour, whatever the share."
+        None,
+        ge=0,
+        description="No more new quarantines than this within an hour. Without it: 12, or 0.3 % of all nodes.",
     )
     domain_share_max: float = Field(
         0.5,
@@ -92,16 +94,19 @@ class Guards(Section):
         "breaker. Only a person closes it again.",
     )
     breaker_nodes_min: int = Field(
-        10, ge=1, description="The same limit for small fleets: this number of nodes where it is more than that share."
+        10,
+        ge=1,
+        description="Nodes that may be newly quarantined within ten minutes, or 0.2 % of all nodes where that is more; "
+        "one more opens the circuit breaker. Only a person closes it again.",
     )
     breaker_nodes_max: int | None = Field(
-        None, ge=1, description="No more nodes than this within that time, whatever the share."
+        None, ge=1, description="No more nodes than this within ten minutes, whatever the share."
     )
     breaker_share_max: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="No more than this share of the nodes that were in service within that time, but never below 3 "
+        description="No more than this share of the nodes that were in service within ten minutes, but never below 3 "
         "nodes.",
     )
     gang_moves_share: float = Field(
@@ -158,7 +163,8 @@ class Recovery(Section):
     first_step_timeout_seconds: float = Field(
         1800.0,
         gt=0,
-        description="The same for the gang's first training step after the restore, and for what people have to do.",
+        description="Time for the gang's first training step after the restore, and for what people have to do; after "
+        "that the recovery fails and a person is notified.",
     )
     launcher_timeout_seconds: ClassVar[float] = 20.0
     """Time for a launcher to carry out an order; after that its job is moved with a spare from the pool."""
@@ -226,7 +232,7 @@ class Repair(Section):
     nodes_at_once_max: int = Field(
         2,
         ge=1,
-        description="Nodes in repair or validation at once, or the share of all nodes below where that is more.",
+        description="Nodes in repair or validation at once, or 1 % of all nodes where that is more.",
     )
     nodes_at_once_share: ClassVar[float] = 0.01
     """Nodes in repair or validation at once, as a share of all nodes."""

@@ -18,7 +18,7 @@ class Checkpoints(Section):
         "of the job's user alone. Bad and lost ones are not restored.",
     )
     verify_megabytes_per_second: float = Field(
-        50.0, gt=0, description="At which an agent reads. Four nodes of the fleet read at the same time."
+        50.0, gt=0, description="Rate at which an agent reads. Four nodes of the fleet read at the same time."
     )
     verify_nodes_at_once: int = Field(4, ge=1, description="Nodes of the whole fleet that read at the same time.")
     verify_nan: bool = Field(
@@ -31,9 +31,8 @@ class Checkpoints(Section):
     copy_megabytes_per_second: float = Field(
         200.0,
         gt=0,
-        description="At which an agent copies checkpoints to where their training names (`copy_to`): a shared file "
-        "system or an object store, with the rights of the job's user alone. With `copy_nodes_at_once` it limits what "
-        "file servers see.",
+        description="Rate at which an agent copies checkpoints to where their training names (`copy_to`). With "
+        "`copy_nodes_at_once` it limits what file servers see.",
     )
     copy_nodes_at_once: int = Field(
         64, ge=0, description="Nodes of the whole fleet that copy at the same time. 0: none does."
@@ -42,10 +41,10 @@ class Checkpoints(Section):
         4,
         ge=0,
         description="Nodes of the whole fleet that delete checkpoints at the same time, of jobs whose Slurm comment "
-        "says how many to keep (`keep=3`), with the rights of the job's user alone. 0: none does.",
+        "says how many to keep (`keep=3`). 0: none does.",
     )
     gpu_hour_price: float | None = Field(
         None,
         gt=0,
-        description="Of one GPU, in any currency: `understudy checkpoints show RUN` then shows money as well.",
+        description="Price of an hour of one GPU: `understudy checkpoints show RUN` then shows money as well.",
     )

@@ -25,9 +25,8 @@ class Silence(Section):
     dead_unconfirmed_seconds: float | None = Field(
         None,
         gt=0,
-        description="The same for a node with a job where neither the job's gang, which stands still while most others "
-        "go on, nor its launcher on another node confirms it: agent and slurmd may be silent because of the control "
-        "plane's own network alone. Not set: 120 s, and Slurm has to show that the node does not respond. Set: this "
+        description="Time of silence after which a node with a job is dead though neither its gang nor its launcher on "
+        "another node confirms it. Not set: 120 s, and Slurm has to show that the node does not respond. Set: this "
         "time, whatever Slurm shows. Where Slurm itself would end the job sooner, it is 10 s less than SlurmdTimeout.",
     )
     stopped_seconds: ClassVar[float] = 600.0
@@ -38,8 +37,7 @@ class Silence(Section):
         60.0,
         ge=0,
         description="Time that a domain of the topology, such as a rack, has to come back when its nodes fell silent, "
-        "or their ports went down, together; about what a swap takes. After that gangs leave it; nodes that no gang "
-        "needs stay as they are.",
+        "or their ports went down, together; after that gangs leave it.",
     )
     mass_nodes_min: ClassVar[int] = 3
     """Nodes silent at once, together with the share below, from which the cause is taken to be the network or the
@@ -86,9 +84,8 @@ class Straggler(Section):
     """Ratio above which, in both halves of one window, a node is suspect at once."""
     move_when_it_pays: bool = Field(
         True,
-        description="Move a gang off a slow node when the slowness has cost as much as the move: the gang's start, and "
-        "the steps since its last complete checkpoint. So it mostly moves right after a checkpoint, and until then the "
-        "node is a suspect. Off: at once.",
+        description="Move a gang off a slow node when the slowness has cost as much as the move "
+        "([stragglers](straggler.md#rent-or-buy)). Off: at once.",
     )
     compute_test_confirms: bool = Field(
         False,

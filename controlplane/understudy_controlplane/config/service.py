@@ -107,8 +107,8 @@ class Jobs(Section):
     swaps_per_hour_max: int = Field(
         6,
         ge=0,
-        description="Swaps of one job within an hour, or the share of its nodes below where that is more; after that a "
-        "person has to look at it.",
+        description="Swaps of one job within an hour, or 0.3 % of its nodes where that is more; after that a person "
+        "has to look at it.",
     )
     swaps_per_hour_share: ClassVar[float] = 0.003
     """Swaps of one job within an hour, as a share of the number of its nodes."""
@@ -168,9 +168,8 @@ class Spares(Section):
     program_gigabytes: float = Field(
         8.0,
         ge=0,
-        description="A spare of the pool reads the files with which running gangs have started (shared objects and "
-        "compiled Python modules, as the training hook names them) into its page cache, with the rights of the job's "
-        "user: at most this many gigabytes for each gang. 0: none.",
+        description="Gigabytes of each gang's program files, at most, that a spare of the pool "
+        "[reads in advance](topology.md#what-a-spare-has-read-in-advance). 0: none.",
     )
     reserved: dict[str, int] = Field(
         {},

@@ -87,7 +87,7 @@ FLEET: tuple[Metric[Source], ...] = (
     Metric("nodes_never_heard", "Nodes of Slurm whose agent has never reported.", one(_never_heard)),
     Metric(
         "nodes_silent",
-        "Nodes whose agent reported once and has been silent for silence.silent_after_seconds.",
+        "Nodes whose agent reported once and has been silent for some seconds.",
         one(lambda s: len(fallen_silent(s.snapshot, s.config.silence)[0])),
     ),
     Metric(
