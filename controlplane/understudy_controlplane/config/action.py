@@ -254,6 +254,7 @@ class Validation(Section):
             "requested_at_once_max",
             "burn_ins_at_once_max",
             "network_tests_at_once_max",
+            "network_wait_minutes",
             "spare_check_minutes_per_day",
             "stages_command",
         }
@@ -336,10 +337,11 @@ class Validation(Section):
     network_tests_at_once_max: int = Field(
         4, ge=1, description="Network tests at once between nodes whose burn-ins end together; more of them wait."
     )
-    network_wait_minutes: ClassVar[float] = 60.0
-    """Time that a node waits after its burn-in for others whose burn-ins end by then, so that their networks are tested
-    with each other.
-    """
+    network_wait_minutes: float = Field(
+        60.0,
+        ge=0,
+        description="Time that a node waits after its burn-in for others whose burn-ins end by then, so that their networks are tested with each other.",
+    )
     spare_check_hours: float = Field(
         0.0,
         ge=0,
