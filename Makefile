@@ -85,7 +85,7 @@ bench-checkpoint: setup
 
 # SEEDS simulations of 15 minutes each, from SEED on. It prints those that fail, and what was never seen.
 sim: setup-check
-	@$(RUN) -m understudy_controlplane simulate --seed $(or $(SEED),1) --seeds $(or $(SEEDS),240)
+	@$(RUN) -m tests.simulator --seed $(or $(SEED),1) --seeds $(or $(SEEDS),240)
 
 # build/bench/sim.json: speed, seeds that fail, and broken code that was not found; drawn.json: which drawn mutants are.
 bench-sim: setup-check

@@ -591,7 +591,6 @@ MORE_ABOUT = {
     "install-hooks": "hooks.md",
     "run": "launcher.md",
     "selfcheck": "selfcheck.md",
-    "simulate": "reliability.md",
     "token": "security.md",
 }
 

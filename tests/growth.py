@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 OWN = ("understudy", "prometheus_client", "tests.")
-NOT_OWN = ("understudy_controlplane.simulate.", "understudy_controlplane.migrations.")
+NOT_OWN = ("tests.simulator.", "understudy_controlplane.migrations.")
 ATOMS = (str, bytes, int, float, complex, Enum, type, ModuleType, type(None))
 
 

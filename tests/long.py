@@ -41,7 +41,7 @@ class Part:
 
 def new_seeds() -> tuple[str, ...]:
     """2,000 seeds that no run has tried, by the clock: the simulator prints those that fail, and ends with 1."""
-    return ("simulate", "--seed", str(int(time.time())), "--seeds", "2000")
+    return ("tests.simulator", "--seed", str(int(time.time())), "--seeds", "2000")
 
 
 def parts() -> list[Part]:
@@ -53,7 +53,7 @@ def parts() -> list[Part]:
         Part("requests", (*python, "tests.fuzz.openapi", "--seconds", "180")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
-        Part("simulator, new seeds", (*python, "understudy_controlplane", *new_seeds())),
+        Part("simulator, new seeds", (*python, *new_seeds())),
         Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
         Part("simulator, one more event", (*python, "tests.simulate.one_more")),
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, Mode, load_config
@@ -28,7 +29,6 @@ from understudy_controlplane.config.current import (
     settings,
 )
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 BEGIN = 'cluster = "testbed"\n[server]\ndatabase = "{database}"\n'
 

@@ -11,13 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from understudy_agent.systemd import ServiceManager
 from understudy_controlplane.api.tls import CertificateFiles
 from understudy_controlplane.config import ConfigError, Server
 from understudy_controlplane.heartbeat import Heartbeat
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.serve import check_slurm, listen, log_start
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 

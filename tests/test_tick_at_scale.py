@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.stopwatch import best_processor_seconds
 from understudy_agent.wire import Port
 from understudy_controlplane.api.exported import METRIC_GROUPS
@@ -32,7 +33,6 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.fleet import FleetStore
 

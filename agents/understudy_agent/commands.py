@@ -98,7 +98,6 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Anywhere": {
         "analyze": Command("kernel-log | steps: analyze a file after a failure", _cli("analyze.commands", "analyze")),
-        "simulate": Command("run the control plane against a virtual cluster", _cli("simulate", "simulate")),
         "completion": Command("print the completion of bash, zsh or fish", _cli("completion", "completion")),
         "version": Command("print the version", "understudy_agent.entry:print_version"),
     },

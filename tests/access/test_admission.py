@@ -17,12 +17,12 @@ from sqlalchemy.exc import OperationalError
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import PEOPLE, as_user, bearer, secret, with_tokens
 from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, TooManyLookUps
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
 from understudy_controlplane.serve import server_of
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import Engine, open_database
 from understudy_controlplane.store.tokens import TokenStore
 

@@ -16,6 +16,7 @@ from sqlalchemy import event, insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.audit_writer import AuditSyslog
@@ -25,7 +26,6 @@ from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import entries, followed
 from understudy_controlplane.store.fleet import FleetStore

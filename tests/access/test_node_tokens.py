@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from understudy_agent.wire import WIRE_VERSION, NodeClaim, NodeToken, NodeTokenRequest
 from understudy_controlplane.access.addresses import LOOK_UPS_MAX, NodeAddresses, TooManyNames, canonical
 from understudy_controlplane.access.challenges import SECONDS, Challenges
@@ -31,7 +32,6 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.node_token_notes import REFUSALS_MAX
 from understudy_controlplane.ingest.node_tokens import TOKEN_SECONDS
 from understudy_controlplane.serve import listen, server_of
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import TokenStore
 

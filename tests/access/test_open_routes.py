@@ -14,13 +14,13 @@ from sqlalchemy.exc import OperationalError
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy_agent.wire import WIRE_VERSION, Challenge, NodeClaim, NodeTokenRequest
 from understudy_controlplane.access.munge import Credential, MungeUnavailable
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import server_of
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 pytestmark = pytest.mark.integration
 

@@ -25,10 +25,10 @@ import pytest
 from tests import REPOSITORY
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.testbed.configuration import free_ports
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.serve import listen, server_of
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 
 pytestmark = pytest.mark.integration

@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import ConfigError, parse_config
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 
 pytestmark = pytest.mark.integration

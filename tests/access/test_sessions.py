@@ -12,12 +12,12 @@ from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import FOREVER, add_tokens, bearer, secret
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.access.sessions import PER_TOKEN_MAX
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 

@@ -11,12 +11,12 @@ from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.access.token_ends import ends_of
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Role, Token
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 pytestmark = pytest.mark.integration

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.access.test_node_tokens import FakeMunge, SetClock, refused
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from understudy_agent.wire import NodeClaim
 from understudy_client import Client, RefusedError
 from understudy_controlplane.access.challenges import SECONDS as CHALLENGE_SECONDS
@@ -27,7 +28,6 @@ from understudy_controlplane.api.user_tokens import claim
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import ConfigError, parse_config
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.audit import entries
 
 pytestmark = pytest.mark.integration

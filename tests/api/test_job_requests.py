@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import as_user, bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 pytestmark = pytest.mark.integration
 

@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 from tests import builders as b
 from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 pytestmark = pytest.mark.integration
 

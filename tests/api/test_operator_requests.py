@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.store.rounds import write_round
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import Outside, compose
@@ -22,7 +23,6 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import QuarantinePlan, RecoveryStatus, StepName
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.stores import Stores
 
 pytestmark = pytest.mark.integration

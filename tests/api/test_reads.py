@@ -16,11 +16,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.readers import reader as reader_of_task
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Limits
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_reader, reading
 
 pytestmark = pytest.mark.integration

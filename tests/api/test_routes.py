@@ -20,6 +20,7 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
 from understudy_agent import wire
 from understudy_agent.stages import StageName, StageResult, StageStatus
@@ -45,7 +46,6 @@ from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 pytestmark = pytest.mark.integration
 

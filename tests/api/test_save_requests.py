@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from tests import builders as b
 from tests.new_database import new_database
 from tests.recover.rehearsal import VirtualClock
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy.save_steps import SaveSteps
 from understudy_agent.wire import (
@@ -28,7 +29,6 @@ from understudy_agent.wire import (
 )
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.facts import Circumstances
 
 USER = 1000 + sum(b"researcher") % 1000  # as the virtual Slurm numbers its users

@@ -23,10 +23,10 @@ from tests import REPOSITORY
 from tests import builders as b
 from tests.bench.result import Result, result
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.testbed.configuration import free_ports
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.serve import listen, server_of, tune_interpreter
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 CONNECTIONS = 10_000
 ADDRESSES = 40

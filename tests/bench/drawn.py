@@ -16,8 +16,8 @@ from typing import Any
 from tests import REPOSITORY
 from tests.simulate.drawn import DRAWN
 from tests.simulate.edits import edited, tried
-from understudy_controlplane.simulate.run import simulate
-from understudy_controlplane.simulate.scenario import draw
+from tests.simulator.run import simulate
+from tests.simulator.scenario import draw
 
 SEEDS = 300
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from tests import REPOSITORY
 from tests.simulate.mutants import MUTANTS
-from understudy_controlplane.simulate.coverage import Coverage
-from understudy_controlplane.simulate.run import simulate
-from understudy_controlplane.simulate.scenario import NODES, draw, end_of
+from tests.simulator.coverage import Coverage
+from tests.simulator.run import simulate
+from tests.simulator.scenario import NODES, draw, end_of
 
 SEEDS = 240
 MUTANT_SEEDS_MAX = 1000

@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from tests import builders as b
 from tests.cli.conftest import Served
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.cli.check_config import tried
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.config import Config, ConfigError, parse_config
 from understudy_controlplane.config import Slurm as Policy
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.cli.leave_slurm import Leaving, Stored, stored
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, SEATS_PREFIX
 from understudy_controlplane.fleet.slurm import JobRequest
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 POOL = "understudy_spares"
 MINUTES = 60

@@ -106,7 +106,7 @@ def leaves(program: object) -> Iterator[click.Command]:
         name
         for name, one in COMMANDS.items()
         # They print a log, a script for a shell, lines of JSON, and what they do while they do it.
-        if one.is_of_control_plane and name not in ("serve", "completion", "audit", "simulate", "init", "leave-slurm")
+        if one.is_of_control_plane and name not in ("serve", "completion", "audit", "init", "leave-slurm")
     ],
 )
 def test_every_command_prints_json_if_asked(name: str) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from tests.simulator.slurm import VirtualSlurm
 from tests.testbed.cluster import PATIENCE, SlurmCluster
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from understudy_controlplane.config import Gateway
 from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.fleet.slurm import Service
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import Slurm, SlurmJob, SlurmNode, loses_dead_gangs

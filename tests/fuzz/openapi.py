@@ -25,6 +25,7 @@ import uvicorn
 from tests import NOT_POSSIBLE_HERE, REPOSITORY
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, as_user, bearer
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.access.sessions import COOKIE
@@ -32,7 +33,6 @@ from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import listen
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 FOLDER = REPOSITORY / "build" / "schemathesis"

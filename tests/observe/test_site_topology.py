@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.observe.site_topology import TopologyFileError, parse_site_topology
 from understudy_controlplane.observe.topology_reader import TOPOLOGY_AGE_MAX_SECONDS, TopologyReader
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 NODES = ("n1", "n2", "n3", "n4")
 SITE = """

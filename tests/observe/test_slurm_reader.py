@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from tests.bench.ingest_server import StillSlurm
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.clock import SystemClock
 from understudy_controlplane.observe.slurm_reader import SlurmReader
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 
 class Clock:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine
 
 from tests import builders as b
 from tests.new_database import new_database
+from tests.simulator.slurm import VirtualSlurm
 from understudy_agent.wire import Gpu, RankWindow, Report
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, Mode
@@ -19,7 +20,6 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError
 
 NODES = tuple(f"n{i}" for i in range(1, 9))

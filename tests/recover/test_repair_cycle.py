@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, bearer
 from understudy_agent.stages import StageName, StageResult, StageStatus, line_of
 from understudy_agent.wire import GpuStatus
@@ -42,7 +43,6 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Tickets, Todo
 from understudy_controlplane.recover.steps import repair
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore

@@ -8,12 +8,12 @@ import pytest
 
 from tests import builders as b
 from tests.recover.test_undo import NoTickets
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.slurm import JobAddress, SlurmJob, SlurmView
 from understudy_controlplane.recover.step import GangFacts, StepContext, Todo, Wait
 from understudy_controlplane.recover.steps.job import START_JOB
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 SECOND = int(b.NOW)
 """In which the gang was requeued."""

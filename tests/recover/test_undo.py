@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, QuarantinePlan, RepairPlan, Rung, StepName
@@ -16,7 +17,6 @@ from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
 from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepContext, Todo
 from understudy_controlplane.recover.steps.nodes import DOWN_NODES, DRAIN_NODES, LIFT_DRAIN
 from understudy_controlplane.recover.steps.repair import REBOOT_NODE
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import read_view
 
 REASON = "understudy: xid.79: GPU lost"

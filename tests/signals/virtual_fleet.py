@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tests import builders as b
 from tests.new_database import new_database
 from tests.signals.virtual_node import VirtualNode
+from tests.simulator.slurm import VirtualSlurm
 from understudy_agent.wire import (
     CheckpointShard,
     Collective,
@@ -29,7 +30,6 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.job import KnownJob
 from understudy_controlplane.fleet.slurm import SlurmNode
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.facts import Circumstances
 from understudy_controlplane.store.queries import Queries
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from tests import REPOSITORY
-from understudy_controlplane.simulate.coverage import EVERYTHING, Coverage
-from understudy_controlplane.simulate.invariants import Violation
-from understudy_controlplane.simulate.run import Outcome, simulate
-from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, draw
+from tests.simulator.coverage import EVERYTHING, Coverage
+from tests.simulator.invariants import Violation
+from tests.simulator.run import Outcome, simulate
+from tests.simulator.scenario import Event, Kind, Scenario, draw
 
 CORPUS = REPOSITORY / "tests" / "data" / "simulator"
 KEPT = ("fixed", "covers")

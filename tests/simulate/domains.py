@@ -10,9 +10,9 @@ import sys
 import time
 from dataclasses import dataclass
 
+from tests.simulator.run import Outcome, simulate
+from tests.simulator.scenario import Event, Kind, Scenario
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.simulate.run import Outcome, simulate
-from understudy_controlplane.simulate.scenario import Event, Kind, Scenario
 
 RACK_NODES = 16
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from itertools import cycle
 
+from tests.simulator.happen import TO_GANGS, TO_NODES, happen
+from tests.simulator.scenario import Event, Kind
+from tests.simulator.world import World
 from understudy_controlplane.config import Notify
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.notify.notifier import Notifier
-from understudy_controlplane.simulate.happen import TO_GANGS, TO_NODES, happen
-from understudy_controlplane.simulate.scenario import Event, Kind
-from understudy_controlplane.simulate.world import World
 
 FAULTS = (
     Kind.XID,

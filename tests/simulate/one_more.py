@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import msgspec
 
 from tests.simulate.cover import read, scenarios
-from understudy_controlplane.simulate.run import simulate
-from understudy_controlplane.simulate.scenario import TO_ALL, Event, Kind, Scenario
+from tests.simulator.run import simulate
+from tests.simulator.scenario import TO_ALL, Event, Kind, Scenario
 
 CLOCKS = (-3600, -60, 60, 3600)
 BEFORE_SECONDS = 3.0

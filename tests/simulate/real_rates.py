@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.decide.test_budgets_at_real_rates import Fault, Moment, llama_of, trace_of, worst_moments
+from tests.simulator.run import Outcome, simulate
+from tests.simulator.scenario import Event, Kind, Scenario, Settings, node_names
+from tests.simulator.world import PERSON_SECONDS
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.fleet.decision import Because
-from understudy_controlplane.simulate.run import Outcome, simulate
-from understudy_controlplane.simulate.scenario import Event, Kind, Scenario, Settings, node_names
-from understudy_controlplane.simulate.world import PERSON_SECONDS
 
 GUARDS = frozenset(
     {

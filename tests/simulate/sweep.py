@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from understudy_controlplane.simulate.run import simulate
-from understudy_controlplane.simulate.scenario import Event, Kind, Scenario
+from tests.simulator.run import simulate
+from tests.simulator.scenario import Event, Kind, Scenario
 
 BEGIN = 60.0
 FAULTS = {

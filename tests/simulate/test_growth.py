@@ -9,10 +9,10 @@ import pytest
 
 from tests.growth import growing, sizes
 from tests.simulate.growth import FAULTS, Beside, Churn
+from tests.simulator.run import logs_into
+from tests.simulator.scenario import Scenario, Settings
+from tests.simulator.world import World
 from understudy_controlplane.live.directory import JobDirectory
-from understudy_controlplane.simulate.run import logs_into
-from understudy_controlplane.simulate.scenario import Scenario, Settings
-from understudy_controlplane.simulate.world import World
 from understudy_controlplane.store.database import DatabaseInMemory
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]

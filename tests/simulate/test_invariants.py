@@ -18,6 +18,11 @@ import pytest
 
 from tests import REPOSITORY
 from tests.simulate.mutants import MUTANTS, Mutant, steps_do_nothing
+from tests.simulator import invariants, world
+from tests.simulator.run import simulate
+from tests.simulator.saving import AskingRanks
+from tests.simulator.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings
+from tests.simulator.world import World, configuration
 from understudy_agent.wire import OrderState, RankWindow, SaveOrder
 from understudy_controlplane.config import Config, Mode, NoSpare
 from understudy_controlplane.decide import course, gang_moves, guards, needs, transitions
@@ -34,11 +39,6 @@ from understudy_controlplane.recover import runner
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.recover.steps import STEPS, seats
-from understudy_controlplane.simulate import invariants, world
-from understudy_controlplane.simulate.run import simulate
-from understudy_controlplane.simulate.saving import AskingRanks
-from understudy_controlplane.simulate.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings
-from understudy_controlplane.simulate.world import World, configuration
 from understudy_controlplane.store import recoveries
 from understudy_controlplane.store.repairs import RepairStore
 

@@ -15,12 +15,12 @@ from tests.simulate.cover import CANNOT_BE, CORPUS, read, run_kept, scenarios
 from tests.simulate.domains import Fault, simulated, wrong
 from tests.simulate.mutants import MUTANTS
 from tests.simulate.real_rates import SIZES, accused_wrongly, drained, held_back, judged, stretch
-from understudy_controlplane.cli.simulate import simulate as command
+from tests.simulator.__main__ import main as command
+from tests.simulator.coverage import HOW, Coverage
+from tests.simulator.run import Outcome, run_seeds, shrink, simulate
+from tests.simulator.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings, draw
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.fleet.decision import Because
-from understudy_controlplane.simulate.coverage import HOW, Coverage
-from understudy_controlplane.simulate.run import Outcome, run_seeds, shrink, simulate
-from understudy_controlplane.simulate.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings, draw
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -170,8 +170,8 @@ def test_code_that_is_broken_on_purpose_is_found(name: str) -> None:
 
 def test_the_order_of_sets_changes_no_story() -> None:
     program = (
-        "from understudy_controlplane.simulate.run import simulate\n"
-        "from understudy_controlplane.simulate.scenario import draw\n"
+        "from tests.simulator.run import simulate\n"
+        "from tests.simulator.scenario import draw\n"
         "print(simulate(draw(20), trace=True).world.story)"
     )
     stories = {

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, func, select
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy_agent.wire import (
     Anomaly,
@@ -35,7 +36,6 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, JobKey, KnownJob, RestoreAnswer, RestoreDecision, TrainingRun
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store import facts as facts_module
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore

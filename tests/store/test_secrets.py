@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests import builders as b
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.app import Outside
 from understudy_controlplane.config import ConfigError
 from understudy_controlplane.serve import compose_alone
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.store.database import open_database, without_secrets
 
 PASSWORD = "correct-horse-battery"

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.simulator.cluster import FABRIC, LICENCE, Gang, Machine
+from tests.simulator.invariants import POOL
+from tests.simulator.scenario import DRAINING_XIDS, FATAL_XIDS, SWEEPER, Event, Kind
 from understudy_agent.wire import HardwareEvent, HardwareKind
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.custody import Holder, in_slurm
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.simulate.cluster import FABRIC, LICENCE, Gang, Machine
-from understudy_controlplane.simulate.invariants import POOL
-from understudy_controlplane.simulate.scenario import DRAINING_XIDS, FATAL_XIDS, SWEEPER, Event, Kind
 from understudy_controlplane.slurm.protocol import SlurmError
 
 if TYPE_CHECKING:
-    from understudy_controlplane.simulate.world import World
+    from tests.simulator.world import World
 
 
 BROKEN_FOR_GOOD = 79

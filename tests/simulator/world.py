@@ -12,6 +12,22 @@ from typing import Any, cast
 
 import msgspec
 
+from tests.simulator.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
+from tests.simulator.happen import happen
+from tests.simulator.invariants import Effect, Invariants, is_proposed
+from tests.simulator.remembered import Tables, remembered
+from tests.simulator.scenario import (
+    LAUNCHER_GANG,
+    NODES,
+    SWEEPER,
+    Event,
+    Kind,
+    Scenario,
+    end_of,
+    gang_sizes,
+    node_names,
+)
+from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
@@ -35,22 +51,6 @@ from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.recover.step import nothing_to_do
 from understudy_controlplane.recover.steps import STEPS
-from understudy_controlplane.simulate.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
-from understudy_controlplane.simulate.happen import happen
-from understudy_controlplane.simulate.invariants import Effect, Invariants, is_proposed
-from understudy_controlplane.simulate.remembered import Tables, remembered
-from understudy_controlplane.simulate.scenario import (
-    LAUNCHER_GANG,
-    NODES,
-    SWEEPER,
-    Event,
-    Kind,
-    Scenario,
-    end_of,
-    gang_sizes,
-    node_names,
-)
-from understudy_controlplane.simulate.slurm import VirtualSlurm
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
 from understudy_controlplane.store.database import DatabaseInMemory, Engine, StoreError
 from understudy_controlplane.store.stores import Stores

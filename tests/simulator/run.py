@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import msgspec
 import structlog
 
-from understudy_controlplane.simulate.coverage import Coverage
-from understudy_controlplane.simulate.invariants import Violation
-from understudy_controlplane.simulate.scenario import NODES, Scenario, draw
-from understudy_controlplane.simulate.world import World
+from tests.simulator.coverage import Coverage
+from tests.simulator.invariants import Violation
+from tests.simulator.scenario import NODES, Scenario, draw
+from tests.simulator.world import World
 from understudy_controlplane.store.database import DatabaseInMemory
 
 SHRINKS_MAX = 200

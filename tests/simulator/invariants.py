@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.simulator.scenario import SWEEPER
+from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
 from understudy_agent.wire import OrderState
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.hang import may_be_mass_hang
@@ -43,14 +45,12 @@ from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
 from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
-from understudy_controlplane.simulate.scenario import SWEEPER
-from understudy_controlplane.simulate.slurm import REQUEUE_DELAY_SECONDS
 from understudy_controlplane.store.queries import DecisionFilter, Queries
 
 if TYPE_CHECKING:
+    from tests.simulator.cluster import Gang, Machine
+    from tests.simulator.world import World
     from understudy_controlplane.app import Core
-    from understudy_controlplane.simulate.cluster import Gang, Machine
-    from understudy_controlplane.simulate.world import World
 
 GRACE_SECONDS = 100.0
 """How long the control plane may take to put right what it sees, while it runs and Slurm answers."""

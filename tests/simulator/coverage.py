@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.simulator.scenario import Kind
+from tests.simulator.world import World
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.fleet.recovery import StepName, StepStatus
 from understudy_controlplane.recover.steps import STEPS
-from understudy_controlplane.simulate.scenario import Kind
-from understudy_controlplane.simulate.world import World
 from understudy_controlplane.store.queries import Queries
 
 DECISIONS_MAX = 10_000

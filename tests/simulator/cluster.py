@@ -10,6 +10,8 @@ from random import Random
 
 import msgspec
 
+from tests.simulator.saving import LOOK_SECONDS, WAIT_SECONDS_MAX, AskingRanks, Split
+from tests.simulator.scenario import PROGRAM_XIDS
 from understudy_agent.wire import (
     RELEASE,
     WIRE_VERSION,
@@ -43,8 +45,6 @@ from understudy_controlplane.ingest.launchers import gang_of
 from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
 from understudy_controlplane.ingest.reports import objection_to, store_facts
 from understudy_controlplane.live.telemetry import UnknownNode
-from understudy_controlplane.simulate.saving import LOOK_SECONDS, WAIT_SECONDS_MAX, AskingRanks, Split
-from understudy_controlplane.simulate.scenario import PROGRAM_XIDS
 from understudy_controlplane.store.database import StoreError
 
 CLUSTER = "testbed"
