@@ -340,7 +340,7 @@ class Validation(Section):
     network_wait_minutes: float = Field(
         60.0,
         ge=0,
-        description="Time that a node waits after its burn-in for others whose burn-ins end by then, so that their networks are tested with each other.",
+        description="Time that a node waits for others whose burn-ins end by then, to test their networks together.",
     )
     spare_check_hours: float = Field(
         0.0,
