@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tests import builders as b
 from tests.cli.conftest import Served
@@ -22,6 +23,7 @@ from understudy_controlplane.cli.check_config import tried
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.config import Config, ConfigError, parse_config
 from understudy_controlplane.config import Slurm as Policy
+from understudy_controlplane.config.section import Section
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
@@ -188,8 +190,13 @@ def test_the_command_prints_each_check_and_ends_with_2(tmp_path: Path, usable: d
     assert [check["ok"] for check in checks] == [True, True, True, True, False]
 
 
+def settings(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    fixed = section.FIXED if issubclass(section, Section) else frozenset()
+    return {name: field for name, field in section.model_fields.items() if name not in fixed}
+
+
 def fields(section: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, field in section.model_fields.items():
+    for name, field in settings(section).items():
         key = (*prefix, field.alias or name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from fields(field.annotation, key)
@@ -199,7 +206,7 @@ def fields(section: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[t
 
 def bounds(section: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Each setting with limits, with a number outside of them."""
-    for name, field in section.model_fields.items():
+    for name, field in settings(section).items():
         key = (*prefix, field.alias or name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from bounds(field.annotation, key)
