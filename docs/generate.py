@@ -563,6 +563,8 @@ def cli() -> str:
         "certificates that may sign the control plane's as `--ca-file` (or `UNDERSTUDY_CA_FILE`), your own certificate",
         "as `--certificate` and `--key`, where the control plane asks for one, and `--json`.",
         "Without a token MUNGE shows who you are, and you see your own jobs. They use no proxy of the environment.",
+        "Commands with a REASON send a request: with `--dry-run` they show what would follow and store nothing, with",
+        "`--wait` they wait until it is carried out.",
         "HOSTS is a host list as Slurm writes it: `c7`, `c[1-4,7]`. TIME is a time in UTC (`2026-01-31T12:00`) or how",
         "long ago it was (`90s`, `30m`, `4h`, `2d`).",
         "`source <(understudy completion bash)` lets the shell complete commands and options.",
@@ -582,6 +584,8 @@ def cli() -> str:
 
 
 CONNECTION_OPTIONS = ("url", "token_file", "ca_file", "certificate", "key", "as_json", "config")
+REQUEST_OPTIONS = ("dry_run", "wait")
+HOSTS_HELP = " HOSTS is a host list, such as c7 or c[1-4,7]."
 """Named once for all commands."""
 
 MORE_ABOUT = {
@@ -601,16 +605,18 @@ def _command_rows(path: str, program: object, summary: str) -> Iterator[str]:
             yield from _command_rows(f"{path} {name}", one, "")
     elif isinstance(program, click.Command):
         usage = " ".join([path, *_parameters(program)]).replace("|", "\\|")
-        yield f"`{usage}` | {' '.join((program.help or '').split())}"
+        words = " ".join((program.help or "").split()).replace(HOSTS_HELP, "")
+        yield f"`{usage}` | {words}"
     else:
         yield f"`{path}` | {summary}"
 
 
 def _parameters(program: click.Command) -> Iterator[str]:
+    requests = {one.name for one in program.params} >= {"reason", "dry_run", "wait"}
     for one in program.params:
         if isinstance(one, click.Argument):
             yield one.make_metavar(click.Context(program))
-        elif one.name not in CONNECTION_OPTIONS:
+        elif one.name not in CONNECTION_OPTIONS and not (requests and one.name in REQUEST_OPTIONS):
             option = "/".join([one.opts[-1], *one.secondary_opts])
             yield option if one.required else f"[{option}]"
 
