@@ -22,13 +22,13 @@ class Access(Section):
     munge_operators: tuple[str, ...] = Field(
         (),
         description="Names of users who by MUNGE get the role operator. Root on any node of the cluster can forge "
-        "their credentials: name users only where you trust root of all nodes with that role.",
+        "their credentials.",
     )
     munge_admins: tuple[str, ...] = Field((), description="The same for the role admin.")
     addresses: tuple[str, ...] = Field(
         (),
-        description="Further addresses with port by which users reach the control plane, where a proxy or NAT is in "
-        'front of it: `["10.1.0.5:443"]`. A credential of a user counts for the address that it was made for.',
+        description="Further addresses with port by which users reach the control plane through a proxy or NAT: "
+        '`["10.1.0.5:443"]`.',
     )
 
     session_hours: ClassVar[float] = 12.0
@@ -36,9 +36,8 @@ class Access(Section):
 
     proxy_addresses: tuple[str, ...] = Field(
         (),
-        description="Addresses of a reverse proxy that signs people in, such as by OpenID Connect. Its header is "
-        "believed from there alone. A program on a host with such an address can name any user: leave out 127.0.0.1 "
-        "where users can log in. Empty: no header is believed.",
+        description="Addresses of a [reverse proxy](security.md#people-whom-a-reverse-proxy-signs-in) that signs "
+        "people in. Its header is believed from there alone. Empty: no header is believed.",
     )
     proxy_user_header: str = Field(
         "X-Remote-User",

@@ -172,8 +172,7 @@ class Recovery(Section):
         0,
         ge=0,
         description="Minutes in all by which a job's time limit may be raised for the time that faults within its "
-        "allocation cost, work since its last checkpoint included. 0: never; raising a limit delays what "
-        "Slurm has planned for others.",
+        "allocation cost. 0: never.",
     )
     approval_seconds: float = Field(
         3600.0,
@@ -271,9 +270,8 @@ class Validation(Section):
     )
     selfcheck: str = Field(
         "understudy selfcheck --json",
-        description="Command of the self-check. Where it is not installed it is left out, which the result shows. "
-        "Unless the command sets them, `--gpus` (the number in Slurm's Gres) and, for a suspect, "
-        "`--slow-ratio` are added.",
+        description="Command of the self-check; skipped where it is not installed. `--gpus` and, for a suspect, "
+        "`--slow-ratio` are added unless the command sets them.",
     )
     slow_ratio: float = Field(
         1.15,
@@ -317,9 +315,8 @@ class Validation(Section):
     )
     output_directory: str = Field(
         "",
-        description="Directory for the output of the control plane's jobs. Where nodes and control plane both see it, "
-        "the end of the output is kept with the step. Empty: only the last 700 bytes are kept, which the "
-        "job leaves in its Slurm comment.",
+        description="Directory for the output of the control plane's jobs that nodes and control plane share. Empty: "
+        "only the last 700 bytes are kept.",
     )
     burn_in_hours: float = Field(
         48.0, ge=0, le=120, description="Time for which `understudy node burn-in` repeats the validation of a node."

@@ -96,9 +96,8 @@ class Straggler(Section):
         0.0,
         ge=0,
         lt=1,
-        description="MFU that gangs should reach, where their ranks report `tokens=` and `flops_per_token=`: a gang "
-        "that stays a fifth below it is recorded. `mfu=0.4` in the Slurm comment is the same for one job. 0: not "
-        "compared.",
+        description="MFU that gangs should reach: a gang that stays a fifth below it is recorded "
+        "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)). 0: not compared.",
     )
     pace_ratio: ClassVar[float] = 1.035
     """As `ratio`, where the work of each step is known and its times are judged without it."""
@@ -172,15 +171,14 @@ class Hardware(Section):
     ports_per_node: int = Field(
         0,
         ge=0,
-        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect, even if "
-        "they have been down since it booted. 0: not checked.",
+        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect. 0: not "
+        "checked.",
     )
     baseline: dict[str, dict[str, str]] = Field(
         {},
         description="Versions that nodes should have, by their Gres in Slurm (`*`: all nodes), such as "
-        '`baseline."gpu:h100:8" = {driver = "580.95", VBIOS = "96.00"}`, with the names that `understudy node show` '
-        "has. A node with another version is recorded. What is not stated is compared with most "
-        "nodes of the same Gres.",
+        '`baseline."gpu:h100:8" = {driver = "580.95", VBIOS = "96.00"}`. A node with another one is '
+        "recorded. What is not stated is compared with most nodes of the same Gres.",
     )
     gpu_missing_seconds: ClassVar[float] = 60.0
     """Time for which a GPU seen earlier in this boot may be missing, as during a reset."""

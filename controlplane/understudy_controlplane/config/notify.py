@@ -119,9 +119,8 @@ class Notify(Section):
     owners_url_file: Path | None = Field(
         None,
         description="File with the apprise URL by which owners of jobs are notified, closed to other users. `{user}` "
-        "in it is the user's name in Slurm: `mailto://smtp.example.org:25?from=understudy@example.org&to={user}@"
-        "example.org`. `{mail}` is the address of the job's `--mail-user`, where `owners_mail_domains` allows it. "
-        "Owners who do not want it write `notify=off` into the comment of the job.",
+        "is the user's name in Slurm, `{mail}` the address of the job's `--mail-user` "
+        "([owners](notifications.md#owners-of-jobs)).",
     )
     owners_url_files: dict[str, Path] = Field(
         {},
@@ -130,9 +129,8 @@ class Notify(Section):
     )
     owners_mail_domains: list[str] = Field(
         [],
-        description="Domains of the addresses that owners may choose by `--mail-user`: `{mail}` in `owners_url_file` "
-        "is that address, where the job's `--mail-type` has REQUEUE or FAIL (or is ALL), and else the user's name at "
-        "the first of these domains.",
+        description="Domains of the addresses that owners may choose by `--mail-user`; for others it is the user's "
+        "name at the first of these domains.",
     )
     owners_when: OwnersWhen = Field(
         OwnersWhen.ALWAYS,

@@ -74,9 +74,8 @@ class Gateway(StrEnum):
 class Slurm(Section):
     gateway: Gateway = Field(
         Gateway.AUTO,
-        description="How the control plane calls Slurm: `cli` (scontrol and squeue), `pyslurm` (the control plane "
-        "does not start where pyslurm cannot be used), or `auto`: pyslurm where it can be imported and "
-        "was built for the cluster's version of Slurm, else cli.",
+        description="How the control plane calls Slurm: `cli` (scontrol and squeue), `pyslurm`, or `auto`: pyslurm "
+        "where it can be imported and was built for the cluster's version of Slurm, else cli.",
     )
     pyslurm_python: str = Field(
         "", description="Python interpreter that can import pyslurm. Empty: the one that runs the control plane."
@@ -97,12 +96,10 @@ class Jobs(Section):
         "understudy",
         min_length=1,
         description="Word in the Slurm comment of jobs that Understudy manages (`sbatch --comment=understudy`). "
-        "Other jobs are left alone, except that those which Understudy's Prolog kept off a faulty node are "
-        "released. A further word, `checkpoints=/scratch/me/run`, names a folder: the job is restored from no "
-        "other. `tp=8 pp=4 cp=2 ep=4` are the sizes of its parallelism, and `block=16` how many of its nodes have "
-        "to be in one NVLink block ([topology](topology.md)). `mfu=0.4` is the MFU that it should reach "
-        "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)), and `keep=3` how many checkpoints it keeps: "
-        "the others are [deleted](checkpoints.md#how-many-are-kept).",
+        "Further words: `checkpoints=/scratch/me/run` (the only folder from which the job is restored), "
+        "`tp=8 pp=4 cp=2 ep=4` and `block=16` ([topology](topology.md)), `mfu=0.4` "
+        "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)), `keep=3` "
+        "([checkpoints](checkpoints.md#how-many-are-kept)).",
     )
     swaps_per_hour_max: int = Field(
         6,
@@ -152,17 +149,17 @@ class Spares(Section):
     reservation: str = Field(
         "understudy_spares",
         description="Name of the reservation that holds the spares. After a change delete the one with the old name "
-        "(`scontrol delete reservationname=NAME`): the control plane does not know it any more.",
+        "(`scontrol delete reservationname=NAME`).",
     )
     partition: str = Field("", description="Partition to take spares from. Empty: any.")
     no_spare: NoSpare = Field(
         NoSpare.IDLE,
         description="What a gang on a failed node gets when no spare of the pool fits: `idle` (an idle healthy node "
-        "that fits and that no reservation holds), `wait` (it stays until there is a spare), `page` (it stays, and a "
-        "person is notified at once), `preempt` (as `idle`; without an idle node Slurm preempts a job for it, by "
-        "Slurm's own rules: [topology](topology.md#preemption)), or `shrink` (as `idle`; without an idle node a gang "
-        "of `understudy run` whose job allows fewer nodes, by `--min-nodes`, continues with fewer: "
-        "[launcher](launcher.md#what-happens-when)). No other gang is ever made smaller.",
+        "that no reservation holds), `wait` (it stays until there is a spare), `page` (it stays, and a "
+        "person is notified at once), `preempt` (as `idle`; without an idle node Slurm "
+        "[preempts](topology.md#preemption) a job for it), or `shrink` (as `idle`; without an idle node a "
+        "gang of `understudy run` with `--min-nodes` [continues with "
+        "fewer](launcher.md#what-happens-when)).",
     )
 
     program_gigabytes: float = Field(
@@ -173,15 +170,14 @@ class Spares(Section):
     )
     reserved: dict[str, int] = Field(
         {},
-        description="Spares of the pool that are kept for the gangs of a user, of an account or of a named job: "
-        '`"user alice" = 1`, `"account physics" = 2`, `"job pretrain" = 2` (the job\'s name in Slurm). Other gangs '
-        "take only what is left above them.",
+        description='Spares of the pool that are kept for the gangs of a user, an account or a named job: `"user '
+        'alice" = 1`, `"account physics" = 2`, `"job pretrain" = 2`. Other gangs take only what is left '
+        "above them.",
     )
     account_shares: dict[str, float] = Field(
         {},
-        description="Shares of accounts in Slurm, from 0 to 1: `physics = 0.25`. Where several gangs want a spare, one "
-        "whose account has had more than this share of all spares that gangs took within a week comes after the "
-        "others, whatever its priority.",
+        description="Shares of accounts in Slurm, from 0 to 1: `physics = 0.25`. A gang whose account has had more "
+        "than its share of the spares within a week comes after the others.",
     )
 
     @field_validator("reserved")
