@@ -348,15 +348,15 @@ of any other form are recorded.
 
 ## What comes first
 1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
-   error, where the driver reports an action with that code (column *154 since*). `to 0x0` clears the action before.
-2. **The line itself**, where it says more (column *decoded*).
-3. **The row.** The same code repeatedly on one GPU may have another class and repair (column *repeated*).
+   error, where the driver reports an action with that code (*154 since*). `to 0x0` clears the action before.
+2. **The line itself**, where it says more (*decoded*).
+3. **The row.** The same code repeatedly on one GPU may have another class and repair (*repeated*).
 
 ## Bursts
 Xids on a node are one incident until it is silent for longer than three minutes. The cause is the first hardware
 fault that is not of a link, because a link has two ends; else the first fault of a link. An echo is no fault of its
 node, and its evidence names the fault that it follows. A line is an echo when it contains "caused by previous Xid", or
-by the column *echo of*.
+by *echo of*.
 
 ## The program or the hardware
 An error that a program can cause is no fault of a node. The same error on several nodes of one job is the program's.
@@ -403,8 +403,8 @@ def xid_policy() -> str:
         "and not NVIDIA's action; what follows from repetition always is. A code that is not in the table is recorded,",
         "and no node is at fault.",
         "",
-        "| Xid | name | meaning | class | repair | NVIDIA | by | GPUs | 154 since | decoded | echo of | repeated |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| Xid | name | meaning | class | repair | NVIDIA | by | GPUs | more |",
+        "|---|---|---|---|---|---|---|---|---|",
         *_xid_rows(sorted(policy.xid.items())),
         "",
         "## SXids",
@@ -451,17 +451,14 @@ def _meaning(row: PolicyRow) -> str:
 
 
 def _judged(row: PolicyRow) -> tuple[str, ...]:
-    return (
-        row.fault.value,
-        row.repair.value,
-        row.nvidia,
-        row.source,
-        row.gpus,
-        f"R{row.action_since}" if row.action_since else "",
-        DECODED[row.decode] if row.decode else "",
-        ECHOES[row.echo_of] if row.echo_of else "",
-        _repeated(row),
-    )
+    more = {
+        "154 since": f"R{row.action_since}" if row.action_since else "",
+        "decoded": DECODED[row.decode] if row.decode else "",
+        "echo of": ECHOES[row.echo_of] if row.echo_of else "",
+        "repeated": _repeated(row),
+    }
+    words = "; ".join(f"{what}: {of_row}" for what, of_row in more.items() if of_row)
+    return row.fault.value, row.repair.value, row.nvidia, row.source, row.gpus, words
 
 
 def _kernel_row(name: str, row: KernelRow) -> str:
