@@ -23,6 +23,14 @@ FULL_BYTES = 1 << 20
 MOUNTS = "/proc/self/mountinfo"
 
 
+class ObjectStoreError(Exception):
+    """The message has the cause, which says nothing of the checkpoint."""
+
+
+class DamagedObjectError(ObjectStoreError):
+    """What is in the store is not what was saved."""
+
+
 def is_object(path: str | os.PathLike[str]) -> bool:
     return str(path).startswith(OBJECT)
 

@@ -27,7 +27,7 @@ from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
 from .collectives import Collective, NoCollective
 from .evidence import answer_when_asked
-from .file_system import absolute, file_size, tier_of
+from .file_system import DamagedObjectError, ObjectStoreError, absolute, file_size, tier_of
 from .gpu import gpu_index as index_of_gpu
 from .gpu import gpu_uuid
 from .identity import IdentityError, hides_its_job, is_outside, launcher_restore_point, read_identity, socket_path
@@ -37,8 +37,6 @@ from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, step_number
 from .program_files import program_files
 from .restore import (
     DamagedFileError,
-    DamagedObjectError,
-    ObjectStoreError,
     RestorePoint,
     RestorePointUnknownError,
     fetched,

@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from .checksum import new_sum
-from .file_system import OBJECT, is_object
-from .restore import DamagedObjectError, ObjectStoreError
+from .file_system import OBJECT, DamagedObjectError, ObjectStoreError, is_object
 
 CHECKSUM = "understudy-checksum"
 """Metadata that the agent's copy has."""

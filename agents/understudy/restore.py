@@ -36,16 +36,8 @@ class RestorePointUnknownError(Exception):
         self.cause = cause
 
 
-class ObjectStoreError(Exception):
-    """The message has the cause, which says nothing of the checkpoint."""
-
-
 class DamagedFileError(Exception):
     """A file is shorter or longer than what was saved."""
-
-
-class DamagedObjectError(ObjectStoreError):
-    """What is in the store is not what was saved."""
 
 
 def read_point(answer: dict[str, Any]) -> RestorePoint:

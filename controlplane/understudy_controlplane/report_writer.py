@@ -15,7 +15,7 @@ from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.notices import of_week
 from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.notice import Notice, NoticeSource
-from understudy_controlplane.notify.addresses import Attachment
+from understudy_controlplane.notify.senders import Attachment
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.history import HistoryStore
 

@@ -17,7 +17,8 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.object_store import BUCKET, ObjectStore
 from understudy import Monitor, objects
-from understudy.restore import ObjectStoreError, RestorePoint, RestorePointUnknownError, fetched, is_there
+from understudy.file_system import ObjectStoreError
+from understudy.restore import RestorePoint, RestorePointUnknownError, fetched, is_there
 from understudy_agent.wire import RestoreReport
 
 pytestmark = pytest.mark.integration

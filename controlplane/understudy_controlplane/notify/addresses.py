@@ -11,7 +11,7 @@ from urllib.parse import quote
 from understudy_controlplane.config import OWNERS, Config, ReceiverKind
 from understudy_controlplane.notify.messages import Shown
 from understudy_controlplane.notify.secret_files import SecretError, lines_of, read_secret, without
-from understudy_controlplane.notify.senders import post, send_alerts, send_by_apprise, send_signed
+from understudy_controlplane.notify.senders import Attachment, post, send_alerts, send_by_apprise, send_signed
 
 HEARTBEAT = "heartbeat"
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -25,13 +25,6 @@ class To:
     receiver: str
     user: str = ""
     mail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    name: str
-    media_type: str
-    content: str
 
 
 def chosen_mail(address: str, domains: Collection[str]) -> str:

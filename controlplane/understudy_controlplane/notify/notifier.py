@@ -20,8 +20,9 @@ from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.notify import messages
-from understudy_controlplane.notify.addresses import Attachment, To, chosen_mail, send
+from understudy_controlplane.notify.addresses import To, chosen_mail, send
 from understudy_controlplane.notify.collector import Collector, Found, Owners
+from understudy_controlplane.notify.senders import Attachment
 from understudy_controlplane.notify.states import States
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.notices import NoticeStore

@@ -10,18 +10,16 @@ import hmac
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import msgspec
 
 from understudy_controlplane.config import Importance
 from understudy_controlplane.fleet.notice import Stage
+from understudy_controlplane.notify.messages import Shown
 from understudy_controlplane.notify.secret_files import lines_of
-
-if TYPE_CHECKING:
-    from understudy_controlplane.notify.addresses import Attachment
-    from understudy_controlplane.notify.messages import Shown
 
 TIMEOUT_SECONDS = 10.0
 APPRISE_SECONDS = 60.0
@@ -29,6 +27,13 @@ APPRISE_SECONDS = 60.0
 
 KEY_CHARACTERS_MIN = 16
 LOG_LINE_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    name: str
+    media_type: str
+    content: str
 
 
 def signature(key: str, timestamp: str, body: bytes) -> str:
