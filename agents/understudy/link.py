@@ -1,7 +1,7 @@
 """The connection to the node's agent: a daemon thread that sends what is in the outbox and reads the answers.
 
 It reconnects after the agent was away, sends hello again and repeats every notice that was not acknowledged. No error
-here reaches the training. Message types that an older agent does not know are not sent to it again.
+here reaches the training.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import socket
 import struct
@@ -28,10 +27,6 @@ REPEAT_AFTER_SECONDS = 30.0
 SEND_TIMEOUT_SECONDS = 5.0
 CONNECT_AGAIN_SECONDS = (0.25, 0.5, 1.0, 2.0)
 ANSWER_BYTES_MAX = 65_536
-
-UNKNOWN_TYPE = re.compile(r"Invalid value '(\w+)' - at `\$\.type`")
-"""In the answer of an agent older than 0.2.0, which closes the connection then. Newer ones ignore such a message."""
-
 
 SHARE_OUTPUT = "UNDERSTUDY_SHARE_OUTPUT"
 """0: neither stacks, output nor texts of exceptions of this job leave its nodes; the launcher obeys it, too."""
@@ -58,7 +53,6 @@ class Link:
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
-        self._unknown: set[str] = set()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -194,8 +188,6 @@ class Link:
     def _send_collective(self, connection: socket.socket) -> None:
         """The last one entered, if it changed or was left since it was sent."""
         entered = self._outbox.collectives.latest()
-        if "collective" in self._unknown:
-            return
         if entered is not None and (entered.sequence, entered.inside) != self._collective_sent:
             self._collective_sent = (entered.sequence, entered.inside)
             _send(connection, collective_message(entered))
@@ -203,19 +195,19 @@ class Link:
     def _send_section(self, connection: socket.socket) -> None:
         """Where the training is now, if that changed since it was sent."""
         section = self._outbox.section
-        if section != self._section_sent and "section" not in self._unknown:
+        if section != self._section_sent:
             self._section_sent = section
             _send(connection, {"type": "section", "name": section})
 
     def _send_gpu(self, connection: socket.socket) -> None:
         uuid = self._outbox.gpu_uuid
-        if uuid != self._gpu_sent and "gpu" not in self._unknown:
+        if uuid != self._gpu_sent:
             self._gpu_sent = uuid
             _send(connection, {"type": "gpu", "uuid": uuid})
 
     def _send_program(self, connection: socket.socket) -> None:
         """Once to each agent. What cannot be read is not named."""
-        if self._program_sent or self._outbox.program is None or "program" in self._unknown:
+        if self._program_sent or self._outbox.program is None:
             return
         if self._program is None:
             try:
@@ -228,32 +220,29 @@ class Link:
 
     def _send_inputs(self, connection: socket.socket) -> None:
         """Once to each agent."""
-        if self._outbox.inputs and not self._inputs_sent and "inputs" not in self._unknown:
+        if self._outbox.inputs and not self._inputs_sent:
             self._inputs_sent = True
             _send(connection, {"type": "inputs", **self._outbox.inputs})
 
     def _send_stack(self, connection: socket.socket) -> None:
         stack = self._outbox.stall.stack(time.monotonic())
-        if stack and "stack" not in self._unknown and os.environ.get(SHARE_OUTPUT) != "0":
+        if stack and os.environ.get(SHARE_OUTPUT) != "0":
             _send(connection, {"type": "stack", "text": stack})
 
     def _send_training(self, connection: socket.socket) -> None:
         message = self._outbox.training.due(time.monotonic())
-        if message is not None and "training" not in self._unknown:
+        if message is not None:
             _send(connection, message)
 
     def _send_saves(self, connection: socket.socket) -> None:
         report = self._outbox.save_steps.report()
-        if report != self._saves_sent and report is not None and "saves" not in self._unknown:
+        if report != self._saves_sent and report is not None:
             self._saves_sent = report
             _send(connection, {"type": "saves", **report})
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()
         for notice in self._outbox.ready_notices():
-            if notice["type"] in self._unknown:
-                self._outbox.settle(notice["id"])
-                continue
             sent_at = self._sent_at.get(notice["id"])
             if sent_at is None or now - sent_at > REPEAT_AFTER_SECONDS:
                 _send(connection, notice)
@@ -268,12 +257,7 @@ class Link:
             raise ConnectionError("the agent's answer is too long")
         for line in lines:
             answer = json.loads(line)
-            unknown = UNKNOWN_TYPE.search(str(answer.get("error"))) if answer.get("type") == "error" else None
-            if unknown is not None:
-                self._unknown.add(unknown[1])
-                text = "the agent is older than this hook and does not know %r: such messages are not sent"
-                self.warn_once(f"unknown {unknown[1]}", text, unknown[1])
-            elif answer.get("type") == "save_order":
+            if answer.get("type") == "save_order":
                 self._outbox.save_steps.take(answer)
             elif answer.get("type") == "compute_test_order":
                 self._outbox.training.test_after = int(answer["step"])

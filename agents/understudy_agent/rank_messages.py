@@ -70,7 +70,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     gpu_index: Count | None = None
     role: Line = ""
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
-    release: Line = ""  # of the hook; empty before 0.2.0
+    release: Line = ""  # of the hook
     dp_rank: Count | None = None  # ranks that have the same one process the same batches
     run: ShortLine = ""  # of the run to which the job belongs; empty: not known
     run_folder: Line = ""  # where the run goes by the job's name, in this folder; empty: a user named it

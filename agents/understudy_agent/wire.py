@@ -717,7 +717,7 @@ class LaunchCause(StrEnum):
         return cls.PROGRAM if isinstance(value, str) else None
 
     DONE = "done"  # every rank ended well
-    STOPPED = "stopped"  # the job was stopping. Earlier releases report that as "done"
+    STOPPED = "stopped"  # the job was stopping
     HARDWARE = "hardware"  # nodes were bad: verdicts, nodes that are gone or stuck
     BLACK_HOLE = "black_hole"  # ranks failed first on the same node again, while others ran well
     PROGRAM = "program"  # a rank failed, and no node is blamed
@@ -875,7 +875,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     nvml_unkillable: bool = False  # the process that asks NVML was killed and does not end: it hangs inside the kernel
     ports_silent_seconds: Measure = 0.0  # since reading the ports began; they are left out meanwhile. 0: they are read
     host_silent_seconds: Measure = 0.0  # the same of the host
-    release: Text = ""  # of the agent; empty before 0.2.0
+    release: Text = ""  # of the agent
     stopping: bool = False  # the last report before the agent stops, as for an upgrade
     kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none
     read_back: ReadBackResult | None = None  # of the last task that it was given

@@ -33,7 +33,7 @@ CALENDAR_ENDS_AT = 253_402_128_000.0
 
 
 def moment(at: float, zone: tzinfo = UTC) -> datetime:
-    """A time for people: the nearest that a calendar has, from 1970 on. Rows of earlier releases hold any number."""
+    """A time for people: the nearest that a calendar has, from 1970 on. Records of Slurm may hold any number."""
     return datetime.fromtimestamp(min(max(at, 0.0), CALENDAR_ENDS_AT), zone)
 
 

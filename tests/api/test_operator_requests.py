@@ -59,7 +59,7 @@ def ask(plane: tuple[TestClient, Stores]) -> Ask:
 
 def asks(client: TestClient) -> Ask:
     def post(path: str, body: Any = None, role: Role = Role.ADMIN) -> Any:
-        content = body if body is not None else {"reason": "cables", "by": "mallory"}
+        content = body if body is not None else {"reason": "cables"}
         return client.post(path, json=content, headers=bearer(role))
 
     return post
@@ -103,7 +103,7 @@ def test_a_dry_run_answers_and_stores_nothing(ask: Ask, plane: tuple[TestClient,
         ("/v1/nodes/n1/release", None, Role.OPERATOR, 409),
         ("/v1/nodes/n1/hold", None, Role.VIEWER, 403),
         ("/v1/nodes/n1/hold", {"reason": " "}, Role.OPERATOR, 422),
-        ("/v1/nodes/n1/hold", {"by": "alice"}, Role.OPERATOR, 400),
+        ("/v1/nodes/n1/hold", {}, Role.OPERATOR, 400),
         ("/v1/nodes/n1/retire", [], Role.OPERATOR, 400),
         ("/v1/breaker/reset", None, Role.OPERATOR, 403),
     ],
@@ -140,7 +140,7 @@ def test_a_pause_for_some_time_ends_by_itself(ask: Ask, plane: tuple[TestClient,
 
 
 def test_a_pause_may_halt_what_is_under_way(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
-    body = {"reason": "fire", "by": "alice", "now": True}
+    body = {"reason": "fire", "now": True}
     assert ask("/v1/pause", body).json()["verb"] == "pause-now"
     assert plane[1].fleet.pause(b.NOW).halts
     assert ask("/v1/pause").status_code == 202
@@ -156,7 +156,7 @@ def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClien
     (recovery,) = stores.recoveries.running()
     path = f"/v1/recoveries/{recovery.id}/cancel"
     assert ask("/v1/recoveries/999/cancel").status_code == 404
-    assert ask(path, {"reason": "", "by": "alice"}).status_code == 422
+    assert ask(path, {"reason": ""}).status_code == 422
     assert ask(path, role=Role.SIGNALS).status_code == 403
     assert stores.repairs.cancels() == {}
     answer = ask(path)

@@ -860,7 +860,7 @@ def test_no_request_that_waits_for_a_gang_keeps_it_from_its_restart(state: NodeS
 
 
 def test_a_move_that_waits_for_a_spare_keeps_no_gang_from_its_restart() -> None:
-    move = MoveRequest(5, ("n2",), "new cables", "alice", b.NOW - 1)
+    move = MoveRequest(5, ("n2",), "new cables", "alice", b.NOW - 1, b.job().key.submit_at)
     seen = b.snapshot(jobs=[b.job()], moves={b.job().key: move})
     config = b.config(spares={"no_spare": "wait"})
     by_action = {one.action: one.because for one in decide(seen, [hung_on("n2")], config)}

@@ -149,7 +149,7 @@ def test_a_rule_that_only_observes_hides_no_other_fault_of_its_node() -> None:
 
 def test_nor_does_it_hide_what_an_operator_asks_for() -> None:
     slow = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n2", b.NOW - 1, "slow", job=b.job().key)
-    asked = {b.job().key: MoveRequest(5, ("n2",), "slow", "alice", b.NOW - 1)}
+    asked = {b.job().key: MoveRequest(5, ("n2",), "slow", "alice", b.NOW - 1, b.job().key.submit_at)}
     snapshot = b.snapshot(jobs=[b.job()], spares=("n7",), moves=asked)
     config = b.config(guards={"observe_rules": ["straggler."]})
     assert [one.because for one in decide(snapshot, [slow], config) if one.plan is None] == [Because.RULE_DRY_RUN]

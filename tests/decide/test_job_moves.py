@@ -23,7 +23,7 @@ SPARES = ("n6", "n7", "n8")
 
 
 def asked(*off: str, **changes: Any) -> MoveRequest:
-    return replace(MoveRequest(5, off, "new cables", "alice", b.NOW - 1), **changes)
+    return replace(MoveRequest(5, off, "new cables", "alice", b.NOW - 1, b.job().key.submit_at), **changes)
 
 
 def snapshot(request: MoveRequest, *nodes: Any, **values: Any) -> Snapshot:

@@ -87,7 +87,8 @@ def test_one_gang_at_a_time_leaves_all_held_nodes_at_once() -> None:
     now = work(stages=stages)
     nodes = [held(name) for name in stages]
     assert next_of(seen(now, *nodes), now).move == (GANG.key, ("n2", "n4"))
-    pending = {SECOND.key: MoveRequest(5, ("n1",), "maintenance 3: firmware", "alice", b.NOW - 1, at_checkpoint=True)}
+    move = MoveRequest(5, ("n1",), "maintenance 3: firmware", "alice", b.NOW - 1, SECOND.key.submit_at, True)
+    pending = {SECOND.key: move}
     assert next_of(seen(now, *nodes, moves=pending), now).move is None
     assert next_of(seen(now, *nodes, paused_jobs={GANG.key: "mine"}), now).move == (SECOND.key, ("n1",))
     assert next_of(seen(now, *nodes, jobs=[OTHER]), now).move is None

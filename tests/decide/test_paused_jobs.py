@@ -86,9 +86,6 @@ def test_what_began_stops_but_not_between_two_attempts(requeues: int, goes_on: b
 
 def test_a_later_job_of_the_same_id_is_another_one() -> None:
     key = b.job().key
-    assert JobPause("x", "alice", key.submit_at + 5.0, None).concerns(key)
-    assert JobPause("x", "alice", key.submit_at - 60.0, None).concerns(key), "clocks may differ"
-    assert not JobPause("x", "alice", key.submit_at - 3600.0, None).concerns(key)
     set_back = JobPause("x", "alice", key.submit_at - 3600.0, None, key.submit_at)
     assert set_back.concerns(key), "asked for while the clock of the control plane was an hour behind"
     assert not set_back.concerns(key._replace(submit_at=key.submit_at + 60)), "another job with the same id"

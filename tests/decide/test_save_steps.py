@@ -36,7 +36,7 @@ GANG = SavingGang(
 COST = SaveCost(seconds=30, write_seconds=40, mtbf_seconds=11_135, best_seconds=798)
 ASKED = SaveRequest(3, "before the power is switched off", "alice", b.NOW - 2)
 WARN = Signals.model_validate({"leak": "warn"})
-MOVE = MoveRequest(4, ("n1",), "firmware", "alice", b.NOW - 5, at_checkpoint=True)
+MOVE = MoveRequest(4, ("n1",), "firmware", "alice", b.NOW - 5, b.job().key.submit_at, at_checkpoint=True)
 
 
 def orders(

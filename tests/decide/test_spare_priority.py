@@ -58,7 +58,7 @@ def test_a_gang_that_waits_already_is_judged_by_the_same_order() -> None:
 def test_a_gang_that_loses_a_node_comes_before_one_that_an_operator_moves() -> None:
     moved, lost = gang(7, 500, "n1", "n2"), gang(8, 10, "n3", "n4")
     node = b.node("n3", events=(b.xid_event("n3", 79),))
-    moves = {moved.key: MoveRequest(1, ("n1",), "new cables", "alice", b.NOW - 5)}
+    moves = {moved.key: MoveRequest(1, ("n1",), "new cables", "alice", b.NOW - 5, moved.key.submit_at)}
     decisions = decided(b.snapshot(node, jobs=[moved, lost], spares=("n7",), moves=moves))
     assert b.plan_as(PoolSwapPlan, decisions["n3"].plan).job.job_id == 8
     assert decisions["n1"].because is Because.NO_SPARE

@@ -5,7 +5,6 @@ import contextlib
 import copy
 import json
 import logging
-import math
 import os
 import pickle
 import resource
@@ -20,7 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
@@ -30,15 +28,6 @@ from understudy.clocks import WaitingClock
 from understudy.restore import UncaughtErrors
 from understudy.training_inputs import config_of
 from understudy_agent.config import Config
-from understudy_agent.rank_messages import (
-    AnomalyNotice,
-    CollectiveEntered,
-    FirstStepNotice,
-    Hello,
-    ShardNotice,
-    Steps,
-    TrainingSeen,
-)
 from understudy_agent.wire import (
     CheckpointShard,
     Fact,
@@ -414,36 +403,6 @@ def test_an_agent_that_talks_rubbish_does_not_reach_the_training(tmp_path: Path)
             again, _ = listener.accept()  # it closed the connection and tries again
             again.close()
         monitor.close(timeout_seconds=0.5)
-
-
-@pytest.mark.parametrize("unknown", ["anomaly", "collective"])
-def test_an_older_agent_gets_everything_that_it_knows_and_the_rest_is_logged_once(
-    plane: FakeControlPlane,
-    config: Config,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    unknown: str,
-) -> None:
-    """It answers that it does not understand, and hangs up."""
-    ever = Hello | Steps | FirstStepNotice | ShardNotice | TrainingSeen
-    older: dict[str, Any] = {"anomaly": ever | CollectiveEntered, "collective": ever | AnomalyNotice}
-    monkeypatch.setattr("understudy_agent.ranks.decode", msgspec.json.Decoder(older[unknown]).decode)
-    shard = tmp_path / "shard.pt"
-    shard.write_bytes(b"weights")
-    with running_agent(config):
-        monitor = Monitor()
-        for _ in monitor.steps(range(4)):
-            with monitor.collective("all_reduce"):
-                monitor.observe(loss=math.nan)
-            time.sleep(0.1)
-        monitor.checkpoint_saved(3, shard)
-        monitor.close(timeout_seconds=10)
-        plane.wait_for(lambda plane: of_kind(plane, CheckpointShard) and of_kind(plane, FirstStep))
-    logged = [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
-    assert logged == [
-        f"understudy: the agent is older than this hook and does not know '{unknown}': such messages are not sent"
-    ]
 
 
 def test_a_rank_whose_launcher_did_not_pass_on_slurms_variables_does_not_begin(

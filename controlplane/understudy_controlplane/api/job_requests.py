@@ -117,7 +117,7 @@ def _move_request(
     if not off:
         return "all of its nodes are in service: name those that it should leave (off)"
     at_checkpoint, submit_at = operator_request.at_checkpoint, job.key.submit_at
-    return MoveRequest(0, off, operator_request.reason, operator_request.by, now, at_checkpoint, submit_at=submit_at)
+    return MoveRequest(0, off, operator_request.reason, operator_request.by, now, submit_at, at_checkpoint)
 
 
 def _loss(deps: JobRequestDependencies, snapshot: Snapshot, job: KnownJob) -> str:

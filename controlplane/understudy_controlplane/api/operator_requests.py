@@ -43,8 +43,6 @@ Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600)]
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=4000, pattern=r"^[^\x00]*$")]  # SQL refuses NUL
     dry_run: bool = False  # only answer what would come of it
-    by: str = ""
-    """Ignored: who made the request comes from its token. Clients of earlier releases send it."""
 
 
 class PauseBody(RequestBody, frozen=True, forbid_unknown_fields=True):

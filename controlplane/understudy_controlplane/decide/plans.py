@@ -138,7 +138,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
-    before, taken = (earlier.excluded, earlier.pool_spares) if isinstance(earlier, PoolSwapPlan) else ((), ())
+    before, taken = (earlier.excluded, earlier.from_pool) if isinstance(earlier, PoolSwapPlan) else ((), ())
     # Nodes of a gang that waits in Slurm's queue, which are out of service otherwise, or which others have now.
     leaving += tuple(one.node for one in findings if one.signal is Signal.GANG_STOPPED and one.node in lost)
     own = (name for name in leaving if name in undrained and name not in job.slurm.excluded_nodes)

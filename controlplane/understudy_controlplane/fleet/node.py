@@ -109,7 +109,7 @@ class NodeRecord:
     drain_settled: bool = False  # it was seen for long enough that slurmctld has saved it
     drained_under: float | None = None  # when the slurmctld was started that last showed the drain; None: not known
     agent_seen_at: float | None = None  # to the minute: when its agent was last heard, by any control plane
-    agent_since: float | None = None  # when its first agent started; None: it was never heard, or by an older release
+    agent_since: float | None = None  # when its first agent started; None: it was never heard
     slurmd_seen_at: float | None = None  # when its slurmd's port first answered
     past_boot_id: str = ""  # the boot that a recovery ends: reports of it no longer count
     weight: int | None = None  # in Slurm, for its probation; None: the control plane has not changed its weight

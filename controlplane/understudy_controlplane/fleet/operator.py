@@ -135,9 +135,6 @@ def job_of_subject(subject: str) -> int:
 
 _JOB = "job "
 
-CLOCKS_APART_SECONDS_MAX = 300.0
-"""Slurm's clock and the control plane's: MUNGE tolerates no more."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobPause:
@@ -147,14 +144,14 @@ class JobPause:
     by: str
     at: float
     until: float | None  # when it ends by itself; None: a person resumes the job
-    submit_at: int | None = None  # of the job that is meant, as in its key; None: asked for by an earlier release
+    submit_at: int  # of the job that is meant: Slurm uses job ids again
 
     @property
     def words(self) -> str:
         return f"{self.reason} ({self.by})"
 
     def concerns(self, job: JobKey) -> bool:
-        return _is_meant(job, self.submit_at, self.at)
+        return job.submit_at == self.submit_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +163,12 @@ class MoveRequest:
     reason: str
     by: str
     at: float
+    submit_at: int  # as in `JobPause`
     at_checkpoint: bool = False  # not before the next complete checkpoint
     checkpoint_at: float | None = None  # when the job's newest complete checkpoint was announced
-    submit_at: int | None = None  # as in `JobPause`
 
     def concerns(self, job: JobKey) -> bool:
-        return _is_meant(job, self.submit_at, self.at)
-
-
-def _is_meant(job: JobKey, submit_at: int | None, at: float) -> bool:
-    """Slurm uses job ids again. Where the request does not say which job it means, one that was submitted after it is
-    another one.
-    """
-    return job.submit_at <= at + CLOCKS_APART_SECONDS_MAX if submit_at is None else job.submit_at == submit_at
+        return job.submit_at == self.submit_at
 
 
 @dataclass(frozen=True, slots=True)

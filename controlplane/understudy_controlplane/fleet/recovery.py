@@ -113,10 +113,7 @@ class RecoveryStatus(StrEnum):
 
 
 class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What every plan has: the steps that carry a decision out. Data only, written down before anything happens.
-
-    The names in JSON are those of release 0.1: recoveries that are open during an upgrade go on.
-    """
+    """What every plan has: the steps that carry a decision out. Data only, written down before anything happens."""
 
     kind: ClassVar[RecoveryKind]
     steps: tuple[StepName, ...]
@@ -163,11 +160,7 @@ class PoolSwapPlan(SwapPlan, frozen=True, kw_only=True, tag=RecoveryKind.POOL_SW
     spares: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()  # nodes in service that the job must not start on
     preempted: tuple[int, ...] = ()  # jobs on its spares that Slurm is to preempt for it, by job id
-    from_pool: tuple[str, ...] | None = None  # spares that the pool held; None: a plan of an earlier release
-
-    @property
-    def pool_spares(self) -> tuple[str, ...]:
-        return self.spares if self.from_pool is None else self.from_pool
+    from_pool: tuple[str, ...] = ()  # spares that the pool held
 
     @property
     def claimed(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class RepairStore:
         """By job id, those that hold now."""
         with reading(self._engine) as connection:
             return {
-                job_of_subject(row.subject): JobPause(row.reason, row.by, row.at, row.until, _submit_at(row))
+                job_of_subject(row.subject): JobPause(row.reason, row.by, row.at, row.until, row.detail["submit_at"])
                 for row in connection.execute(_JOB_PAUSES)
                 if row.until is None or row.until > now
             }
@@ -410,13 +410,8 @@ class RepairStore:
 
 
 def _move_of(row: Row[Any]) -> MoveRequest:
-    off, at_checkpoint = row.detail["off"], row.detail["at_checkpoint"]
-    return MoveRequest(row.id, tuple(off), row.reason, row.by, row.at, at_checkpoint, submit_at=_submit_at(row))
-
-
-def _submit_at(row: Row[Any]) -> int | None:
-    """Of the job that a request is about; None: the request is of a release that did not say it."""
-    return (row.detail or {}).get("submit_at")
+    off, submit_at, at_checkpoint = (row.detail[name] for name in ("off", "submit_at", "at_checkpoint"))
+    return MoveRequest(row.id, tuple(off), row.reason, row.by, row.at, submit_at, at_checkpoint)
 
 
 def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:

@@ -74,7 +74,7 @@ class MaintenanceStore:
                 ask(connection, {**row, "verb": Verb.RELEASE.value, "subject": name})
             if due.move is not None:
                 key, off = due.move
-                detail = {"off": [*off], "at_checkpoint": True}
+                detail = {"off": [*off], "at_checkpoint": True, "submit_at": key.submit_at}
                 row |= {"verb": Verb.MOVE_JOB.value, "subject": job_subject(key.job_id), "detail": detail}
                 ask(connection, row)
             values = {"stages": {name: stage.value for name, stage in due.stages.items()}}

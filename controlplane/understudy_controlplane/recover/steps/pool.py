@@ -68,7 +68,7 @@ def _back(context: StepContext, plan: PoolSwapPlan) -> tuple[str, ...]:
     reserved = kept_nodes(foreign, context.slurm_now)
     held = pool.nodes if pool else ()
     fit = {name for name, node in slurm.nodes.items() if node.service is Service.USABLE and name not in reserved}
-    free = [name for name in plan.pool_spares if name in fit and slurm.nodes[name].base_state == "IDLE"]
+    free = [name for name in plan.from_pool if name in fit and slurm.nodes[name].base_state == "IDLE"]
     wanted = context.spares_wanted()
     lost = {name for name in held if name not in slurm.nodes or slurm.nodes[name].taken_out}
     missing = max(0, wanted - len({*held} - lost)) if wanted else len(free)
