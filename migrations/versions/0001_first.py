@@ -14,6 +14,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+REFUSAL = "the audit is append-only"
+
 
 def upgrade() -> None:
     op.create_table(
@@ -31,6 +33,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
     )
     op.create_index("ix_audit_at", "audit", ["at"], unique=False)
+    if op.get_bind().dialect.name == "sqlite":
+        for change in ("UPDATE", "DELETE"):
+            op.execute(
+                f"CREATE TRIGGER audit_no_{change.lower()} BEFORE {change} ON audit "
+                f"BEGIN SELECT RAISE(ABORT, '{REFUSAL}'); END"
+            )
+    else:
+        op.execute(
+            "CREATE FUNCTION audit_unchanged() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION '{REFUSAL}'; END $$"
+        )
+        op.execute(
+            "CREATE TRIGGER audit_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON audit "
+            "FOR EACH STATEMENT EXECUTE FUNCTION audit_unchanged()"
+        )
     op.create_table(
         "barred_node",
         sa.Column("node", sa.String(length=255), nullable=False),
@@ -776,3 +793,5 @@ def downgrade() -> None:
     op.drop_table("gpu_seen")
     op.drop_table("barred_node")
     op.drop_table("audit")
+    if op.get_bind().dialect.name != "sqlite":
+        op.execute("DROP FUNCTION audit_unchanged()")
