@@ -66,7 +66,7 @@ def shown(plane: ControlPlane) -> Shown:
 
 def ask(plane: ControlPlane, path: str, role: Role = Role.OPERATOR, **body: object) -> int:
     client = TestClient(plane.app, client=("10.0.0.5", 40000), headers=bearer(role))
-    return client.post(path, json={"reason": "cables", "by": "mallory", **body}).status_code
+    return client.post(path, json={"reason": "cables", **body}).status_code
 
 
 def test_requests_about_the_fleet_and_a_node(plane: ControlPlane, shown: Shown) -> None:

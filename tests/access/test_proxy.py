@@ -101,7 +101,7 @@ def test_a_user_of_the_cluster_sees_their_own_jobs_and_no_more(tmp_path: Path) -
 
 def test_the_audit_names_the_person(plane: ControlPlane) -> None:
     before = len([*entries(plane.engine, 0.0)])
-    send(plane, "/v1/pause", user("bob"), json={**REASON, "by": "ann"})
+    send(plane, "/v1/pause", user("bob"), json=REASON)
     (entry,) = [*entries(plane.engine, 0.0)][before:]
     assert (entry["who"], entry["role"], entry["address"]) == ("bob (proxy)", "operator", PROXY)
 
