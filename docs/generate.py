@@ -773,16 +773,19 @@ NUMBERED = {
 
 def _readings() -> list[str]:
     recorded = json.loads((HERE.parent / "tests" / "data" / "readings.json").read_bytes())
-    head = "| fields of `/v1/nodes/{node}` | unit | read each | not answered by | answered from driver (H100) on |"
-    return [*READINGS_INTRODUCTION.splitlines(), "", head, "|---|---|---|---|---|", *map(_reading, recorded)]
-
-
-def _reading(one: dict[str, Any]) -> str:
-    fields = ", ".join(f"`{name}`" for name in one["fields"])
-    units = ", ".join(dict.fromkeys(_unit(name) for name in one["fields"]))
-    every = f"{one['every_seconds']:g} s" if one["every_seconds"] else "sample (2 s)"
-    since = f"R{one['since'].partition('.')[0]}" if one["since"] else "none"
-    return f"| {fields} | {units} | {every} | {', '.join(one['not_by'])} | {since} |"
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for one in recorded:
+        every = f"{one['every_seconds']:g} s" if one["every_seconds"] else "sample (2 s)"
+        since = f"R{one['since'].partition('.')[0]}" if one["since"] else "none"
+        fields = [f"`{name}` ({_unit(name)})" for name in one["fields"]]
+        alike.setdefault((every, ", ".join(one["not_by"]), since), []).extend(fields)
+    return [
+        *READINGS_INTRODUCTION.splitlines(),
+        "",
+        "| read each | not answered by | answered from driver (H100) on | fields of `/v1/nodes/{node}` |",
+        "|---|---|---|---|",
+        *(f"| {every} | {not_by} | {since} | {', '.join(names)} |" for (every, not_by, since), names in alike.items()),
+    ]
 
 
 def _unit(name: str) -> str:
