@@ -145,7 +145,8 @@ def measure_alone(batch: Batch, jobs: Sequence[str], ends_at: float, logs: Path)
         print(f"{what}: not measured: {error}", flush=True)
         return str(error) or type(error).__name__
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        for left in (directory, directory.with_name(f"{directory.name}-keys")):
+            shutil.rmtree(left, ignore_errors=True)
     return cells
 
 
