@@ -23,10 +23,14 @@ def test_a_node_without_a_record_disturbs_no_other(tmp_path: Path, monkeypatch: 
     def nodes() -> list[SlurmNode]:
         return [one for one in all_nodes() if one.name != unknown]
 
+    asked = TestClient(rehearsal.control_plane.app)
+    add_tokens(rehearsal.control_plane.engine)
+    body = {"reason": "x", "off": [unknown]}
+    moved = asked.post(f"/v1/jobs/{rehearsal.gang}/move", json=body, headers=bearer(Role.ADMIN))
+    assert moved.status_code == 202, moved.text
     monkeypatch.setattr(slurm, "nodes", nodes)
     rehearsal.silent.add(unknown)  # its reports are refused
     plane = rehearsal.control_plane
-    add_tokens(plane.engine)
     with_errors = TestClient(plane.app, raise_server_exceptions=False)
     pages = ("/v1/status", "/v1/jobs", f"/v1/nodes/{unknown}", "/dashboard", "/metrics", "/v1/topology")
     gang, other = rehearsal.gang, rehearsal.gang_nodes()[1]

@@ -34,7 +34,7 @@ def moves_asked(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _asked(snapshot: Snapshot, key: JobKey, request: MoveRequest) -> Iterator[Finding]:
     for name in request.off:
-        if key in {job.key for job in gangs_on(snapshot, {name})}:
+        if name in snapshot.nodes and key in {job.key for job in gangs_on(snapshot, {name})}:
             words = f"{request.by} moves job {key.job_id} off it: {request.reason}"
             found = _finding(snapshot, key, request, Signal.MOVE_ASKED, name, words)
             yield replace(found, dead=snapshot.nodes[name].is_mute(snapshot.now))
