@@ -28,7 +28,7 @@ from urllib.parse import quote
 from tests import builders as b
 from tests.agent.test_names_in_the_kernel_log import FORMS, LINES, OF_A_ROW, as_logged
 from tests.fuzz.fuzzer import STRANGE, changed_bytes, changed_json
-from tests.fuzz.site import ATTACKER, Site
+from tests.fuzz.site import ATTACKER, NODES, Site
 from tests.tokens import bearer
 from tests.wire_messages import RECORDED
 from understudy_controlplane.fleet.identity import Role
@@ -401,6 +401,7 @@ def make_slurm(rng: random.Random) -> bytes:
         "x UserId=other(1001) GroupId=x(1) JobState=CANCELLED NodeList=n3 Network=(null) Command=x",
         "x\nNodeName=n3 NodeAddr=127.0.0.1 Port=1 State=DOWN*+DRAIN Partitions=train",
         "x\nNodeName=n1 State=IDLE",
+        "x State=IDLE" + "".join(f"\nNodeName={node} State=DOWN*+DRAIN" for node in (*NODES, "x1", "x2")) * 2,
         "x State=DOWN* Weight=x Port=99999999999999999999 NodeAddr=x",
         "n[1-999999][1-999999]",
         "9" * 5000,

@@ -37,7 +37,19 @@ cd {folder} || exit 1
 case " $* " in
 *" show config "*) cat config ;;
 *" show nodes "*) cat nodes ;;
-*" show node "*) for name; do :; done; grep -a "^NodeName=$name " nodes ;;
+*" show node "*)
+    for names; do :; done
+    missing=0
+    for name in $({python} -S -c "
+import re, sys
+for kind, text in re.findall('(n)[[]?([0-9,-]+)', sys.argv[1]):
+    for first, _, last in (one.partition('-') for one in text.split(',') if one):
+        print(*(kind + str(at) for at in range(int(first), int(last or first) + 1)))
+" "$names"); do
+        cat "node.$name" 2>/dev/null || {{ echo "Node $name not found"; missing=1; }}
+    done
+    exit $missing ;;
+*" show partition "*) echo "PartitionName=train Nodes=n[1-5] State=UP" ;;
 *" show jobs "*) cat jobs ;;
 *" show job "*)
     for id; do :; done
@@ -98,7 +110,9 @@ class Site:
     def start(self) -> None:
         folder = self.folder
         for program, text in (("scontrol", SCONTROL), ("squeue", SQUEUE), ("sbatch", OTHERS), ("scancel", OTHERS)):
-            (folder / program).write_text(text.format(folder=folder) if text is not SQUEUE else text)
+            (folder / program).write_text(
+                text.format(folder=folder, python=sys.executable) if text is not SQUEUE else text
+            )
             (folder / program).chmod(0o755)
         (folder / "config").write_text(SLURM_CONFIG)
         (folder / "effects").touch()
@@ -146,6 +160,12 @@ class Site:
 
     def print_slurm(self, what: str, text: str) -> None:
         """From now on. A reader sees all of it, or all that was there before."""
+        if what == "nodes":
+            rest = text
+            for node in reversed(NODES[1:]):  # what comes before n2's own record is n1's
+                rest, start, record = rest.rpartition(f"\nNodeName={node} ")
+                self.print_slurm(f"node.{node}", f"{start[1:]}{record}\n")
+            self.print_slurm(f"node.{NODES[0]}", f"{rest}\n")
         new = self.folder / f"{what}.new"
         new.write_bytes(text.encode("utf-8", "surrogateescape"))
         new.replace(self.folder / what)

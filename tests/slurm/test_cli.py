@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHON_PATH
 from tests.bench.slurm_text import jobs_text
 from understudy_controlplane.fleet.slurm import JobRequest
-from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.cli import COMMANDS_MAX, CommandLineGateway
 from understudy_controlplane.slurm.parse import parse_batch_host
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable, loses_dead_gangs
 
@@ -163,26 +164,79 @@ def test_a_job_of_the_control_plane_waits_for_no_login_shell_and_gets_no_secret(
     assert not {"PGPASSWORD", "PATH_OF_KEY", "SBATCH_EXPORT"} & given.keys()
 
 
-def test_an_imitated_node_is_asked_for_by_its_name(tmp_path: Path) -> None:
-    """Root of a node chooses its architecture, which slurmctld takes, and scontrol prints, as it comes."""
-    real = {name: f"NodeName={name} Arch=x86_64 State=IDLE Partitions=train" for name in ("n1", "n2", "n3")}
-    forged = real["n3"].replace("x86_64", "x State=MIXED Reason=x\nNodeName=n2 State=DOWN*")
-    (tmp_path / "all").write_text(f"{real['n1']}\n{real['n2']}\n{forged}\n")
-    for name, text in real.items():
-        (tmp_path / name).write_text(text)
-    program = tmp_path / "scontrol"
-    program.write_text(f'#!/bin/sh\ncd {tmp_path}\n[ "$3" = nodes ] && exec cat all\nexec cat "$5"\n')
-    program.chmod(0o755)
-    nodes = {node.name: node.base_state for node in CommandLineGateway(str(program)).nodes()}
-    assert nodes == {"n1": "IDLE", "n2": "IDLE", "n3": "MIXED"}
+class Fleet:
+    """Answers as scontrol does: the nodes named, each once, with all that stands in their records."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.records = {f"n{at}": f"NodeName=n{at} Arch=x86_64 State=IDLE Partitions=train" for at in range(count)}
+        (folder / "scontrol").write_text(
+            f"""#!{sys.executable}
+import json, sys
+from understudy_controlplane.fleet.hostlist import expand
+with open("{folder}/calls", "a") as calls:
+    calls.write(sys.argv[3] + " ")
+records = json.load(open("{folder}/records"))
+asked = expand(sys.argv[5]) if sys.argv[3] == "node" else list(records)
+if sys.argv[3] == "partition":
+    print("PartitionName=train Nodes=" + ",".join(set(records) - {{"login"}}), "State=UP")
+else:
+    print("\\n".join(records.get(name, f"Node {{name}} not found") for name in asked))
+sys.exit(not set(asked) <= set(records))
+"""
+        )
+        (folder / "scontrol").chmod(0o755)
+        self.gateway = CommandLineGateway(str(folder / "scontrol"), {"PYTHONPATH": PYTHON_PATH})
+
+    def imitate(self, by: str, *names: str) -> None:
+        """Root of a node chooses its architecture, which slurmctld takes, and scontrol prints, as it comes."""
+        forged = "".join(f"\nNodeName={name} State=DOWN*" for name in names)
+        self.records[by] = self.records[by].replace("x86_64", f"x State=MIXED Reason=x{forged}")
+
+    def read(self) -> tuple[dict[str, str], int]:
+        """State of each node, and how many commands it took."""
+        (self.folder / "records").write_text(json.dumps(self.records))
+        (self.folder / "calls").write_text("")
+        nodes = {node.name: node.base_state for node in self.gateway.nodes()}
+        return nodes, len((self.folder / "calls").read_text().split())
 
 
-def test_too_many_imitated_nodes_are_an_error_and_no_flood_of_commands(scontrol: Make, calls: Calls) -> None:
-    names = [f"n{number}" for number in range(1, 30)]
-    twice = "\n".join(f"NodeName={name} State={state}" for state in ("DOWN", "IDLE") for name in names)
-    with pytest.raises(SlurmError, match=r"more than one record .* n\[1-9\],n\[10-29\]"):
-        scontrol(out=twice).nodes()
-    assert len(calls()) == 1
+def test_imitated_nodes_are_asked_for_by_name_however_many_they_are(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 100)
+    truth = dict.fromkeys(fleet.records, "IDLE") | {"n50": "MIXED"}
+    fleet.imitate("n50", *(name for name in fleet.records if name != "n50"))
+    assert fleet.read() == (truth, 3)
+
+
+def test_nodes_that_slurm_does_not_have_are_dropped_and_those_of_no_partition_are_not(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 3)
+    fleet.records["login"] = "NodeName=login Arch=x86_64 State=IDLE"
+    truth = dict.fromkeys(fleet.records, "IDLE")
+    assert fleet.read() == (truth, 3)
+    assert fleet.read() == (truth, 1)
+    fleet.imitate("n1", *(f"a{at}" for at in range(1000)), "b" * 200_000, "c d", "n[1-999999999]")
+    assert fleet.read() == (truth | {"n1": "MIXED"}, 4)
+
+
+def test_one_that_imitates_itself_as_well_is_parted_from_the_others_once(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 100)
+    truth = dict.fromkeys(fleet.records, "IDLE") | {"n50": "MIXED"}
+    no_nodes = [f"x{at}" for at in range(100)]
+    fleet.imitate("n50", *fleet.records, *no_nodes, *no_nodes)
+    nodes, commands = fleet.read()
+    assert nodes == truth
+    assert 10 < commands < 20
+    assert fleet.read() == (truth, 5)
+
+
+def test_root_of_many_nodes_makes_no_flood_of_commands_and_leaves_out_no_other(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 300)
+    for at in range(100, 180):
+        fleet.imitate(f"n{at}", *(f"n{one}" for one in range(100, 200)))
+    nodes, commands = fleet.read()
+    assert commands <= COMMANDS_MAX + 2
+    assert [nodes.get(f"n{at}") for at in (*range(100), *range(200, 300))] == ["IDLE"] * 200
+    assert all(nodes.get(f"n{at}", "IDLE") == "IDLE" for at in range(180, 200))
 
 
 def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) -> None:

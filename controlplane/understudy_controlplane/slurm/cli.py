@@ -10,9 +10,10 @@ import os
 import re
 import subprocess
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
-from understudy_controlplane.fleet.hostlist import compress
+from understudy_controlplane.fleet.hostlist import NAME_CHARACTERS_MAX, compress
 from understudy_controlplane.fleet.preemption import PreemptionRules, PreemptType
 from understudy_controlplane.fleet.slurm import (
     JobAddress,
@@ -32,6 +33,7 @@ from understudy_controlplane.slurm.parse import (
     parse_extra,
     parse_jobs,
     parse_nodes,
+    parse_partition_nodes,
     parse_partition_states,
     parse_reservations,
     parse_steps,
@@ -53,14 +55,17 @@ UNAVAILABLE = re.compile(
     r"|Unable to establish a? ?connection|Resource temporarily unavailable",
     re.IGNORECASE,
 )
-IMITATED_MAX = 16
-"""Nodes of which root of another one imitates the record: Slurm is asked about each. More are an error."""
+COMMANDS_MAX = 64
+"""In one reading, about nodes that one of them imitates: enough for root of two nodes on the largest cluster."""
+NEW_MAX = 500
+"""Names at once of which Slurm is asked whether it has them: in one argument of a command, 128 KiB at most."""
 SEVERAL_TOPOLOGIES = (25, 5)
 """The first version with topology.yaml."""
 
 _FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
 _OF_JOBS = re.compile(r"PATH|LD_LIBRARY_PATH|SLURM_.*|SPANK_.*")
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
+_NOT_FOUND = re.compile(r"^Node \S+ not found$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
 
 
@@ -77,6 +82,10 @@ class CommandLineGateway:
         self._timeout_seconds = timeout_seconds
         self._node_reader = NodeReader()
         self._job_reader = JobReader()
+        self._known: set[str] = set()
+        """Nodes that Slurm has: root of one can make up others, too."""
+        self._imitating: set[str] = set()
+        """Nodes that imitated themselves and others when they were read last: each is asked for alone."""
         self._confirmed: list[SlurmJob] = []
         """As scontrol printed them last, where squeue knew each of them."""
         given = os.environ if environment is None else environment
@@ -102,14 +111,17 @@ class CommandLineGateway:
 
     def nodes(self) -> list[SlurmNode]:
         printed = self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
+        names = {node.name for node in printed}
         twice = ambiguous(node.name for node in printed)
-        if not twice:
+        if not twice and names <= self._known:
             return printed
-        if len(twice) > IMITATED_MAX:
-            raise SlurmError(f"scontrol printed more than one record of each of the nodes {compress(twice)}")
-        # As with jobs below: in the answer to a query by name the real node comes first.
-        alone = [self._nodes_claiming(name)[:1] for name in sorted(twice)]
-        return [node for node in printed if node.name not in twice] + [node for found in alone for node in found]
+        listed = parse_partition_nodes(self._run("--all", "show", "partition", "--oneliner"))
+        others = names - listed  # in no partition, or made up
+        new = {name for name in others - self._known if len(name) <= NAME_CHARACTERS_MAX}
+        asked_for = self._nodes_named(twice & listed, others & self._known, set(sorted(new)[:NEW_MAX]))
+        self._known = listed | {node.name for node in asked_for}
+        clear = listed - twice
+        return [node for node in printed if node.name in clear] + asked_for
 
     def jobs(self) -> list[SlurmJob]:
         printed = self._job_reader.read(self._run("--all", "show", "jobs", "--oneliner"))
@@ -297,13 +309,40 @@ class CommandLineGateway:
     def _update_job(self, job: JobAddress, key: str, value: str) -> None:
         self._run("update", f"JobId={job}", f"{key}={value}")
 
-    def _nodes_claiming(self, name: str) -> list[SlurmNode]:
+    def _nodes_named(self, *groups: set[str]) -> list[SlurmNode]:
+        """Asked for by name, nodes come without what others imitate. One that imitates is among them where a record
+        comes twice: it is parted from the others by halves, and asked for alone, where its own record comes first.
+        Those that COMMANDS_MAX commands do not part are left out, as those that Slurm does not have. The groups
+        have their turn one after the other.
+        """
+        real: list[SlurmNode] = []
+        imitating, self._imitating = self._imitating, set()
+        left = COMMANDS_MAX
+        for group in groups:
+            waiting = deque([name] for name in sorted(group & imitating))
+            waiting += [sorted(group - imitating)] if group - imitating else []
+            while waiting and left:
+                asked, left = waiting.popleft(), left - 1
+                printed = self._nodes_claiming(asked)
+                found = [node for node in printed if node.name in set(asked)]
+                if len(asked) == 1:
+                    self._imitating |= set(asked) if len(printed) > 1 else set()
+                    real += found[:1]
+                elif ambiguous(node.name for node in found):
+                    waiting += (asked[: len(asked) // 2], asked[len(asked) // 2 :])
+                else:
+                    real += found
+        return real
+
+    def _nodes_claiming(self, names: Sequence[str]) -> list[SlurmNode]:
         try:
-            return parse_nodes(self._run("--all", "show", "node", "--oneliner", checked_name(name)))
+            wanted = compress(name for name in names if _NAME.fullmatch(name))
+            show = ("--all", "show", "node", "--oneliner", wanted)
+            return parse_nodes(_NOT_FOUND.sub("", self._command(self._scontrol, *show, accepted=_NOT_FOUND)))
         except SlurmUnavailable:
             raise
         except SlurmError:
-            return []  # there is no such node
+            return []
 
     def _jobs_claiming(self, job_id: int) -> list[SlurmJob]:
         try:
@@ -325,8 +364,14 @@ class CommandLineGateway:
         return f"{folder}{slash}{program}"
 
     def _command(
-        self, program: str, *arguments: str, text: str = "", environment: Mapping[str, str] | None = None
+        self,
+        program: str,
+        *arguments: str,
+        text: str = "",
+        environment: Mapping[str, str] | None = None,
+        accepted: re.Pattern[str] | None = None,
     ) -> str:
+        """`accepted`: what it prints where its exit code is no failure."""
         command = " ".join([program, *arguments])
         try:
             done = subprocess.run(
@@ -347,7 +392,7 @@ class CommandLineGateway:
             raise SlurmMissing(
                 f"`{command}` cannot be run: {error}; install Slurm's client commands or set slurm.scontrol"
             ) from error
-        if done.returncode == 0:
+        if done.returncode == 0 or (accepted is not None and accepted.search(done.stdout)):
             return done.stdout
         printed = " ".join(f"{done.stderr} {done.stdout}".split())
         kind = SlurmUnavailable if UNAVAILABLE.search(printed) else SlurmError

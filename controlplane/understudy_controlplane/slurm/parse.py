@@ -238,6 +238,11 @@ def parse_partition_states(text: str) -> dict[str, str]:
     }
 
 
+def parse_partition_nodes(text: str) -> set[str]:
+    """Nodes of all partitions, in the same output. No user and no root of a node has a text in it."""
+    return {node for record in _records(text, re.compile("PartitionName=")) for node in hosts(_pairs(record)["Nodes"])}
+
+
 def minutes(text: str) -> int | None:
     """Minutes in "01:30:00" or "2-00:00:00", rounded up; None for "UNLIMITED", "Partition_Limit" and the like."""
     match = _DURATION.fullmatch(text)
