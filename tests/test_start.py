@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from understudy_controlplane.api.tls import CertificateFiles
 from understudy_controlplane.config import ConfigError, Server
 from understudy_controlplane.heartbeat import Heartbeat
 from understudy_controlplane.live.pulse import Pulse
-from understudy_controlplane.serve import check_slurm, listen, log_start
+from understudy_controlplane.serve import check_slurm, collect_rarely, listen, log_start
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
@@ -121,3 +122,18 @@ def test_a_loop_that_hangs_sends_no_sign_of_life(tmp_path: Path, systemd: Callab
 def test_without_systemd_nothing_is_sent() -> None:
     ServiceManager({}).ready("started")
     ServiceManager({"NOTIFY_SOCKET": "/nowhere"}).stopping()
+
+
+def test_what_requests_leave_is_freed_long_before_all_values_are_searched() -> None:
+    before, searched = gc.get_threshold(), gc.get_stats()[2]["collections"]
+    try:
+        collect_rarely()
+        objects = len(gc.get_objects())
+        for _ in range(90_000):
+            refused: list[object] = []
+            refused.append(refused)
+        left = len(gc.get_objects()) - objects
+    finally:
+        gc.set_threshold(*before)
+    assert left < 15_000
+    assert gc.get_stats()[2]["collections"] == searched

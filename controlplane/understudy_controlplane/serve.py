@@ -123,10 +123,11 @@ def tune_interpreter() -> None:
 
 
 def collect_rarely() -> None:
-    """Search for reference cycles rarely. Each tick creates some hundred thousand values for a large fleet, with few
-    cycles; with Python's defaults the search would walk all of them every other tick, and all routes would wait.
+    """Search all values for reference cycles rarely: each tick creates some hundred thousand for a large fleet, with
+    few cycles; with Python's defaults the search would walk all of them every other tick, and all routes would wait.
+    Among the newest the search is quick, and bounds what requests leave.
     """
-    gc.set_threshold(100_000, 20, 20)
+    gc.set_threshold(10_000, 20, 200)
 
 
 def within_open_files(limits: Limits) -> Limits:

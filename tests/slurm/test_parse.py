@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.garbage import garbage_of
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
     WAITING_TASKS,
@@ -335,3 +336,11 @@ def test_a_ring_between_switches_is_left_out() -> None:
 def test_a_job_has_as_many_ranks_as_slurm_has_allotted_to_it(allotted: str, ranks_max: int) -> None:
     line = re.sub(r"NumCPUs=.*? TRES=\S+", allotted, job_line(5))
     assert job(line).ranks_max == ranks_max
+
+
+@pytest.mark.parametrize("parse", [parse_nodes, parse_jobs])
+@pytest.mark.parametrize("others", [True, False])
+def test_an_unreadable_record_does_not_keep_what_was_printed(parse: Callable[[str], object], others: bool) -> None:
+    kind, start = ("nodes", "NodeName=x Port=") if parse is parse_nodes else ("jobs", "JobId=9 UserId=x(1) GroupId=x")
+    text = f"{start}9x Network=x\n" + recorded(kind) * others
+    assert garbage_of(lambda: parse(text)) == 0

@@ -133,15 +133,15 @@ class NodeReader:
         Raises SlurmError.
         """
         last, now = self._last, dict[str, SlurmNode]()
-        error: SlurmError | None = None
+        problem = ""
         for record in _records(text, _NODE_START):
             try:
                 now[record] = last.get(record) or _node(record)
-            except SlurmError as found:
-                error = found
+            except SlurmError as error:
+                problem = str(error)  # the exception itself would keep this frame, and with it all the text
         self._last = now
-        if error is not None and not now:
-            raise error
+        if problem and not now:
+            raise SlurmError(problem)
         return list(now.values())
 
 
@@ -165,19 +165,19 @@ class JobReader:
         """
         last, now = self._last, dict[bytes, SlurmJob | None]()
         jobs: list[SlurmJob] = []
-        errors: list[SlurmError] = []
+        problem = ""
         for record in _records(text, _JOB_START):
             key = _digest(record)
             try:
                 job = now[key] = last[key] if key in last else _job(record)
             except SlurmError as error:
-                errors.append(error)
+                problem = problem or str(error)
                 continue
             if job is not None:
                 jobs.append(job)
         self._last = now
-        if errors and not jobs:
-            raise errors[0]
+        if problem and not jobs:
+            raise SlurmError(problem)
         return jobs
 
 
