@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests import builders as b
+from tests.garbage import garbage_of
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.failures import failed_decisions
@@ -187,3 +188,9 @@ def test_a_person_is_notified_once_a_day() -> None:
     )
     again = decided(replace(seen, attempts=(sent,)))
     assert Action.PAGE not in {one.action for one in again}
+
+
+def test_the_round_in_which_one_fails_is_not_kept() -> None:
+    seen = b.snapshot(broken("n1"), broken("n3"), jobs=[bad_job(7, "n1", "n2")])
+    assert failed_decisions(decided(seen))
+    assert garbage_of(lambda: decided(seen)) == 0

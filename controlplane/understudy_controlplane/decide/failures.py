@@ -14,7 +14,7 @@ from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.approvals import await_approval, withheld
 from understudy_controlplane.decide.gang_moves import gangs_by_node
 from understudy_controlplane.decide.round import Entered, Round
-from understudy_controlplane.detect.failures import failure
+from understudy_controlplane.detect.failures import Raised, failure, raised
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding
 from understudy_controlplane.fleet.job import JobKey
@@ -34,12 +34,12 @@ class Failures:
     def __init__(self, now: float) -> None:
         self._now = now
         self._of_part: dict[str, DetectorDetail] = {}
-        self._errors: dict[str, Exception] = {}
+        self._raised: dict[str, Raised] = {}
 
     @property
     def findings(self) -> list[Finding]:
         """One for each part that failed, with all nodes that it failed for."""
-        return [failure(detail, self._errors[part], self._now) for part, detail in self._of_part.items()]
+        return [failure(detail, self._raised[part], self._now) for part, detail in self._of_part.items()]
 
     def add(self, part: str, error: Exception, nodes: Collection[str] | None) -> None:
         """`nodes`: that it was about; None: the whole fleet."""
@@ -47,7 +47,7 @@ class Failures:
         known = () if before is None else before.nodes
         both = None if nodes is None or known is None else tuple(dict.fromkeys((*known, *nodes)))
         self._of_part[part] = DetectorDetail(detector=part, mass=False, nodes=both, is_decision=True)
-        self._errors.setdefault(part, error)
+        self._raised.setdefault(part, raised(error))
 
     def caught(
         self,
@@ -70,7 +70,11 @@ class Failures:
         try:
             return current, carry_out(current, entered)
         except Exception as error:  # noqa: BLE001 - as above
-            first = error
+            return self._parted(current, carry_out, entered, error, of_gangs=of_gangs)
+
+    def _parted(
+        self, current: Round, carry_out: CarryOut, entered: Sequence[Entered], first: Exception, *, of_gangs: bool
+    ) -> tuple[Round, list[Decision]]:
         parts = [[one] for one in entered]
         if of_gangs:
             parts = self.caught("gangs", (), lambda: _by_gang(current.snapshot, entered), [[*entered]])
@@ -91,6 +95,8 @@ class Failures:
             nodes = [name for one in part for name in one.finding.concerned if name]
             for rule in dict.fromkeys(one.finding.rule for one in part):
                 self.add(rule, error, nodes)
+        for _, error in failing:
+            error.with_traceback(None)  # its frames hold the whole round
         return current, [*(guards.held_back(*one, LEFT_OUT) for one in left_out), *decisions]
 
     def approved(self, current: Round, decisions: Sequence[Decision]) -> list[Decision]:

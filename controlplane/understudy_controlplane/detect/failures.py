@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from traceback import extract_tb
 
@@ -48,7 +48,7 @@ class Failures:
             return [*look()]
         except Exception as error:  # noqa: BLE001 - whatever it is, the other detectors go on
             detail = DetectorDetail(detector=detector, mass=mass is not None and _may_be(mass), nodes=nodes)
-            self.findings.append(failure(detail, error, self._now))
+            self.findings.append(failure(detail, raised(error), self._now))
             return [*otherwise]
 
     def caught_by_node(
@@ -68,7 +68,7 @@ class Failures:
             found = self.caught(detector, lambda: look(others)) if nodes else []
             if detector not in self.detectors:
                 detail = DetectorDetail(detector=detector, mass=False, nodes=nodes or None)
-                self.findings.append(failure(detail, error, self._now))
+                self.findings.append(failure(detail, raised(error), self._now))
             return found
 
 
@@ -80,11 +80,22 @@ def _fails_alone(look: Callable[[Snapshot], Iterable[Finding]], snapshot: Snapsh
     return False
 
 
-def failure(failed: DetectorDetail, error: Exception, now: float) -> Finding:
-    """`failed`: without where it was raised."""
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What is shown of an exception. It itself would keep its frames, and with them all that was looked at."""
+
+    cause: str
+    frames: tuple[str, ...]
+
+
+def raised(error: Exception) -> Raised:
     trace = extract_tb(error.__traceback__)[-FRAMES_SHOWN_MAX:]
     cause = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
-    frames = tuple(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in trace)
+    return Raised(cause, tuple(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in trace))
+
+
+def failure(failed: DetectorDetail, why: Raised, now: float) -> Finding:
+    """`failed`: without where it was raised."""
     nodes = failed.nodes or ()
     concerned = f" for {', '.join(nodes[:NODES_SHOWN_MAX])}{', …' if len(nodes) > NODES_SHOWN_MAX else ''}"
     return Finding(
@@ -92,10 +103,10 @@ def failure(failed: DetectorDetail, error: Exception, now: float) -> Finding:
         f"{'decision' if failed.is_decision else 'detection'}.{failed.detector}",
         "",
         now,
-        f"{failed.label} failed{concerned if nodes else ''}: {cause}",
-        Evidence({"detector": failed.detector, "raised_in": [*frames]}),
+        f"{failed.label} failed{concerned if nodes else ''}: {why.cause}",
+        Evidence({"detector": failed.detector, "raised_in": [*why.frames]}),
         nodes=nodes,
-        detail=msgspec.structs.replace(failed, raised_in=frames),
+        detail=msgspec.structs.replace(failed, raised_in=why.frames),
     )
 
 
