@@ -18,7 +18,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy_agent.config import Config
 from understudy_agent.launch import messages
-from understudy_agent.launch.agent_line import AgentLine, Restart
+from understudy_agent.launch.agent_client import AgentLine, Restart
 from understudy_agent.launch.messages import LauncherState
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
 from understudy_agent.launch.progress import HookProgress, TimeAlive
@@ -335,7 +335,7 @@ def test_an_absent_agent_is_reported_once(tmp_path: Path, monkeypatch: pytest.Mo
     line.report(STATE)
     assert line.turn() is None
     assert line.trouble() == ""
-    monkeypatch.setattr("understudy_agent.launch.agent_line.ABSENT_SECONDS", 0.0)
+    monkeypatch.setattr("understudy_agent.launch.agent_client.ABSENT_SECONDS", 0.0)
     assert line.trouble() == f"no agent at {tmp_path}/none.sock"
     assert line.trouble() == ""
 

@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import cache
 
 from tests.launch.keys import JOB_KEY
-from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch.agent_client import AgentLine
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.hub import Hub, open_server
 from understudy_agent.launch.launch import Launch
-from understudy_agent.launch.memory import StepMemory
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import parse
 from understudy_agent.launch.protocol import encode
 from understudy_agent.launch.reports import Reports
+from understudy_agent.launch.saved_state import StepMemory
 from understudy_agent.launch.seats import Seats
 from understudy_agent.launch.slurm import Allocation, NodeStates
 from understudy_agent.launch.standbys import Standbys

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from understudy_agent.launch import evidence, rank_process, seat
-from understudy_agent.launch.tree import below, kill_below
+from understudy_agent.launch.process_tree import below, kill_below
 from understudy_controlplane.fleet.hostlist import expand
 
 HOME = Path(os.environ["HOME"])

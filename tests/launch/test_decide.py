@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.case import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
 from understudy_agent.launch.decide import TABLE, Action, Cause, Decision, decide
+from understudy_agent.launch.launch_result import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
 from understudy_agent.launch.launcher import Launcher
 from understudy_agent.wire import LaunchCause
 

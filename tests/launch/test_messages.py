@@ -17,7 +17,16 @@ import understudy.identity
 import understudy.restart
 from tests.agent.test_launchers import ENDED, STARTED, STATE
 from understudy_agent import rank_messages, wire
-from understudy_agent.launch import agent_line, channel, decide, launcher, messages, protocol, rank_socket, watch
+from understudy_agent.launch import (
+    agent_client,
+    channel,
+    decide,
+    launch_over,
+    launcher,
+    messages,
+    protocol,
+    rank_socket,
+)
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.task import Part, rank_environment
@@ -72,7 +81,7 @@ def test_every_value_that_the_launcher_writes_arrives_in_its_field(
 
 
 @pytest.mark.parametrize(
-    ("read", "struct"), [(agent_line.Orders, wire.LauncherOrders), (agent_line.Restart, wire.Restart)]
+    ("read", "struct"), [(agent_client.Orders, wire.LauncherOrders), (agent_client.Restart, wire.Restart)]
 )
 def test_the_launcher_reads_every_field_of_its_orders(read: type, struct: type[msgspec.Struct]) -> None:
     assert set(get_type_hints(read)) == set(struct.__struct_fields__)
@@ -89,10 +98,10 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
         40,
         "/c",
     )
-    line = agent_line.AgentLine("/nowhere", 7, 0)
+    line = agent_client.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
     line._take(rank_messages.encode(answer))
-    assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_line.Restart(2, "it hangs", ("n1",)))
+    assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_client.Restart(2, "it hangs", ("n1",)))
     with socket.socket() as line._connection:
         assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
     line._connection = None
@@ -102,24 +111,24 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
 
 def test_a_gang_is_not_still_for_the_time_in_which_its_steps_could_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("understudy_agent.launch.agent_line.time.monotonic", lambda: now)
-    line = agent_line.AgentLine("/nowhere", 7, 0)
+    monkeypatch.setattr("understudy_agent.launch.agent_client.time.monotonic", lambda: now)
+    line = agent_client.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
     step_50 = rank_messages.encode(wire.LauncherAnswer("v", wire.LauncherOrders(), launch=3, step=50))
-    assert line.stepped() == watch.Stepped(None, None), "it has made no step"
+    assert line.stepped() == launch_over.Stepped(None, None), "it has made no step"
     line._connection = socket.socket()
     line._take(step_50)
-    assert line.stepped() == watch.Stepped(100.0, 100.0)
+    assert line.stepped() == launch_over.Stepped(100.0, 100.0)
     now = 200.0
     line._take(step_50)
-    assert line.stepped() == watch.Stepped(100.0, 100.0), "the same step again"
+    assert line.stepped() == launch_over.Stepped(100.0, 100.0), "the same step again"
     line._take(b'{"type": "silent"}')
-    assert line.stepped() == watch.Stepped(100.0, None), "the control plane does not answer"
+    assert line.stepped() == launch_over.Stepped(100.0, None), "the control plane does not answer"
     now = 300.0
     line._take(step_50)
-    assert line.stepped() == watch.Stepped(100.0, 300.0), "it answers again"
+    assert line.stepped() == launch_over.Stepped(100.0, 300.0), "it answers again"
     line.report({**STATE, "launch": 4})
-    assert line.stepped() == watch.Stepped(None, None), "another launch"
+    assert line.stepped() == launch_over.Stepped(None, None), "another launch"
     line.close()
 
 

@@ -18,7 +18,7 @@ from tests.launch import begins_again
 from tests.launch.gang import GangJob, launcher_site
 from tests.testbed.processes import command_of, is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
-from understudy_agent.launch.tree import parents
+from understudy_agent.launch.process_tree import parents
 
 pytestmark = pytest.mark.cluster
 

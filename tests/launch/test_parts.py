@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.launch.keys import JOB_KEY
-from understudy_agent.launch import steps, tree, warm
-from understudy_agent.launch.case import OutOfSpares
+from understudy_agent.launch import process_tree, steps, warm
 from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.first_check import Checked, check
 from understudy_agent.launch.hub import Hub, open_server
+from understudy_agent.launch.launch_result import OutOfSpares
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import UsageError, parse
 from understudy_agent.launch.progress import FileProgress, TimeAlive
@@ -234,11 +234,11 @@ def test_a_helper_that_runs_as_another_user_delays_no_launch(monkeypatch: pytest
             kill(pid, number)
 
     monkeypatch.setattr(os, "kill", refuse)
-    monkeypatch.setattr(tree, "below", lambda: [one.pid for one in (helper, rank) if one.poll() is None])
+    monkeypatch.setattr(process_tree, "below", lambda: [one.pid for one in (helper, rank) if one.poll() is None])
     deadline = time.monotonic() + 5
-    while tree.kill_below() and time.monotonic() < deadline:
+    while process_tree.kill_below() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert tree.kill_below() == []
+    assert process_tree.kill_below() == []
     assert (helper.poll(), rank.wait()) == (None, -9)
     kill(helper.pid, signal.SIGKILL)
     helper.wait()

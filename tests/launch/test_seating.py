@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.seating import Next, Outcome, SeatingSample, attempts_max, judge, patience
+from understudy_agent.launch.seating import Next, SeatingSample, SeatingState, attempts_max, judge_seating, patience
 
 SEATS = ("a", "b", "c")
 EIGHT = dict.fromkeys(SEATS, 8)
@@ -21,18 +21,18 @@ NO_SEAT = {"b": "no seat there after 9.0 s"}
 @pytest.mark.parametrize(
     ("sample", "expected"),
     [
-        (ALL_THERE, Outcome(Next.GO)),
-        (replace(ALL_THERE, bad=XID), Outcome(Next.REPLACE, XID)),
-        (B_ABSENT, Outcome(Next.WAIT)),
-        (replace(B_ABSENT, age_seconds=9.0), Outcome(Next.REPLACE, NO_SEAT, ("b",))),
-        (replace(B_ABSENT, age_seconds=9.0, bad=XID), Outcome(Next.REPLACE, XID, ("b",))),
-        (replace(B_ABSENT, absent=()), Outcome(Next.AGAIN)),
-        (SPARE_ABSENT, Outcome(Next.WAIT)),
-        (replace(SPARE_ABSENT, age_seconds=9.0), Outcome(Next.AGAIN, barred=("spare",))),
-        (replace(SPARE_ABSENT, srun_status=1), Outcome(Next.AGAIN, barred=("spare",))),
-        (replace(NO_SEATS, srun_status=1), Outcome(Next.WAIT)),
-        (replace(NO_SEATS, srun_status=1, age_seconds=2.1), Outcome(Next.STEP_FAILED)),
-        (replace(NO_SEATS, srun_status=1, age_seconds=2.1, bad=XID), Outcome(Next.REPLACE, XID)),
+        (ALL_THERE, SeatingState(Next.GO)),
+        (replace(ALL_THERE, bad=XID), SeatingState(Next.REPLACE, XID)),
+        (B_ABSENT, SeatingState(Next.WAIT)),
+        (replace(B_ABSENT, age_seconds=9.0), SeatingState(Next.REPLACE, NO_SEAT, ("b",))),
+        (replace(B_ABSENT, age_seconds=9.0, bad=XID), SeatingState(Next.REPLACE, XID, ("b",))),
+        (replace(B_ABSENT, absent=()), SeatingState(Next.AGAIN)),
+        (SPARE_ABSENT, SeatingState(Next.WAIT)),
+        (replace(SPARE_ABSENT, age_seconds=9.0), SeatingState(Next.AGAIN, barred=("spare",))),
+        (replace(SPARE_ABSENT, srun_status=1), SeatingState(Next.AGAIN, barred=("spare",))),
+        (replace(NO_SEATS, srun_status=1), SeatingState(Next.WAIT)),
+        (replace(NO_SEATS, srun_status=1, age_seconds=2.1), SeatingState(Next.STEP_FAILED)),
+        (replace(NO_SEATS, srun_status=1, age_seconds=2.1, bad=XID), SeatingState(Next.REPLACE, XID)),
     ],
     ids=[
         "all are there",
@@ -49,16 +49,16 @@ NO_SEAT = {"b": "no seat there after 9.0 s"}
         "srun has failed of a bad node",
     ],
 )
-def test_a_launch_goes_when_all_nodes_of_its_step_have_answered(sample: SeatingSample, expected: Outcome) -> None:
-    assert judge(sample, patience_seconds=5, one_rank_a_gpu=True) == expected
+def test_a_launch_goes_when_all_nodes_of_its_step_have_answered(sample: SeatingSample, expected: SeatingState) -> None:
+    assert judge_seating(sample, patience_seconds=5, one_rank_a_gpu=True) == expected
 
 
 def test_a_node_that_shows_fewer_gpus_than_most_is_replaced_where_their_number_counts() -> None:
     fewer = replace(ALL_THERE, gpus={**EIGHT, "b": 7})
-    found = judge(fewer, patience_seconds=5, one_rank_a_gpu=True)
+    found = judge_seating(fewer, patience_seconds=5, one_rank_a_gpu=True)
     assert found.next is Next.REPLACE
     assert found.bad == {"b": "it shows 7 GPUs, most others 8; see --procs-per-node"}
-    assert judge(fewer, patience_seconds=5, one_rank_a_gpu=False) == Outcome(Next.GO)
+    assert judge_seating(fewer, patience_seconds=5, one_rank_a_gpu=False) == SeatingState(Next.GO)
 
 
 def test_nodes_are_given_the_time_that_they_needed_before() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch.agent_client import AgentLine
 from understudy_agent.launch.counted import counted
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.guardian import Inheritance, guard

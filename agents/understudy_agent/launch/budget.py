@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from understudy_agent.launch.case import History, add_earlier_allocations
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.launch_result import History, add_earlier_allocations
 from understudy_agent.launch.progress import Progress
 
 PROGRESS_SECONDS = 0.5

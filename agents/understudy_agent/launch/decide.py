@@ -1,6 +1,6 @@
 """What follows from the end of a launch. Pure: no clock, no processes, no files.
 
-Belongs here: the table of rows, and when each applies. Must not: noticing that a launch is over (`watch.py`), or
+Belongs here: the table of rows, and when each applies. Must not: noticing that a launch is over (`launch_over.py`), or
 carrying out what follows (`launcher.py`).
 
 A failed rank alone puts no blame on a node: the program is blamed until ranks on the same node have failed first in two
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from understudy_agent.launch import outcomes
-from understudy_agent.launch.case import (
+from understudy_agent.launch.launch_result import (
     Case,
     Ended,
     Failure,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from understudy_agent.launch.watch import MANY_SLOW_SECONDS, SETTLE_SECONDS, are_many
+from understudy_agent.launch.launch_over import MANY_SLOW_SECONDS, SETTLE_SECONDS, are_many
 
 STEP_END_SECONDS = 2.0
 """For srun to end when most seats have disconnected: then the step was ended, and these nodes are well."""
@@ -56,7 +56,7 @@ class EndingSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EndingState:
     done: bool
     bad: Mapping[str, str] = field(default_factory=dict)
     """Once it is done: nodes that are not used again."""
@@ -68,17 +68,17 @@ class Outcome:
     """Nodes whose ranks outlive SIGKILL, where those are most of them: then the nodes are not the cause."""
 
 
-def judge(sample: EndingSample, kill_seconds: float) -> Outcome:
+def judge_ending(sample: EndingSample, kill_seconds: float) -> EndingState:
     """Done when no rank of it is left; a node that still has some after its time is not used again."""
     waited = sample.over_seconds - sample.keep_seconds
     bad = dict(sample.bad)
     bad |= {node: sample.unusable[node] for node in sample.seats if node in sample.unusable and node not in bad}
     if sample.step_lost and sample.step_ended:  # a user or administrator ended the step: no node is at fault
-        return Outcome(True, {node: why for node, why in bad.items() if node in sample.unusable})
+        return EndingState(True, {node: why for node, why in bad.items() if node in sample.unusable})
     # Several at once: perhaps the step is being ended, and the others follow.
     several_at_once = len(sample.disconnected & set(sample.seats)) > 1 and sample.disconnected_seconds < SETTLE_SECONDS
     if several_at_once or (sample.step_lost and waited < STEP_END_SECONDS):
-        return Outcome(False)
+        return EndingState(False)
     silent = {node for node, seconds in sample.holding.items() if seconds > SILENT_SECONDS}
     going_on = [node for node in sample.holding if node not in bad]
     # Old ranks on a bad node could still write beside the new ones. A node that is gone delays nothing.
@@ -86,15 +86,15 @@ def judge(sample: EndingSample, kill_seconds: float) -> Outcome:
     waiting = [*going_on, *(node for node in sample.holding if node in bad and node not in silent and in_time)]
     ask_slurm = bool(waiting) and waited > SCANCEL_AFTER_SECONDS and silent.issuperset(waiting)
     if waiting and waited <= kill_seconds:
-        return Outcome(False, ask_slurm=ask_slurm)
+        return EndingState(False, ask_slurm=ask_slurm)
     slow = tuple(going_on) if are_many(len(going_on), len(sample.seats)) else ()
     if going_on and waited <= MANY_SLOW_SECONDS and (slow or _has_time_again(sample, kill_seconds)):
-        return Outcome(False, ask_slurm=ask_slurm, slow=slow)
+        return EndingState(False, ask_slurm=ask_slurm, slow=slow)
     bad |= dict.fromkeys(going_on, f"its ranks outlived SIGKILL for {waited:.0f} s")
     bad |= {node: "its seat disconnected" for node in sample.seats if node in sample.disconnected and node not in bad}
     if sample.verdict_may_follow and not bad and sample.over_seconds < VERDICT_SECONDS:
-        return Outcome(False, ask_slurm=ask_slurm)
-    return Outcome(True, bad, frozenset(going_on) - silent, ask_slurm, slow)
+        return EndingState(False, ask_slurm=ask_slurm)
+    return EndingState(True, bad, frozenset(going_on) - silent, ask_slurm, slow)
 
 
 def _has_time_again(sample: EndingSample, kill_seconds: float) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from understudy_agent.launch.tree import below
+from understudy_agent.launch.process_tree import below
 
 EVIDENCE_VARIABLE = "UNDERSTUDY_EVIDENCE"
 STACKS_SIGNAL = 50

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from understudy_agent.launch.memory import LauncherMemory, MemoryFile
-from understudy_agent.launch.tree import become_subreaper
+from understudy_agent.launch.process_tree import become_subreaper
+from understudy_agent.launch.saved_state import LauncherMemory, MemoryFile
 
 QUICK_SECONDS = 60.0
 QUICK_ENDS_MAX = 3

@@ -28,8 +28,8 @@ from understudy_agent.launch.protocol import (
     number,
     text,
 )
+from understudy_agent.launch.spread_timer import Turns
 from understudy_agent.launch.tls import JobKey, is_secret, launcher_context
-from understudy_agent.launch.turns import Turns
 
 STRANGERS_MAX = 256
 """Connections whose other side is unverified. At the limit nothing is accepted: seats wait in the kernel's queue."""

@@ -1,7 +1,7 @@
 """One start of the gang, and its result.
 
-Belongs here: what is known of a launch, and the samples of it that `seating`, `watch`, `ending` and `decide` judge.
-Must not: clocks (times are given), sending anything, deciding.
+Belongs here: what is known of a launch, and the samples of it that `seating`, `launch_over`, `ending` and `decide`
+judge. Must not: clocks (times are given), sending anything, deciding.
 """
 
 from __future__ import annotations
@@ -11,15 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_agent.launch import seating
-from understudy_agent.launch.case import Ended, Failure
 from understudy_agent.launch.collected import Shown, printable
 from understudy_agent.launch.ending import SILENT_SECONDS, EndingSample
 from understudy_agent.launch.hub import silence_of
-from understudy_agent.launch.memory import LaunchMemory
-from understudy_agent.launch.options import Options
-from understudy_agent.launch.protocol import ProtocolError
-from understudy_agent.launch.steps import Step
-from understudy_agent.launch.watch import (
+from understudy_agent.launch.launch_over import (
     HOOK_STEP_SEEN_SECONDS,
     STEP_SEEN_SECONDS,
     LaunchEnd,
@@ -27,6 +22,11 @@ from understudy_agent.launch.watch import (
     Stepped,
     are_many,
 )
+from understudy_agent.launch.launch_result import Ended, Failure
+from understudy_agent.launch.options import Options
+from understudy_agent.launch.protocol import ProtocolError
+from understudy_agent.launch.saved_state import LaunchMemory
+from understudy_agent.launch.steps import Step
 
 LAST_WORDS_MAX = 16
 """Ranks whose last lines are kept: the first ones."""

@@ -1,7 +1,7 @@
 """The launcher: one gang, launch after launch, until it is done or cannot go on.
 
-Belongs here: the loop, its phases, and carrying out what is judged elsewhere (`seating`, `watch`, `ending`, `decide`,
-`signals`). Must not: judging by itself, or waiting for anything without a bound.
+Belongs here: the loop, its phases, and carrying out what is judged elsewhere (`seating`, `launch_over`, `ending`,
+`decide`, `signals`). Must not: judging by itself, or waiting for anything without a bound.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from understudy_agent.launch import ending, seating, watch
-from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch import ending, launch_over, seating
+from understudy_agent.launch.agent_client import AgentLine
 from understudy_agent.launch.budget import Budget
-from understudy_agent.launch.case import Rules
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.decide import Action, Decision, decide
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.guardian import Inheritance
 from understudy_agent.launch.hub import Hub
 from understudy_agent.launch.launch import Launch, remembered
-from understudy_agent.launch.memory import LauncherMemory
+from understudy_agent.launch.launch_over import LaunchEnd
+from understudy_agent.launch.launch_result import Rules
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
@@ -30,11 +30,11 @@ from understudy_agent.launch.progress import Progress
 from understudy_agent.launch.rank_order import arrange
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.resume_file import look_for
+from understudy_agent.launch.saved_state import LauncherMemory
 from understudy_agent.launch.seats import Seats
 from understudy_agent.launch.signals import Meaning, Signals
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Steps, ended_step
-from understudy_agent.launch.watch import LaunchEnd
 from understudy_agent.parallelism import DATA_PARALLEL, parallelism_of
 
 EXIT_NODES_MISSING = 69
@@ -325,7 +325,7 @@ class Launcher:
         self._steps.checks = False
         failed = {node: link.checked.failed for node, link in step.links.items() if link.checked.failed}
         impossible = {node: link.checked.impossible for node, link in step.links.items() if link.checked.impossible}
-        heeded = not watch.are_many(len(failed), len(step.links))
+        heeded = not launch_over.are_many(len(failed), len(step.links))
         self._reports.checked(failed, impossible, heeded=heeded)
         for node, why in failed.items() if heeded else ():
             self._nodes.lose(node, f"its self-check failed before the first launch: {why}", away=False)
@@ -334,7 +334,7 @@ class Launcher:
         self._heed_selfchecks(self._options.seat_seconds)
         sample = self._launch.seating_sample(time.monotonic(), self._nodes.condemned())
         patience = seating.patience(self._options.seat_seconds, self._seating_seconds)
-        outcome = seating.judge(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)
+        outcome = seating.judge_seating(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)
         self._nodes.bar(outcome.barred)
         match outcome.next:
             case seating.Next.GO if self._awaits_layout(sample.age_seconds):
@@ -418,7 +418,7 @@ class Launcher:
         silent = frozenset(sample.silent_seconds)
         if silent:
             sample = replace(sample, replaceable=self._replaceable(), domains=self._domains())
-        over = watch.judge(sample, self._options.silence_seconds, self._options.hang_seconds)
+        over = launch_over.launch_end(sample, self._options.silence_seconds, self._options.hang_seconds)
         if over is None and silent - launch.silent:
             self._reports.silent(launch, sorted(silent))
         launch.silent = silent
@@ -435,7 +435,7 @@ class Launcher:
         elif sample.age_seconds >= self._options.rearm_seconds and not self._signals.warned:
             self._standbys.start(now)
 
-    def _note_first_step(self, sample: watch.RunningSample) -> None:
+    def _note_first_step(self, sample: launch_over.RunningSample) -> None:
         """A launch that takes much longer than an earlier one until its first step is reported, and goes on."""
         launch, first = self._launch, self._first_step_seconds
         if sample.step_age_seconds is not None:
@@ -496,7 +496,7 @@ class Launcher:
         now = time.monotonic()
         launch = self._launch
         sample = launch.ending_sample(now, self._nodes.unusable(), verdict_may_follow=self._line.has_orders)
-        outcome = ending.judge(sample, self._options.kill_seconds)
+        outcome = ending.judge_ending(sample, self._options.kill_seconds)
         if outcome.ask_slurm:
             self._steps.kill(launch.step)
         if outcome.slow:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from understudy_agent.launch import srun_options
 from understudy_agent.launch.binding import Binding, CpuBind, cpus_of_task, gpus_of_task, is_cyclic, parse_cpu_bind
-from understudy_agent.launch.case import OutOfSpares, Rules
 from understudy_agent.launch.container import ContainerError, parse_container
 from understudy_agent.launch.first_check import COMMAND, SECONDS_MAX
+from understudy_agent.launch.launch_result import OutOfSpares, Rules
 from understudy_agent.launch.ports import port_range
 from understudy_agent.launch.rank_output import PATH_CODES
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from understudy_agent.launch.case import Case, OutOfSpares, failed_first_count, is_newcomer
 from understudy_agent.launch.counted import counted
+from understudy_agent.launch.launch_result import (
+    Case,
+    OutOfSpares,
+    failed_first_count,
+    is_newcomer,
+    replacements,
+    seats_after,
+)
 from understudy_agent.launch.node_list import by_reason
 
 STEP_ENDED_EXIT_CODE = 137
@@ -86,18 +93,9 @@ def ask_pool(case: Case) -> Outcome:
 
 
 def _with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
-    replaced = _replaced(case, list(bad))
-    seats = tuple(replaced.get(node, node) for node in case.ended.seats)
+    replaced = replacements(list(bad), case.spares, case.ended.places)
+    seats = seats_after(case.ended.seats, (), replaced)
     return Outcome(f"{by_reason(bad)}; {_replacements(replaced)}", seats, blamed=bad)
-
-
-def _replaced(case: Case, leaving: Sequence[str]) -> dict[str, str]:
-    """Node → the spare in its place: the control plane's choice where that spare is there, else the next one."""
-    gone = set(leaving)
-    free = [node for node in case.spares if node not in gone]
-    found = {node: case.ended.places[node] for node in leaving if case.ended.places.get(node) in free}
-    others = iter([node for node in free if node not in found.values()])
-    return found | dict(zip((node for node in leaving if node not in found), others, strict=False))
 
 
 def shrink(case: Case) -> Outcome:
@@ -142,9 +140,9 @@ def give_up(case: Case) -> Outcome:
 def restart_as_ordered(case: Case) -> Outcome:
     ended = case.ended
     leaving = [node for node in ended.without if node in ended.seats]
-    replaced = _replaced(case, leaving)
+    replaced = replacements(leaving, case.spares, case.ended.places)
     reason = f"{ended.restart_reason}; started again, {_replacements(replaced)} ({_budget(case)})"
-    return Outcome(reason, tuple(replaced.get(node, node) for node in ended.seats))
+    return Outcome(reason, seats_after(ended.seats, (), replaced))
 
 
 def restart_failed(case: Case) -> Outcome:

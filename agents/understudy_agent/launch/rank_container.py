@@ -26,10 +26,10 @@ from understudy_agent.launch.container import (
     parse_container,
 )
 from understudy_agent.launch.evidence import EVIDENCE_VARIABLE, Places
+from understudy_agent.launch.process_tree import parents
 from understudy_agent.launch.rank_output import Relay
 from understudy_agent.launch.rank_process import start_process, start_process_with
 from understudy_agent.launch.rank_socket import folders_of_sockets
-from understudy_agent.launch.tree import parents
 
 REMOVE_AGAIN_SECONDS = 0.05
 WARM_PROGRAM = Path(__file__).with_name("warm.py")

@@ -11,20 +11,20 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 
-from understudy_agent.launch.agent_line import AgentLine
-from understudy_agent.launch.case import History, Rules
+from understudy_agent.launch.agent_client import AgentLine
 from understudy_agent.launch.collected import findings, fitted, text_of
 from understudy_agent.launch.command import group_sizes
 from understudy_agent.launch.counted import counted
 from understudy_agent.launch.decide import Decision
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.launch_over import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
+from understudy_agent.launch.launch_result import History, Rules
 from understudy_agent.launch.node_list import by_reason, fold
 from understudy_agent.launch.options import Options, Resume
 from understudy_agent.launch.outcomes import EXIT_REQUEUE
 from understudy_agent.launch.protocol import ProtocolError
 from understudy_agent.launch.root_cause import cause_line, first_failed
-from understudy_agent.launch.watch import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
 
 REASON_CHARACTERS_MAX = 2000
 LINE_CHARACTERS_MAX = 300

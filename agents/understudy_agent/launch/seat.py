@@ -28,6 +28,7 @@ from understudy_agent.launch.evidence import Collection
 from understudy_agent.launch.first_check import check
 from understudy_agent.launch.greeting import CLOSED, Greeting, gpu_count, join, node_name, rejoin
 from understudy_agent.launch.ports import PORTS, bind_a_port, port_range
+from understudy_agent.launch.process_tree import become_subreaper, end_everything_below, kill_below
 from understudy_agent.launch.protocol import (
     BEAT,
     BEAT_SECONDS,
@@ -42,7 +43,6 @@ from understudy_agent.launch.protocol import (
 from understudy_agent.launch.rank_output import OutputOptions
 from understudy_agent.launch.seat_ranks import Exit, Ranks
 from understudy_agent.launch.task import Part, read_part
-from understudy_agent.launch.tree import become_subreaper, end_everything_below, kill_below
 from understudy_agent.launch.warm_pool import WarmInterpreter
 
 SILENCE_SECONDS = 120.0

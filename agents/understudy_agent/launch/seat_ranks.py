@@ -21,11 +21,11 @@ from understudy_agent.launch.cgroup import oom_kills
 from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_agent.launch.evidence import Collection, Places, RanksHere
 from understudy_agent.launch.greeting import node_name
+from understudy_agent.launch.process_tree import first_catching, kill_tree, parents
 from understudy_agent.launch.rank_container import starter_for
 from understudy_agent.launch.rank_output import Console, OutputOptions, Outputs, Relay, path_of
 from understudy_agent.launch.rank_process import bound_to, exit_status_of
 from understudy_agent.launch.task import Part, rank_environment
-from understudy_agent.launch.tree import first_catching, kill_tree, parents
 from understudy_agent.launch.warm_pool import WarmInterpreter, WarmPool
 
 HUNG_LINES = 10

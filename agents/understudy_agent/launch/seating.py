@@ -46,7 +46,7 @@ class Next(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeatingState:
     next: Next
     bad: Mapping[str, str] = field(default_factory=dict)
     """Node → why a spare must replace it."""
@@ -54,22 +54,22 @@ class Outcome:
     """Slurm could not start a seat there."""
 
 
-def judge(sample: SeatingSample, patience_seconds: float, one_rank_a_gpu: bool) -> Outcome:
+def judge_seating(sample: SeatingSample, patience_seconds: float, one_rank_a_gpu: bool) -> SeatingState:
     bad, age, ended = sample.bad, sample.age_seconds, sample.srun_status is not None
     if ended and not sample.answered:
         if bad:
-            return Outcome(Next.REPLACE, bad)
-        return Outcome(Next.WAIT if age < START_AGAIN_SECONDS else Next.STEP_FAILED)
+            return SeatingState(Next.REPLACE, bad)
+        return SeatingState(Next.WAIT if age < START_AGAIN_SECONDS else Next.STEP_FAILED)
     if sample.absent and (age > patience_seconds or ended):
         missing = [node for node in sample.seats if node not in sample.gpus and node not in bad]
         bad = {**bad, **dict.fromkeys(missing, f"no seat there after {age:.1f} s")}
-        return Outcome(Next.REPLACE if bad else Next.AGAIN, bad, sample.absent)
+        return SeatingState(Next.REPLACE if bad else Next.AGAIN, bad, sample.absent)
     if not bad and not sample.absent:
         if not sample.gpus.keys() >= set(sample.seats):  # condemned when the step was started, and not any more
-            return Outcome(Next.AGAIN)
+            return SeatingState(Next.AGAIN)
         bad = differing_gpus(sample) if one_rank_a_gpu else {}
-        return Outcome(Next.REPLACE if bad else Next.GO, bad)
-    return Outcome(Next.REPLACE if bad else Next.WAIT, bad)
+        return SeatingState(Next.REPLACE if bad else Next.GO, bad)
+    return SeatingState(Next.REPLACE if bad else Next.WAIT, bad)
 
 
 def patience(seat_seconds: float, usual_seconds: float | None) -> float:

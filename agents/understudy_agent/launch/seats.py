@@ -14,13 +14,13 @@ from typing import Any
 from understudy_agent.launch.collected import read_shown
 from understudy_agent.launch.hub import Hub, SeatLink
 from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.launch_over import LaunchEnd
 from understudy_agent.launch.node_list import fold
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.protocol import Message, ProtocolError, encode_each, number, text
 from understudy_agent.launch.reports import Reports
 from understudy_agent.launch.standbys import Standbys
 from understudy_agent.launch.steps import Step, Steps
-from understudy_agent.launch.watch import LaunchEnd
 
 SEAT_BYTES_MAX = 256 * 1024
 """Of what a seat sends of its ranks; JSON may need almost three times as much, and a line has a megabyte."""

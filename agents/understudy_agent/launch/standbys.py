@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 
-from understudy_agent.launch import watch
 from understudy_agent.launch.launch import Launch
+from understudy_agent.launch.launch_over import SETTLE_SECONDS, are_many, lost_to_silence
+from understudy_agent.launch.launch_result import replacements, seats_after
 from understudy_agent.launch.nodes import Nodes
 from understudy_agent.launch.options import Options
 from understudy_agent.launch.seating import START_AGAIN_SECONDS
@@ -99,31 +100,26 @@ class Standbys:
             spares = {node for node in outside if node in step.members and node not in step.left}
             now = time.monotonic()
             # Where most disconnect, the step has been ended from outside.
-            ended = watch.are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < watch.SETTLE_SECONDS
+            ended = are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < SETTLE_SECONDS
             for node in spares & step.disconnected if not ended else ():
                 self._nodes.lose(node, "its seat disconnected", away=True)
             seconds = self._options.silence_seconds
             silent = self._steps.silent(step, seconds)
-            for node, why in watch.lost_to_silence(silent, len(step.links) - len(step.lost), seconds).items():
+            for node, why in lost_to_silence(silent, len(step.links) - len(step.lost), seconds).items():
                 if node in spares:
                     self._nodes.lose(node, why, away=True)
         self._nodes.report_changes(launch.seats)
 
     def replacement_seats(self, launch: Launch) -> tuple[str, ...] | None:
         """The gang's nodes, with a spare instead of each that cannot be used. None: there are too few spares."""
-        unusable = self._nodes.unusable()
-        bad = [node for node in launch.seats if node in unusable]
-        spares = self.spares(launch)
-        if len(spares) < len(bad):
-            return None
-        takes = dict(zip(bad, spares, strict=False))
-        return tuple(takes.get(node, node) for node in launch.seats)
+        seats = self.seats_left(launch)
+        return seats if len(seats) == len(launch.seats) else None
 
     def seats_left(self, launch: Launch) -> tuple[str, ...]:
         """The gang's nodes that can be used, with spares instead of as many others as there are spares."""
         unusable = self._nodes.unusable()
-        takes = dict(zip((node for node in launch.seats if node in unusable), self.spares(launch), strict=False))
-        return tuple(takes.get(node, node) for node in launch.seats if node not in unusable or node in takes)
+        leaving = [node for node in launch.seats if node in unusable]
+        return seats_after(launch.seats, unusable, replacements(leaving, self.spares(launch), {}))
 
     def probe(self, now: float) -> None:
         """At intervals, looks whether a lost node is back. Raises OSError as `start` does."""

@@ -17,12 +17,12 @@ from typing import Protocol
 
 from understudy_agent.launch import srun_options
 from understudy_agent.launch.hub import Hub, SeatLink, silence_of
-from understudy_agent.launch.memory import StepMemory
 from understudy_agent.launch.options import Options
+from understudy_agent.launch.process_tree import started_at
 from understudy_agent.launch.rank_socket import folders_of_sockets
+from understudy_agent.launch.saved_state import StepMemory
 from understudy_agent.launch.slurm import Allocation, kill_step, srun_arguments, start_step
 from understudy_agent.launch.tls import JobKey
-from understudy_agent.launch.tree import started_at
 
 LEAVE_SECONDS = 2.0
 """For seats to leave when they are ordered to. Then Slurm is asked to kill the step."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_agent.launch.case import Failure
+from understudy_agent.launch.launch_result import Failure
 
 SETTLE_SECONDS = 0.25
 """A node that dies makes ranks on other nodes fail, which may be reported first. The cause may follow in this time."""
@@ -81,7 +81,7 @@ class LaunchEnd:
         return bool(self.restart_reason or self.hung_seconds)
 
 
-def judge(sample: RunningSample, silence_seconds: float, hang_seconds: float = 0.0) -> LaunchEnd | None:
+def launch_end(sample: RunningSample, silence_seconds: float, hang_seconds: float = 0.0) -> LaunchEnd | None:
     """None: it goes on, or further reports are awaited. `hang_seconds` 0: hangs are not looked for."""
     bad = {node: why for node, why in sample.condemned.items() if node in sample.seats}
     silent = {node: age for node, age in sample.silent_seconds.items() if not _goes_on(sample, age, silence_seconds)}

@@ -5,7 +5,7 @@ Belongs here: the values by which the table in `decide.py` chooses a row. Must n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -136,9 +136,21 @@ class Case:
 
     @cached_property
     def seats_left(self) -> tuple[str, ...]:
-        """The seats when spares have replaced as many bad nodes as they can, and the other bad nodes are dropped."""
-        replaced = dict(zip(self.bad, self.spares_for_bad, strict=False))
-        return tuple(replaced.get(node, node) for node in self.ended.seats if node not in self.bad or node in replaced)
+        return seats_after(self.ended.seats, self.bad, replacements([*self.bad], self.spares, {}))
+
+
+def replacements(leaving: Sequence[str], spares: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Node → the spare in its place: the chosen one where that spare is there, else the next one."""
+    gone = set(leaving)
+    free = [node for node in spares if node not in gone]
+    found = {node: chosen[node] for node in leaving if chosen.get(node) in free}
+    others = iter([node for node in free if node not in found.values()])
+    return found | dict(zip((node for node in leaving if node not in found), others, strict=False))
+
+
+def seats_after(seats: Sequence[str], leaving: Container[str], replaced: Mapping[str, str]) -> tuple[str, ...]:
+    """The seats when spares have replaced as many of these nodes as they can, and the others have left."""
+    return tuple(replaced.get(node, node) for node in seats if node not in leaving or node in replaced)
 
 
 def add_earlier_allocations(

@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_agent.launch.case import Failure, History
+from understudy_agent.launch.launch_over import LaunchEnd
+from understudy_agent.launch.launch_result import Failure, History
 from understudy_agent.launch.messages import LaunchNotice
-from understudy_agent.launch.watch import LaunchEnd
 
 _HEADER = struct.Struct("!QQI")
 """Number of the record, length, checksum."""

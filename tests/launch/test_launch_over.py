@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.case import Failure
-from understudy_agent.launch.watch import (
+from understudy_agent.launch.launch_over import (
     HOOK_STEP_SEEN_SECONDS,
     MANY_SILENT_SECONDS,
     LaunchEnd,
     RunningSample,
-    judge,
+    launch_end,
 )
+from understudy_agent.launch.launch_result import Failure
 
 SEATS = ("a", "b", "c", "d")
 WELL = RunningSample(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)
@@ -45,7 +45,7 @@ ALL = tuple(Failure(node, rank, rank, 2) for rank, node in enumerate(SEATS))
     ],
 )
 def test_when_a_launch_is_over(sample: RunningSample, expected: LaunchEnd | None) -> None:
-    assert judge(sample, silence_seconds=3) == expected
+    assert launch_end(sample, silence_seconds=3) == expected
 
 
 STILL = replace(WELL, progressed=True, stalled_seconds=6.0)
@@ -66,11 +66,11 @@ STILL = replace(WELL, progressed=True, stalled_seconds=6.0)
 def test_a_launch_without_new_steps_is_over_where_that_was_asked_for(
     sample: RunningSample, hang_seconds: float, expected: LaunchEnd | None
 ) -> None:
-    assert judge(sample, silence_seconds=3, hang_seconds=hang_seconds) == expected
+    assert launch_end(sample, silence_seconds=3, hang_seconds=hang_seconds) == expected
 
 
 def test_a_silent_node_is_gone() -> None:
-    found = judge(replace(WELL, silent_seconds={"a": 0.1, "b": 3.2}), silence_seconds=3)
+    found = launch_end(replace(WELL, silent_seconds={"a": 0.1, "b": 3.2}), silence_seconds=3)
     assert found == LaunchEnd({"b": "no message from its seat for 3.2 s"})
 
 
@@ -84,7 +84,7 @@ def test_a_silent_node_is_not_gone_while_the_gang_makes_steps(
 ) -> None:
     """A synchronous gang makes none without it: only the management network is away."""
     sample = replace(WELL, silent_seconds={"b": silent_seconds}, step_age_seconds=step_age_seconds)
-    assert (judge(sample, silence_seconds=3) is not None) is gone
+    assert (launch_end(sample, silence_seconds=3) is not None) is gone
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_steps_that_the_hook_reports_are_known_later(
         step_age_seconds=step_age_seconds,
         step_seen_seconds=HOOK_STEP_SEEN_SECONDS,
     )
-    assert (judge(sample, silence_seconds=3) is not None) is gone
+    assert (launch_end(sample, silence_seconds=3) is not None) is gone
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_silence_alone_does_not_cost_the_allocation_at_once(
     sample = replace(
         WELL, seats=tuple("abcdefgh"), silent_seconds=dict.fromkeys(silent, seconds), replaceable=replaceable
     )
-    assert (judge(sample, silence_seconds=3) is not None) is gone
+    assert (launch_end(sample, silence_seconds=3) is not None) is gone
 
 
 RACKS = {"a": ["rack 1", "hall"], "b": ["rack 1", "hall"], "c": ["rack 2", "hall"], "d": ["rack 3", "hall"]}
@@ -134,25 +134,25 @@ RACKS = {"a": ["rack 1", "hall"], "b": ["rack 1", "hall"], "c": ["rack 2", "hall
 )
 def test_nodes_of_one_domain_that_fall_silent_together_are_its_network(silent: str, gone: bool) -> None:
     sample = replace(WELL, silent_seconds=dict.fromkeys(silent, 10.0), replaceable=4, domains=RACKS)
-    assert (judge(sample, silence_seconds=3) is not None) is gone
+    assert (launch_end(sample, silence_seconds=3) is not None) is gone
     late = replace(sample, silent_seconds=dict.fromkeys(silent, MANY_SILENT_SECONDS + 1))
-    assert judge(late, silence_seconds=3) is not None
+    assert launch_end(late, silence_seconds=3) is not None
 
 
 def test_another_witness_condemns_a_silent_node_at_once() -> None:
     sample = replace(
         WELL, silent_seconds=dict.fromkeys("ab", 10.0), replaceable=0, condemned={"a": "Slurm shows it as DOWN"}
     )
-    assert judge(sample, silence_seconds=3) == LaunchEnd({"a": "Slurm shows it as DOWN"})
+    assert launch_end(sample, silence_seconds=3) == LaunchEnd({"a": "Slurm shows it as DOWN"})
 
 
 def test_most_of_the_gang_silent_is_the_network_for_a_while() -> None:
     silent = replace(WELL, silent_seconds=dict.fromkeys("abc", 10.0))
-    assert judge(silent, silence_seconds=3) is None
+    assert launch_end(silent, silence_seconds=3) is None
     late = replace(WELL, silent_seconds=dict.fromkeys("abc", MANY_SILENT_SECONDS + 1))
-    assert judge(late, silence_seconds=3) is not None
+    assert launch_end(late, silence_seconds=3) is not None
 
 
 def test_the_only_node_of_a_gang_can_fall_silent() -> None:
     alone = RunningSample(("a",), 1, 0, (), 3600, silent_seconds={"a": 4.0})
-    assert judge(alone, silence_seconds=3) == LaunchEnd({"a": "no message from its seat for 4.0 s"})
+    assert launch_end(alone, silence_seconds=3) == LaunchEnd({"a": "no message from its seat for 4.0 s"})

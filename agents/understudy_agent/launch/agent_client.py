@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_agent.launch.launch_over import Stepped
 from understudy_agent.launch.messages import (
     LauncherState,
     LaunchFact,
@@ -26,7 +27,6 @@ from understudy_agent.launch.messages import (
     within_a_line,
 )
 from understudy_agent.launch.named_checkpoints import NamedCheckpoints
-from understudy_agent.launch.watch import Stepped
 
 CONNECT_SECONDS = 1.0
 """Pause between two attempts to reach the agent."""

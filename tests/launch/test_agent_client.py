@@ -14,7 +14,7 @@ import pytest
 from tests.agent.test_launchers import STATE
 from understudy_agent import rank_messages, wire
 from understudy_agent.launch import messages
-from understudy_agent.launch.agent_line import AgentLine
+from understudy_agent.launch.agent_client import AgentLine
 
 
 @pytest.fixture
