@@ -27,6 +27,7 @@ from understudy_agent.wire import (
     FirstStep,
     HardwareEvent,
     HardwareKind,
+    LaunchEnded,
     LaunchStarted,
     RankStarted,
     ShardFile,
@@ -277,6 +278,19 @@ class TestCheckpoints:
         with engine.connect() as connection:
             (row,) = connection.execute(select(tables.launch_start.c.seats, tables.launch_start.c.spares))
         assert tuple(map(list, row)) == (["n2", "n1"], ["n3"])
+
+    def test_a_launch_is_shown_once_however_often_its_user_reports_it(self, engine: Engine) -> None:
+        """All beginnings with all ends of one launch would be more than any memory holds."""
+        known = FleetStore(engine).see_jobs([JOB], b.NOW)[0]
+        facts: list[Fact] = []
+        for at in range(30):
+            facts.append(LaunchStarted(7, 0, 0, ("n1",), (), b.NOW + at, user_id=known.user_id))
+            facts.append(LaunchEnded(7, 0, 0, "L10", f"{at}", b.NOW + 50 + at, user_id=known.user_id))
+        facts.append(LaunchStarted(7, 0, 1, ("n2",), (), b.NOW + 90, user_id=known.user_id))
+        assert FactStore(engine).record("n1", facts, b.NOW, lambda _: known) == []
+        (shown,) = Queries(engine).jobs(10)
+        launches = [(one["launch"], one["at"] - b.NOW, one["reason"], one["ended_at"]) for one in shown["launches"]]
+        assert launches == [(0, 0.0, "29", b.NOW + 79), (1, 90.0, None, None)]
 
     def test_packed_nodes_are_unpacked_when_their_job_is_known_and_within_bounds(self, engine: Engine) -> None:
         facts = FactStore(engine)

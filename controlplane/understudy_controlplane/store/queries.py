@@ -118,22 +118,29 @@ class Queries:
 
     @staticmethod
     def _launches(connection: Connection, jobs: list[int]) -> dict[int, list[Record]]:
-        """Job row → its launches as launchers reported them: each launch with its seats, and how it ended."""
+        """Job row → its launches as launchers reported them: each launch once, with its seats, and how it ended. A user
+        can report many beginnings and ends of one launch: the first beginning and the last end count.
+        """
         start, end = tables.launch_start, tables.launch_end
-        of_launch = and_(
-            end.c.job == start.c.job, end.c.restart_count == start.c.restart_count, end.c.launch == start.c.launch
+        key = ("job", "restart_count", "launch")
+        columns = (*(start.c[name] for name in key), start.c.seats, start.c.spares, start.c.at)
+        begun = (
+            select(*columns).where(start.c.job.in_(jobs)).order_by(start.c.restart_count, start.c.launch, start.c.at)
         )
-        columns = (start.c.job, start.c.restart_count, start.c.launch, start.c.seats, start.c.spares, start.c.at)
         ended = (end.c.table_row, end.c.cause, end.c.reason, end.c.progressed, end.c.at.label("ended_at"))
-        query = (
-            select(*columns, *ended)
-            .select_from(start.outerjoin(end, of_launch))
-            .where(start.c.job.in_(jobs))
-            .order_by(start.c.restart_count, start.c.launch, start.c.at)
-        )
+        over = select(*(end.c[name] for name in key), *ended).where(end.c.job.in_(jobs)).order_by(end.c.at)
+        ends = {(row.job, row.restart_count, row.launch): row for row in connection.execute(over)}
+        launches: dict[tuple[int, int, int], Record] = {}
+        for row in connection.execute(begun):
+            launch = (row.job, row.restart_count, row.launch)
+            if launch not in launches:
+                how = ends.get(launch)
+                shown = {column.name: None if how is None else getattr(how, column.name) for column in ended}
+                names = ("restart_count", "launch", "seats", "spares", "at")
+                launches[launch] = {name: getattr(row, name) for name in names} | shown
         found: dict[int, list[Record]] = {}
-        for row in connection.execute(query).mappings():
-            found.setdefault(row["job"], []).append({key: value for key, value in row.items() if key != "job"})
+        for (job, _, _), shown in launches.items():
+            found.setdefault(job, []).append(shown)
         return found
 
     def incidents(self, limit: int, before: int = ID_MAX, only: IncidentFilter = ALL_INCIDENTS) -> list[Record]:
