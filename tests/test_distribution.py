@@ -137,7 +137,7 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     # Only where the site has it: the user's PyTorch on the node; pyslurm, which depends on the site's Slurm; xxhash,
     # without which an agent cannot compare the checksums that a hook has made with it.
     optional = {"torch", "pyslurm", "xxhash"}
-    brought = {"starlette", "pydantic-core", "anyio"}  # parts of fastapi and pydantic, and of starlette
+    brought = {"starlette", "pydantic-core", "anyio", "uvloop"}  # parts of fastapi, pydantic, starlette and uvicorn
     of_agent = {_name(line) for line in _extra("s3")}
     assert _imported("agents/understudy_agent") - base - of_agent - optional - {"numpy"} == set()
     assert _imported("controlplane/understudy_client") - base == set()

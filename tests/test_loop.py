@@ -56,7 +56,7 @@ def test_what_fails_beside_judgement_holds_up_no_recovery(tmp_path: Path) -> Non
     rehearsal.fail("n3")
     with capture_logs() as lines:
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
-    assert loop.pulse.last_error == "compute_tests: ZeroDivisionError: an interval of no length"
+    assert loop.pulse.last_error == f"{[*loop.beside][-1]}: ZeroDivisionError: an interval of no length"
     failed = [line["part"] for line in lines if line["event"] == "part_failed"]
     assert failed == [*loop.beside], "once each, however often"
     assert loop.pulse.errors_total > len(failed)

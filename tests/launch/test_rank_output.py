@@ -141,7 +141,7 @@ def test_a_warm_interpreter_speaks_for_no_rank_until_it_becomes_a_rank(tmp_path:
 def options_of(*words: str) -> OutputOptions:
     """What a seat makes of the launcher's command line."""
     seats = parse(["--nodes", "2", *words, "--", "true"]).output.for_seats()
-    return _output_options(parse_seat(["--port=1", "--generation=0", *seats]))
+    return _output_options(parse_seat(["--port=1", "--generation=0", "--certificate=00", *seats]))
 
 
 def test_the_launchers_options_reach_its_seats() -> None:

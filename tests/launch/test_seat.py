@@ -23,7 +23,7 @@ def test_a_seat_whose_step_slurm_ends_gives_its_launcher_time_from_then_on(monke
     monkeypatch.setattr("understudy_agent.launch.seat.BEAT_SECONDS", 0.05)
     wakeup, slurm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     seat_end, launcher_end = socket.socketpair()
-    seat = Seat(parse_seat(["--port", "1", "--generation", "0", "true"]), ["true"])
+    seat = Seat(parse_seat(["--port", "1", "--generation", "0", "--certificate", "00", "true"]), ["true"])
     with seat_end, launcher_end, seat._port_holder, seat._selector:
         seat._take_link(seat_end)
         seat._selector.register(wakeup, 1)

@@ -142,6 +142,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     restore_why: str
     last_step: int | None
     last_step_at: float | None
+    count_from: int  # less this, `last_step` is the number that the program gave the step
     code: str  # that its training runs with, as its rank 0 names it; empty: not known
     config: str
     data: str
