@@ -69,6 +69,21 @@ class TestGpuSet:
         assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, **stopped(0.5)))
         assert ("n2", Signal.HARDWARE_FAULT, "gpus.missing") in findings(b.snapshot(gone, **stopped(61.0)))
 
+    @pytest.mark.parametrize("pause", [20.0, 400.0])
+    def test_a_gang_that_pauses_after_steps_without_the_gpu_still_does_without_it(self, pause: float) -> None:
+        """As for a checkpoint, or its first evaluation: whether it hangs is judged by its pauses, not by the GPU."""
+        gone = b.node("n2", gpus=(b.gpu(0, status=GpuStatus.MISSING, missing_seconds=pause + 61.0),))
+        assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, **stopped(pause)))
+
+    def test_steps_of_one_gang_prove_nothing_of_another_on_the_same_node(self) -> None:
+        gone = b.node("n2", gpus=(b.gpu(0, status=GpuStatus.MISSING, missing_seconds=61.0),))
+        steps, jobs = stopped(0.5)["tables"], [b.job(), b.job(job_id=2)]
+        assert ("n2", Signal.HARDWARE_FAULT, "gpus.missing") in findings(b.snapshot(gone, jobs=jobs, tables=steps))
+        both = steps | {jobs[1].key: replace(steps[jobs[0].key], job=jobs[1].key)}
+        assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, jobs=jobs, tables=both))
+        jobs[1] = b.job(job_id=2, managed=False)
+        assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, jobs=jobs, tables=steps))
+
     def test_a_gpu_that_is_being_reset_is_none(self) -> None:
         assert findings(with_gpu(status=GpuStatus.MISSING, missing_seconds=20.0)) == []
 
@@ -285,12 +300,14 @@ class TestPorts:
         """Its cable is another one than the gang's, or the gang has others."""
         node = b.node("n2", ports=(down(241.0),))
         assert findings(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.DRAIN_AT_JOB_END, "infiniband.port_down")]
-        assert findings(b.snapshot(node, **stopped(65.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
+        assert findings(b.snapshot(node, **stopped(65.0))) == [("n2", Signal.DRAIN_AT_JOB_END, "infiniband.port_down")]
+        assert findings(b.snapshot(node, **stopped(240.0))) == [("n2", Signal.HARDWARE_FAULT, "infiniband.port_down")]
         events = tuple(outage(ago, number=ago) for ago in (900, 800, 700))
         node = b.node("n2", ports=(port(),), hardware_events=events)
         flaps = "infiniband.port_flaps"
         assert findings(b.snapshot(node, **stopped(0.5))) == [("n2", Signal.DRAIN_AT_JOB_END, flaps)]
-        assert findings(b.snapshot(node, **stopped(65.0))) == [("n2", Signal.HARDWARE_FAULT, flaps)]
+        assert findings(b.snapshot(node, **stopped(65.0))) == [("n2", Signal.DRAIN_AT_JOB_END, flaps)]
+        assert findings(b.snapshot(node, **stopped(699.0))) == [("n2", Signal.HARDWARE_FAULT, flaps)]
 
     def test_a_port_that_was_never_in_use_is_no_loss(self) -> None:
         node = b.node("n2", ports=(down(9000.0, was_active=False),))

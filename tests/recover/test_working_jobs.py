@@ -13,7 +13,15 @@ from tests.recover.rehearsal import NODES, Rehearsal, refuse
 from tests.recover.test_course import stop_before, switch
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
 from tests.recover.test_maintenance import write_checkpoint
-from understudy_agent.wire import Collective, FirstStep, LauncherPhase, LauncherState, RankStarted, RankWindow
+from understudy_agent.wire import (
+    Collective,
+    FirstStep,
+    GpuStatus,
+    LauncherPhase,
+    LauncherState,
+    RankStarted,
+    RankWindow,
+)
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -278,6 +286,39 @@ def test_a_gang_that_trains_on_where_a_node_answers_again_is_not_moved(rehearsal
     rehearsal.fail("n3")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 300)
     assert "n2" not in rehearsal.gang_nodes(), "where the gang has to leave anyway, it leaves that node too"
+
+
+def test_a_gang_that_trains_on_without_a_gpu_stays_also_while_it_pauses_and_leaves_when_it_hangs(
+    rehearsal: Rehearsal,
+) -> None:
+    """An administrator has taken a GPU of n3 for a virtual machine. It saves, evaluates, and the control plane is
+    started again while it saves.
+    """
+    training, gone_at = train(rehearsal, count()), rehearsal.fake.now + 300
+
+    def turn() -> None:
+        training.turn()
+        if (seconds := rehearsal.fake.now - gone_at) > 0:
+            missing = b.gpu(7, status=GpuStatus.MISSING, missing_seconds=seconds)
+            rehearsal.gpus["n3"] = [*(b.gpu(index) for index in range(7)), missing]
+
+    rehearsal.each_tick = turn
+    rehearsal.run(340)
+    for pause, restarts in ((40, False), (400, False), (40, True)):
+        training.stands = True
+        rehearsal.run(10)
+        if restarts:
+            rehearsal.restart_control_plane()
+            rehearsal.control_plane.loop.tick()  # it takes step times of jobs that it has read from Slurm
+        rehearsal.run(pause)
+        training.stands = False
+        rehearsal.run(120)
+        assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
+        assert rehearsal.state_of("n3") is NodeState.QUARANTINED, "it is repaired once its job has ended"
+        assert rehearsal.line.effects == {"drain_node n3": 1}
+    training.stands = True
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 3 * HOURS)
+    assert "n3" not in rehearsal.gang_nodes()
 
 
 def test_nodes_to_which_the_control_plane_alone_has_no_route_are_not_dead(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("gpu.lost", "nvml.lost", "nvml.reset_required", "nvml.recovery_action"): "An administrator resets a GPU: the "
     "driver refuses that while a job uses it. What the driver calls lost, or has to be reset, computes nothing.",
     ("gpus.missing",): "An administrator takes a GPU away for a virtual machine, or it is being reset: after a minute "
-    "the node is at fault, but a gang that trains on there stays to the end of its job.",
+    "the node is at fault, but a gang that has finished steps there since stays to the end of its job, or until it "
+    "hangs.",
     ("gpus.replaced", "gpus.too_few"): "A GPU was changed, or slurm.conf names more than there are: the node is a "
     "suspect, and is tested once no job uses it.",
     (
@@ -75,9 +76,11 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "gang leave only where its start and its checkpoints are known, and the move pays.",
     ("thermal.slowed",): "A warm hour, a power cap of the site: a suspect; only a rank that lags behind confirms it.",
     ("infiniband.port_down",): "A cable is moved, or its switch boots: ports that go down together are their switch. "
-    "The port is not one that the gang uses: where it trains on, it stays to the end of its job.",
-    ("infiniband.port_flaps",): "A technician reseats a cable three times: a gang that trains on stays to the end of "
-    "its job. A switch reboots three times: its ports go down together, and count for none of its nodes.",
+    "The port is not one that the gang uses: where it has finished steps since, it stays to the end of its job, or "
+    "until it hangs.",
+    ("infiniband.port_flaps",): "A technician reseats a cable three times: a gang that has finished steps since stays "
+    "to the end of its job, or until it hangs. A switch reboots three times: its ports go down together, and count for "
+    "none of its nodes.",
     ("infiniband.port_unsteady", "infiniband.too_few_ports"): "A cable that is being laid: a suspect.",
     ("nvlink.down", "fabric.unhealthy", "fabric.not_registered", "fabric.module_hot", "fabric.manager_down"): "The "
     "Fabric Manager restarts after an upgrade: a suspect.",

@@ -1,13 +1,14 @@
 """Whether a gang with ranks on a node makes no progress: the second signal of faults that a gang would not survive.
 
-Or makes progress since: then the gang does not need what has failed, such as a second port, or a GPU of another job.
+Or has made progress since: then the gang does not need what has failed, such as a second port, or a GPU of another job.
 """
 
 from __future__ import annotations
 
-from understudy_controlplane.detect.silence import PROGRESS_AGE_MAX_SECONDS, PROGRESS_MARGIN_SECONDS, step_seconds
+from understudy_controlplane.detect.silence import PROGRESS_MARGIN_SECONDS, step_seconds
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.node import DrainKind
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 STEPS_LATE = 3.0
@@ -32,12 +33,19 @@ def stands_still(snapshot: Snapshot, node: str, seconds: float, fault_seconds: f
 
 
 def fault_or_at_job_end(snapshot: Snapshot, node: str, since: float) -> Signal:
-    """Of what has failed since then by the absence of a sign: a gang that finishes steps there all the same goes on to
-    the end of its job.
+    """Of what has failed since then by the absence of a sign: gangs that have all finished a step there since do
+    without it, and go on to the end of their jobs. However long they pause: hang detection judges that.
     """
-    for table in snapshot.tables.values():
-        step = step_seconds(table)
-        lately = snapshot.now - table.advanced_at < max(PROGRESS_AGE_MAX_SECONDS, STEPS_LATE * step)
-        if node in table.nodes and lately and table.advanced_at > since + step + PROGRESS_MARGIN_SECONDS:
-            return Signal.DRAIN_AT_JOB_END
-    return Signal.HARDWARE_FAULT
+    gangs = [job.key for job in snapshot.job_on(node) if job.managed]
+    spared = gangs and all(_does_without(snapshot, gang, node, since) for gang in gangs)
+    return Signal.DRAIN_AT_JOB_END if spared else Signal.HARDWARE_FAULT
+
+
+def _does_without(snapshot: Snapshot, gang: JobKey, node: str, since: float) -> bool:
+    table = snapshot.tables.get(gang)
+    if (table is None or not table.advanced_at) and since < snapshot.started_at:
+        # What steps have shown to an earlier process of the control plane is in the node's record.
+        record = snapshot.nodes[node].record
+        return record.drain_kind is DrainKind.AT_JOB_END and record.since > since
+    done_at = since + PROGRESS_MARGIN_SECONDS
+    return table is not None and node in table.nodes and table.advanced_at > done_at + step_seconds(table)
