@@ -109,8 +109,7 @@ class LauncherLine:
         self._answer = answer
         self.disconnect = disconnect
         self._changed = asyncio.Event()
-        self._step: tuple[int, int] = (-1, -1)
-        self._step_sent = (-1, -1)
+        self._step = self._step_sent = Progress(-1, -1)
         self._ahead_before, self._ahead = 0, 0
         """What steps are counted from: of the launches before the newest one, and of that one."""
         self._last_sent: LauncherAnswer | ControlPlaneSilent | None = None
@@ -140,11 +139,12 @@ class LauncherLine:
 
     def note_step(self, launch: int, step: int, ahead: int = 0) -> None:
         """The next launch continues, or repeats, what this one was doing: its steps are counted on from there."""
-        if launch > self._step[0]:
+        if launch > self._step.launch:
             self._ahead_before, self._ahead = self._ahead_before + self._ahead, 0
-        if launch >= self._step[0]:
+        place = self._ahead_before + step
+        if (launch, place) > (self._step.launch, self._step.step):
             self._ahead = max(self._ahead, ahead)
-            self._step = max(self._step, (launch, self._ahead_before + step))
+            self._step = Progress(launch, place, self._ahead_before + self._ahead)
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -232,9 +232,9 @@ class LauncherLine:
     async def _send_progress(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
-            if self._step > self._step_sent:
+            if self._step != self._step_sent:
                 self._step_sent = self._step
-                self._answer(Progress(*self._step))
+                self._answer(self._step)
 
     def _note_trouble(self, event: str, error: Exception) -> None:
         if event != self._trouble:

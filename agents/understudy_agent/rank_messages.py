@@ -299,6 +299,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
     launch: int
     step: int
+    count_from: int = 0  # what has to be taken off for the number that the program gave it
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):

@@ -1032,10 +1032,11 @@ class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answe
     orders: LauncherOrders | None = None  # None: the earlier orders stay valid
     earlier: EarlierAllocations = EarlierAllocations()
     launch: Count = 0
-    step: Step | None = None  # the furthest step that this launch has finished; None: not known
+    step: Step | None = None  # the furthest that this launch has finished, as this allocation counts; None: not known
     restore_step: Step = 0  # of the newest good checkpoint, for launches while no control plane answers
     restore_path: str = ""  # empty: there is none
     restore_ranks: Count = 0  # a gang of no other size can restore it; 0: any can, or it is not known
+    count_from: Step = 0  # what has to be taken off `step` for the number that the program gave it
 
 
 CREDENTIAL_CHARACTERS_MAX = 4096

@@ -392,7 +392,7 @@ class TestPolls:
             line.stop()
             return [one for one in answers if isinstance(one, Progress)]
 
-        assert asyncio.run(play()) == [Progress(0, 1999), Progress(0, 2999), Progress(1, 2900)]
+        assert asyncio.run(play()) == [Progress(0, 1999), Progress(0, 2999, 2000), Progress(1, 2900, 2000)]
 
     def test_a_launcher_that_was_refused_is_not_reported_again(self) -> None:
         async def play() -> int:

@@ -11,11 +11,11 @@ import pytest
 
 from tests import builders as b
 from understudy_agent.parallelism import Parallelism
+from understudy_agent.places import Place
 from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.failures import Failures
-from understudy_controlplane.decide.hangs import restarts_without_progress
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.decide.placement import layout_of
@@ -42,6 +42,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 
@@ -444,6 +445,9 @@ def test_a_hardware_fault_has_priority_over_a_hang() -> None:
     assert [one.nodes for one in plans] == [("n3",)]
 
 
+Reached = int | tuple[int, int] | None
+
+
 @pytest.mark.parametrize(
     ("steps", "now_at", "count"),
     [
@@ -455,15 +459,23 @@ def test_a_hardware_fault_has_priority_over_a_hang() -> None:
         ((None, None, None), None, 3),
         ((None, None, 4), 4, 1),
         ((100, 40, 60), 90, 3),
+        (((250, 200), (450, 400)), (650, 600), 2),  # each time at step 50 of a later count
+        (((250, 200), (450, 400)), (651, 600), 2),
+        (((250, 200), (450, 400)), (670, 600), 0),
+        (((250, 200), (350, 200)), (450, 200), 0),  # no number has fallen
+        (((3200, 200), (6410, 3400)), (9620, 6600), 2),  # 3,000, 3,010 and 3,020
     ],
 )
-def test_progress_gives_the_budget_back(steps: Sequence[int | None], now_at: int | None, count: int) -> None:
-    assert restarts_without_progress(steps, now_at) == count
+def test_progress_gives_the_budget_back(steps: Sequence[Reached], now_at: Reached, count: int) -> None:
+    def place(reached: Reached) -> Place:
+        return Place(*reached) if isinstance(reached, tuple) else Place() if reached is None else Place(reached)
+
+    assert restarts_without_progress(map(place, steps), place(now_at)) == count
 
 
 @pytest.mark.parametrize("gang", [GANG, None])
 def test_the_fourth_hang_at_the_same_step_is_left_to_a_person(gang: Gang | None) -> None:
-    hangs = ((JOB.key, None),) * 3
+    hangs = ((JOB.key, Place()),) * 3
     decision = judged(scene(gang, hangs=hangs), hang("n2"))
     assert (decision.plan, decision.because, decision.action) == (None, Because.RESTART_BUDGET, Action.NOTHING)
     assert "restarted 3 times because it hung" in decision.reason

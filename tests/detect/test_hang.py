@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import builders as b
+from understudy_agent.places import Place
 from understudy_agent.wire import Port
 from understudy_controlplane.config import Hang
 from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds, stacks_shown
@@ -28,13 +29,13 @@ from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.subject import Subject
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
-Place = tuple[int, bool]
+Where = tuple[int, bool]
 """Which collective a rank entered last, and whether it is inside."""
 
 INSIDE, CAME_OUT = (120, True), (119, False)
 
 
-def table(places: Sequence[Place], still_seconds: float = 100, pause_seconds: float = 2, **changes: Any) -> StepTable:
+def table(places: Sequence[Where], still_seconds: float = 100, pause_seconds: float = 2, **changes: Any) -> StepTable:
     """A gang that has finished twenty steps, the last of them `still_seconds` ago."""
     usual = b.step_table([[0.1] * 20] * len(places), advanced_at=b.NOW - still_seconds)
     values: dict[str, Any] = {
@@ -129,7 +130,7 @@ def test_several_nodes_that_never_came_are_each_named() -> None:
     ],
 )
 def test_no_rank_is_named_without_evidence_and_nothing_follows_where_ranks_may_be_busy(
-    places: list[Place], why: str
+    places: list[Where], why: str
 ) -> None:
     (finding,) = found(table(places))
     waiting = why == "the network"
@@ -286,7 +287,7 @@ def test_after_a_section_the_next_step_has_its_whole_time() -> None:
 
 def test_after_each_restart_at_the_same_step_it_has_twice_the_time() -> None:
     """An evaluation of 40 minutes without a section looks like a hang, once."""
-    before = ((b.job().key, 19), (b.job().key, 4))  # it had come further than step 4 since
+    before = ((b.job().key, Place(4)), (b.job().key, Place(19)))  # it had come further than step 4 since
     for still_seconds, expected in ((3500, STILL), (3700, SILENT)):
         assert signals(table(UNMARKED, still_seconds, durations=KNOWN), hangs=before) == expected
 

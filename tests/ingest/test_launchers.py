@@ -24,15 +24,17 @@ from tests.tokens import add_tokens, admission_of, bearer
 from understudy_agent.wire import (
     REPORT_BYTES_MAX,
     WIRE_VERSION,
+    EarlierAllocations,
     LaunchEnded,
     LauncherOrders,
     LauncherPhase,
     LauncherReport,
     LauncherState,
+    RankWindow,
     Restart,
 )
 from understudy_controlplane.access.admission import Denied
-from understudy_controlplane.fleet.gang import Gang, orders_version
+from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, RestoreAnswer, RestoreDecision
 from understudy_controlplane.ingest.answers import refuse_denied
@@ -270,6 +272,22 @@ def test_launches_spent_before_a_requeue_are_in_the_answer(route: Route) -> None
     ]
     assert route.facts.record("n1", ends, b.NOW, route.directory.get) == []
     assert route.post().json()["earlier"] == {"launches_without_progress": 2}
+
+
+def test_a_launcher_is_told_steps_in_the_count_of_its_own_allocation(route: Route) -> None:
+    """Its job came to step 500 before its requeue, in an epoch that began at 2,900."""
+    route.launchers.note_earlier_allocations(7, 1, Earlier(EarlierAllocations(best_step=500), 2900))
+    route.telemetry.count_on({7: 2900})
+    route.telemetry.know({"n1"})
+    answers = []
+    for first_step in (498, 0):
+        window = RankWindow(7, 1, 0, 1, 0, 1000, "", first_step, [1.0], [1.0])
+        assert route.telemetry.receive(b.report("n1", ranks=[window]), b.NOW) == []
+        answers.append(route.post().json())
+    assert [(one["step"], one.get("count_from", 0), one["earlier"]["best_step"]) for one in answers] == [
+        (498, 0, 500),
+        (499, 499, 500),
+    ]
 
 
 def test_the_newest_checkpoint_is_in_every_answer(route: Route) -> None:

@@ -26,7 +26,8 @@ class Gang:
         self._file = file
         self._step = step
         self._progress = FileProgress(file)
-        self.budget = Budget(self._progress, 3, Events(None))
+        self.count_from = 0
+        self.budget = Budget(self._progress, 3, Events(None), lambda: self.count_from)
 
     def reach(self, step: int) -> None:
         self._file.write_text(f"{step}\n")
@@ -114,3 +115,27 @@ def test_what_earlier_allocations_spent_and_reached_counts_once(gang: Gang) -> N
     assert not gang.has_progressed(launch, now=11.0)
     gang.reach(51)
     assert gang.has_progressed(launch, now=12.0)
+
+
+def test_a_program_that_begins_again_and_breaks_off_at_the_same_step_makes_no_progress(gang: Gang) -> None:
+    """It numbers its steps within an epoch: what its hook reports is counted on, and grows with each launch."""
+    gang.budget.take_over(0, best=50)  # of an allocation whose third epoch broke off here
+    ends = []
+    for number, (count_from, step) in enumerate([(200, 250), (400, 451), (600, 690), (600, 760)]):
+        launch = gang.launch(number, now=10.0 * number)
+        gang.count_from = count_from
+        gang.reach(step)
+        assert gang.has_progressed(launch, now=10.0 * number + 1)
+        gang.budget.close(launch, now=10.0 * number + 2)
+        ends.append(launch.progressed)
+    assert ends == [False, False, True, True]
+
+
+def test_a_file_with_numbers_that_fall_is_progress_as_before(gang: Gang) -> None:
+    gang.reach(100)
+    launch = gang.launch(0, now=10.0)
+    gang.reach(101)
+    assert gang.has_progressed(launch, now=11.0)
+    gang.reach(3)
+    gang.budget.close(launch, now=12.0)
+    assert launch.progressed

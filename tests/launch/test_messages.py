@@ -97,6 +97,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
         50,
         40,
         "/c",
+        count_from=20,
     )
     line = agent_client.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
@@ -105,7 +106,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     with socket.socket() as line._connection:
         assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
     line._connection = None
-    assert (line.launches_without_progress, line.best_step, line.step()) == (2, 40, 50)
+    assert (line.launches_without_progress, line.best_step, line.step(), line.count_from) == (2, 40, 50, 20)
     assert line.restore_point() == (40, "/c")
 
 

@@ -15,7 +15,7 @@ from understudy.identity import read_identity
 from understudy_agent.launch.command import Meeting
 from understudy_agent.launch.options import UsageError, parse
 from understudy_agent.launch.resume_file import look_for
-from understudy_agent.launch.task import Part, rank_environment
+from understudy_agent.launch.task import APPENDED_VARIABLE, Part, rank_environment
 
 RESUMES = ["--resume-args=--init_from=resume --eval_interval=2", "--resume-if", "out/ckpt.pt"]
 COMMAND = [sys.executable, begins_again.__file__, "config.py"]
@@ -111,3 +111,17 @@ def test_words_are_those_of_a_shell() -> None:
     line: list[Any] = ["--nodes", "2", "--resume-args=--from 'a b'", "--resume-if", "c", "--", "x"]
     resume = parse(line).resume
     assert resume is not None and (resume.arguments, str(resume.file)) == (("--from", "a b"), "c")
+
+
+def test_a_home_directory_is_known_where_no_shell_has_put_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    line = ["--nodes", "2", "--resume-args=x", "--resume-if=~/out/ckpt.pt", "--", "train"]
+    resume = parse(line).resume
+    assert resume is not None
+    assert resume.file == Path("/home/ada/out/ckpt.pt")
+
+
+def test_arguments_that_another_launch_appended_are_not_passed_on() -> None:
+    """A rank that submits the next job exports its environment."""
+    part = Part(0, Meeting(1, 0, 1, "n1", 20000), False, "n1")
+    assert APPENDED_VARIABLE not in rank_environment({APPENDED_VARIABLE: '["--old"]'}, part, 0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from tests import builders as b
+from understudy_agent.places import Place
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     ManualRepairPlan,
@@ -134,7 +135,7 @@ def test_moves_releases_hangs_time_limits_and_repairs() -> None:
     history.refresh(b.NOW)
     assert history.releases_since(0.0) == ((b.NOW, KEY),)
     assert history.swaps_since(0.0) == ((b.NOW + 1, KEY), (b.NOW + 2, KEY)), "LATER gives up no launch"
-    assert history.hangs_since(0.0) == ((KEY, 41),)
+    assert history.hangs_since(0.0) == ((KEY, Place(41)),)
     assert history.limits_since(0.0) == {(KEY, 0): 600}, "the first fault's"
     assert [(one.node, one.rung) for one in history.attempts_since(0.0)] == [("n2", Rung.MANUAL_REPAIR)]
 
@@ -144,7 +145,7 @@ def test_after_a_week_it_is_forgotten() -> None:
     recoveries.add(b.NOW, HUNG)
     history = RecoveryHistory(recoveries)
     history.refresh(b.NOW)
-    assert history.hangs_since(0.0) == ((KEY, 41),)
+    assert history.hangs_since(0.0) == ((KEY, Place(41)),)
     history.refresh(b.NOW + 1)
     assert history.hangs_since(0.0) == ()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, count, cycle
+from itertools import chain, count, cycle, islice
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,9 @@ class Training:
         self._steps += due
         run: list[int] = []
         for _ in range(0 if self.stands or self.ended else due):
-            number = next(self._numbers)
+            number = next(self._numbers, None)
+            if number is None:
+                break
             run = [*run, number] if run and number == run[-1] + 1 else [number]
         state, restarts = self._rehearsal.gang_state()
         nodes = self._rehearsal.gang_nodes() if state == "RUNNING" and self.launch >= 0 else []
@@ -65,8 +68,9 @@ class Training:
                 dropped = self._rehearsal.report_steps(name, self._window(rank, restarts, run))
                 assert not dropped or restarts, dropped
 
-    def go_on_from(self, number: int) -> None:
-        self._numbers = count(number)
+    def go_on_with(self, numbers: Iterator[int]) -> None:
+        """After the last one it stands still."""
+        self._numbers = numbers
 
     def _window(self, rank: int, restarts: int, run: list[int]) -> RankWindow:
         own = [1.0 * self.slow.get(rank, 1.0)] * len(run)
@@ -146,10 +150,43 @@ def test_a_second_training_that_comes_further_each_time_is_restarted_each_time_t
         training.stands = True
         rehearsal.run_until(lambda known=restarts: len(rehearsal.recoveries()) > known, 1 * HOURS)  # type: ignore[misc]
         training.stands = False
-        training.go_on_from(200 + 200 * restarts)
+        training.go_on_with(count(200 + 200 * restarts))
         rehearsal.run_until(rehearsal.ended, 600)
         rehearsal.run(600)
     assert rehearsal.gang_state() == ("RUNNING", 5), rehearsal.describe()
+
+
+def train_each_time_from_the_first_step(rehearsal: Rehearsal, evaluation_seconds: float) -> None:
+    """In epochs of 300 steps, without a checkpoint. In the third one no step ends for a time."""
+    training = train(rehearsal, iter(()))
+    known, stands_at, goes_on_at = -1, 0.0, 0.0
+
+    def turn() -> None:
+        nonlocal known, stands_at, goes_on_at
+        (state, restarts), now = rehearsal.gang_state(), rehearsal.fake.now
+        if state == "RUNNING" and restarts != known:
+            known, goes_on_at = restarts, now + 700 * STEP_SECONDS + evaluation_seconds
+            training.go_on_with(islice(cycle(range(300)), 700))
+        if now > goes_on_at:
+            training.go_on_with(islice(cycle(range(300)), 100, None))
+            goes_on_at = inf
+        training.turn()
+
+    rehearsal.each_tick = turn
+
+
+def test_a_program_that_begins_again_and_hangs_at_the_same_step_is_left_to_its_user(rehearsal: Rehearsal) -> None:
+    """Its steps are numbered within an epoch, so by the count it comes further each time."""
+    train_each_time_from_the_first_step(rehearsal, evaluation_seconds=inf)
+    rehearsal.run(10 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 3), rehearsal.describe()
+    assert any("restart_budget" in key for key in rehearsal.decisions())
+
+
+def test_an_evaluation_that_is_taken_for_a_hang_gets_through_once_it_has_the_time(rehearsal: Rehearsal) -> None:
+    train_each_time_from_the_first_step(rehearsal, evaluation_seconds=5_000)
+    rehearsal.run(6 * HOURS)
+    assert rehearsal.gang_state() == ("RUNNING", 2), rehearsal.describe()
 
 
 def test_a_script_that_does_something_else_after_its_training_is_left_alone(rehearsal: Rehearsal) -> None:

@@ -92,6 +92,8 @@ class AgentLine:
         self._next_id = 0
         self._orders = Orders()
         self._progress: tuple[int, int] = (-1, -1)
+        self.count_from = 0
+        """What has to be taken off its step for the number that the program gave it."""
         self._stepped_at = 0.0
         self._heard_again_at = 0.0
         """When the control plane last answered after it had not."""
@@ -296,7 +298,7 @@ class AgentLine:
                     if self._control_plane_answers:
                         self._control_plane_answers = False
                 case "progress":
-                    self._note_step(int(message["launch"]), int(message["step"]))
+                    self._note_step(int(message["launch"]), int(message["step"]), int(message.get("count_from", 0)))
                 case "error" if message.get("id") is None:
                     self.refused = str(message.get("error"))
                     self._pause = CONNECT_SECONDS_MAX
@@ -313,7 +315,7 @@ class AgentLine:
         step, path, ranks = (answer.get(f"restore_{name}") for name in ("step", "path", "ranks"))
         self._checkpoints.note(int(step or 0), str(path or ""), int(ranks or 0))
         if answer.get("step") is not None:
-            self._note_step(int(answer.get("launch", 0)), int(answer["step"]))
+            self._note_step(int(answer.get("launch", 0)), int(answer["step"]), int(answer.get("count_from", 0)))
         if answer.get("orders") is None:  # the earlier orders stand
             return
         self._orders = _orders(answer["orders"])
@@ -325,9 +327,10 @@ class AgentLine:
         self.refused = ""
         self._pause = CONNECT_SECONDS
 
-    def _note_step(self, launch: int, step: int) -> None:
+    def _note_step(self, launch: int, step: int, count_from: int) -> None:
         if (launch, step) > self._progress:
             self._progress, self._stepped_at = (launch, step), time.monotonic()
+            self.count_from = count_from
 
     def _lose(self, error: OSError) -> None:
         self.refused = self.refused or f"{self._path}: {error}"

@@ -6,21 +6,32 @@ not: what follows from it (`decide.py`), or how steps are learned (`progress.py`
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from understudy_agent.launch.events import Events
 from understudy_agent.launch.launch import Launch
 from understudy_agent.launch.launch_result import History, add_earlier_allocations
 from understudy_agent.launch.progress import Progress
+from understudy_agent.places import Place
 
 PROGRESS_SECONDS = 0.5
 
 
 class Budget:
-    """Progress is a step beyond every one before it."""
+    """Progress is a step beyond every one before it, unless the launch ends as the one before did."""
 
-    def __init__(self, progress: Progress, launches_without_progress_max: int, events: Events) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        launches_without_progress_max: int,
+        events: Events,
+        count_from: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`count_from`: what has to be taken off the newest step for the number that the program gave it."""
         self._progress = progress
+        self._count_from = count_from
+        self._ended_at = Place()
+        """The launch before this one. A launcher that was killed has forgotten it."""
         self._maximum = launches_without_progress_max
         self._events = events
         self._best_step: int | None = None
@@ -50,6 +61,15 @@ class Budget:
         self._best_step = step
         launch.progressed = True
 
+    def close(self, launch: Launch, now: float) -> None:
+        """It is over."""
+        self.look_at_once(launch, now)
+        if launch.newest_step is None:
+            return
+        place = Place(launch.newest_step, self._count_from())
+        launch.progressed = launch.progressed and not place.repeats(self._ended_at)
+        self._ended_at = place
+
     @property
     def best_step(self) -> int | None:
         return self._best_step
@@ -74,6 +94,7 @@ class Budget:
         self.history = add_earlier_allocations(self.history, earlier, best, ran_on)
         if best is not None:
             self._best_step = max(best, self._best_step or 0)
+            self._ended_at = max(self._ended_at, Place(best))  # which this allocation counts from 0
         if earlier:
             message = (
                 f"before its requeue this job had {earlier} of {self._maximum} launches without progress; they count"

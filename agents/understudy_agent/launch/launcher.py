@@ -96,7 +96,7 @@ class Launcher:
         self._best_step_at = 0.0
         self._signals = Signals(options.checkpoint_signal)
         self._standbys = Standbys(options, nodes, steps)
-        self._budget = Budget(progress, options.rules.launches_without_progress_max, events)
+        self._budget = Budget(progress, options.rules.launches_without_progress_max, events, lambda: line.count_from)
         self._reports = Reports(options, nodes.names, events, line)
         self._seats = Seats(options, hub, steps, self._standbys, self._reports)
         self._phase = Phase.SEATING
@@ -484,7 +484,7 @@ class Launcher:
         """The launch is over: all its ranks are killed."""
         now = time.monotonic()
         launch = self._launch
-        self._budget.look_at_once(launch, now)
+        self._budget.close(launch, now)
         launch.close(over, now)
         if launch.began_at is not None:
             self._seats.end(launch, over)

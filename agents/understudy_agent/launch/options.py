@@ -239,7 +239,10 @@ def _resume(given: argparse.Namespace) -> Resume | None:
         words = tuple(shlex.split(given.resume_args))
     except ValueError as error:
         raise UsageError(f"--resume-args {given.resume_args}: {error}") from error
-    return Resume(words, Path(given.resume_if))
+    try:
+        return Resume(words, Path(given.resume_if).expanduser())
+    except RuntimeError as error:
+        raise UsageError(f"--resume-if {given.resume_if}: {error}") from error
 
 
 def _processes(text: str, torchrun: bool) -> int | None:

@@ -51,7 +51,7 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
     """What one task of the gang finds. Slurm's variables about the step are replaced: the step has standbys, too."""
     meeting = part.meeting
     tasks_here = 1 if part.torchrun else meeting.processes
-    kept = {name: value for name, value in environment.items() if name != SECRET_VARIABLE}
+    kept = {name: value for name, value in environment.items() if name not in (SECRET_VARIABLE, APPENDED_VARIABLE)}
     found = kept | {
         "UNDERSTUDY_LAUNCH": str(part.launch),
         "RANK": str(meeting.node_rank * meeting.processes + local_rank),

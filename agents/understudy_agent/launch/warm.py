@@ -43,10 +43,11 @@ def _wait() -> tuple:  # type: ignore[type-arg]
         os._exit(0)  # the seat is gone, or does not need this interpreter
     if not os.environ.get("UNDERSTUDY_CONTAINER"):  # there, the image's own variables stay
         os.environ.clear()
-    os.environ.update(json.loads(line))
+    given = json.loads(line)
+    os.environ.update(given)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    return kind, target, arguments + json.loads(os.environ.get("UNDERSTUDY_APPENDED_ARGUMENTS", "[]"))
+    return kind, target, arguments + json.loads(given.get("UNDERSTUDY_APPENDED_ARGUMENTS", "[]"))
 
 
 def _run(kind: str, target: str, arguments: list) -> None:  # type: ignore[type-arg]

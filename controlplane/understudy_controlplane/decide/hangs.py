@@ -15,26 +15,14 @@ from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 
-def restarts_without_progress(steps: Sequence[int | None], now_at: int | None) -> int:
-    """How many times in a row a gang was restarted without progress. `steps` are the furthest steps, oldest first;
-    None: no step was finished, or none was reported.
-    """
-    furthest, count = -1, 0
-    for step in [*(-1 if one is None else one for one in steps)]:
-        count = 1 if step > furthest else count + 1
-        furthest = max(furthest, step)
-    return 0 if (-1 if now_at is None else now_at) > furthest else count
-
-
 def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
     """Why it is not restarted once more; empty: it is."""
     table = snapshot.tables.get(job.key)
-    now_at = table.furthest if table else None
-    steps = [step for key, step in snapshot.hangs if key == job.key]
-    count = restarts_without_progress(steps, now_at)
+    count = snapshot.restarts_without_progress(job.key)
     if count < config.jobs.restarts_without_progress_max:
         return ""
-    where = f"step {now_at}" if now_at is not None and now_at >= 0 else "its first step"
+    number = table.number if table else None
+    where = f"step {number}" if number is not None else "its first step"
     return (
         f"job {job.key.job_id} was restarted {times(count)} because it hung, without progress beyond {where}: "
         "no node is at fault, or it is not known which; left to its user (scontrol requeue, or scancel)"

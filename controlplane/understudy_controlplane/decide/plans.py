@@ -147,6 +147,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     reservation = job.slurm.reservation
     if reservation.startswith(SEATS_PREFIX):
         reservation = earlier.reservation if earlier else ""
+    last_step, count_from = _reached(snapshot, job)
     plan = PoolSwapPlan(
         steps=EXCLUDING_STEPS if excluded else SWAP_STEPS,
         nodes=failed,
@@ -158,7 +159,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         account=job.slurm.account,
         submit_at=on_its_way.submit_at if on_its_way else job.slurm.submit_at,
         restart_count=on_its_way.restart_count if on_its_way else snapshot.attempt_given_up(job),
-        last_step=on_its_way.last_step if on_its_way else _last_step(snapshot, job),
+        last_step=on_its_way.last_step if on_its_way else last_step,
+        count_from=on_its_way.count_from if on_its_way else count_from,
         supersedes=superseded.id if superseded else None,
         reservation=reservation,
         drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
@@ -180,13 +182,12 @@ def _has_lost_nodes(snapshot: Snapshot, job: Job) -> bool:
     return job.running and gang is not None and not {*gang.nodes} <= {*job.slurm.nodes}
 
 
-def _last_step(snapshot: Snapshot, job: Job) -> int | None:
-    """Of the attempt that is given up."""
+def _reached(snapshot: Snapshot, job: Job) -> tuple[int | None, int]:
+    """The last step of the attempt that is given up, and what it is counted from."""
     last, table = snapshot.last_attempts.get(job.key), snapshot.tables.get(job.key)
     if last is not None:
-        return last.last_step
-    step = table.furthest if table else -1
-    return step if step >= 0 else None
+        return last.last_step, last.count_from
+    return (table.furthest, table.count_from) if table and table.furthest >= 0 else (None, 0)
 
 
 def _requested(findings: Sequence[Finding], superseded: Recovery | None) -> bool:
@@ -245,6 +246,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     relaunched = given_up >= 0
     limit, credit = job.slurm.time_limit_minutes, credit_minutes(snapshot, job, config)
     steps = ALLOCATION_STEPS if relaunched else ALLOCATION_STEPS[:2]
+    last_step, count_from = _reached(snapshot, job)
     return AllocationSwapPlan(
         steps=(*steps, StepName.CREDIT_TIME) if relaunched and credit and limit is not None else steps,
         fault_at=min([*(finding.at for finding in findings), *(at for _, at in gone)]),
@@ -255,7 +257,8 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         job=job.key,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
-        last_step=_last_step(snapshot, job),
+        last_step=last_step,
+        count_from=count_from,
         supersedes=superseded.id if superseded else None,
         reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
         drain_reason=reason,
@@ -279,6 +282,7 @@ def launcher_restart_plan(
     snapshot: Snapshot, job: Job, fault_at: float, launch: int, credit_minutes_max: int
 ) -> LauncherRestartPlan:
     """Of a launch that the gang's launcher has given up by itself."""
+    last_step, count_from = _reached(snapshot, job)
     return LauncherRestartPlan(
         steps=(StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP, StepName.CREDIT_TIME),
         fault_at=fault_at,
@@ -287,7 +291,8 @@ def launcher_restart_plan(
         job=job.key,
         submit_at=job.slurm.submit_at,
         restart_count=job.slurm.restart_count,
-        last_step=_last_step(snapshot, job),
+        last_step=last_step,
+        count_from=count_from,
         drain_reason="",
         launch=launch,
     )

@@ -282,12 +282,6 @@ def silent_patience_seconds(table: StepTable, policy: Hang, working: bool, resta
     return max(least, policy.factor * longest) * (policy.working_factor if working else 1.0) * 2.0**restarts
 
 
-def _restarts_here(table: StepTable, snapshot: Snapshot) -> int:
-    """How often the gang was restarted for a hang and has not come further since."""
-    furthest = table.furthest
-    return sum(job == table.job and (-1 if step is None else step) >= furthest for job, step in snapshot.hangs)
-
-
 def working_ranks(table: StepTable, snapshot: Snapshot) -> list[int]:
     """Ranks whose GPU takes as much power as for computing. One that waits in a collective is as busy by its
     utilization, and takes little.
@@ -313,7 +307,7 @@ def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, po
             yield one
             continue
         working = working_ranks(table, snapshot)
-        limit = silent_patience_seconds(table, policy, bool(working), _restarts_here(table, snapshot))
+        limit = silent_patience_seconds(table, policy, bool(working), snapshot.restarts_without_progress(table.job))
         more: dict[str, Json] = {
             "section": table.section,
             "limit_seconds": None if limit is None else round(limit, 1),

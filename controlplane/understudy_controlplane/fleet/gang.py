@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState
+from understudy_agent.wire import EarlierAllocations, LauncherOrders, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
 LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase.DONE})
@@ -17,6 +18,15 @@ LAST_STEPS_SECONDS = 600.0
 """Steps of a gang that has ended may be reported so much later, by an agent that was cut off. A job with steps that
 come later still trains on without that launcher.
 """
+
+
+class Earlier(NamedTuple):
+    """What a job's allocations before this one have left."""
+
+    told: EarlierAllocations
+    """To the launcher, to which steps of this allocation are counted from 0."""
+    count_from: int
+    """What they are counted from otherwise: `fleet.job.Reached`."""
 
 
 @dataclass(frozen=True, slots=True)

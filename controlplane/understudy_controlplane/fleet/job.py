@@ -75,6 +75,7 @@ class LastAttempt:
     restart_count: int
     nodes: tuple[str, ...]
     last_step: int | None = None  # the furthest that it finished; None: not known
+    count_from: int = 0  # as in `Reached`
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ class SwapPlan(DrainPlan, frozen=True, kw_only=True):
     restart_count: int  # of the attempt that is given up
     dead_nodes: tuple[str, ...] = ()  # nodes of the plan that no longer answer Slurm
     last_step: int | None = None  # the furthest step that this attempt was seen to finish
+    count_from: int = 0  # what has to be taken off for the number that the program gave it
     reservation: str = ""  # in which the job ran before: it gets it back
     hang: str = ""  # why the gang is restarted though no rank of it has ended
     suspended_or_resumed_at: int | None = None  # of the job, as Slurm showed it when this was decided

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from understudy_agent.places import Place
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.custody import Custody, custody_of
@@ -40,7 +41,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import Service, SlurmReservation
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import StepTable, restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
 
@@ -96,7 +97,7 @@ class Snapshot:
     )  # job and restart count: its launcher did not follow its orders
     limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
-    hangs: tuple[tuple[JobKey, int | None], ...] = ()  # gangs restarted for a hang, oldest first: their furthest step
+    hangs: tuple[tuple[JobKey, Place], ...] = ()  # gangs restarted for a hang, oldest first: where they stood still
     black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)
     """By the node that was blamed, within the last week."""
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
@@ -186,6 +187,12 @@ class Snapshot:
         """The restart count of the attempt that a move gives up: of a job that was requeued, the one that has ended."""
         last = self.last_attempts.get(job.key)
         return last.restart_count if last is not None else job.slurm.restart_count
+
+    def restarts_without_progress(self, job: JobKey) -> int:
+        """Of its gang, because it hung."""
+        table = self.tables.get(job)
+        now = table.place if table is not None else Place()
+        return restarts_without_progress((place for key, place in self.hangs if key == job), now)
 
     def refused_at(self, refusal: Refusal) -> tuple[float, float]:
         """By slurmctld's clock: as if all clocks agreed, and by how far they are apart now. Clocks may have been set

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from understudy_agent.places import Place
 from understudy_agent.wire import Training
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 
@@ -139,6 +140,19 @@ class StepTable:
         return int(self.last_step.max(initial=-1))
 
     @property
+    def place(self) -> Place:
+        return Place(self.furthest, self.count_from)
+
+    @property
     def number(self) -> int | None:
         """Of the newest step, as the program counts; None: no rank has finished any."""
         return self.furthest - self.count_from if self.furthest >= 0 else None
+
+
+def restarts_without_progress(places: Iterable[Place], now: Place) -> int:
+    """How many times in a row a gang was restarted without progress: where it stood still each time, oldest first."""
+    furthest, last, count = -1, Place(), 0
+    for place in places:
+        count = count + 1 if place.step <= furthest or place.repeats(last) else 1
+        furthest, last = max(furthest, place.step), place
+    return count if now.step <= furthest or now.repeats(last) else 0

@@ -11,14 +11,13 @@ from understudy_agent.wire import (
     NOT_UNDERSTOOD,
     REPORT_BYTES_MAX,
     WIRE_VERSION,
-    EarlierAllocations,
     LauncherAnswer,
     LauncherReport,
     LauncherState,
     in_words,
 )
 from understudy_controlplane.access.admission import Admission, only_for
-from understudy_controlplane.fleet.gang import Gang, orders_version
+from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
 from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob
@@ -66,13 +65,15 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
             restore = await asyncio.to_thread(deps.newest_checkpoint, known)
         except StoreError as error:
             return refuse(503, f"the database does not answer: {type(error).__name__}", "ask again")
+        place = deps.telemetry.place_of(state.job_id, Attempt(state.restart_count, state.launch))
         return answer(
             LauncherAnswer(
                 orders_version=orders_version(orders) if orders is not None else "",
                 orders=orders,
-                earlier=earlier,
+                earlier=earlier.told,
                 launch=state.launch,
-                step=deps.telemetry.step_of(state.job_id, Attempt(state.restart_count, state.launch)),
+                step=max(0, place.step - earlier.count_from) if place is not None else None,
+                count_from=max(0, place.count_from - earlier.count_from) if place is not None else 0,
                 restore_step=restore.step,
                 restore_path=restore.path,
                 restore_ranks=restore.ranks,
@@ -137,7 +138,7 @@ def _not_running(deps: ReportDependencies, report: LauncherReport) -> Response:
 
 async def _earlier_allocations(
     deps: ReportDependencies, launchers: Launchers, known: KnownJob, state: LauncherState, nodes: frozenset[str]
-) -> EarlierAllocations:
+) -> Earlier:
     """Read from the database once for each allocation. Raises StoreError."""
     earlier = launchers.earlier_allocations(state.job_id, state.restart_count)
     if earlier is None:

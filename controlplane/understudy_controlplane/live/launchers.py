@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from understudy_agent.wire import EarlierAllocations, LauncherOrders
-from understudy_controlplane.fleet.gang import Gang, orders_version
+from understudy_agent.wire import LauncherOrders
+from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
 
 WAITING_MAX = 2000
 """A poll above this number is answered at once; its agent asks again."""
@@ -37,7 +37,7 @@ class Launchers:
         self._lock = threading.Lock()
         self._gangs: dict[int, Gang] = dict(gangs or {})
         self._orders: dict[int, LauncherOrders] = {}
-        self._earlier: dict[tuple[int, int], EarlierAllocations] = {}
+        self._earlier: dict[tuple[int, int], Earlier] = {}
         self._waiters: dict[int, _Waiter] = {}
         self._stops = False
 
@@ -76,11 +76,11 @@ class Launchers:
             }
             self._earlier = {key: earlier for key, earlier in self._earlier.items() if key[0] in running}
 
-    def earlier_allocations(self, job_id: int, restart_count: int) -> EarlierAllocations | None:
+    def earlier_allocations(self, job_id: int, restart_count: int) -> Earlier | None:
         with self._lock:
             return self._earlier.get((job_id, restart_count))
 
-    def note_earlier_allocations(self, job_id: int, restart_count: int, earlier: EarlierAllocations) -> None:
+    def note_earlier_allocations(self, job_id: int, restart_count: int, earlier: Earlier) -> None:
         with self._lock:
             self._earlier[job_id, restart_count] = earlier
 

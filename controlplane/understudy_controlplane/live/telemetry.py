@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from understudy_agent.places import Place
 from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, ProgramFiles, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
@@ -177,11 +178,13 @@ class Telemetry:
             expected = self._expected.get(job_id)
         return expected.nodes if expected is not None and expected.restart_count == restart_count else None
 
-    def step_of(self, job_id: int, attempt: Attempt) -> int | None:
-        """The furthest step that any rank of this attempt reported as finished, counted as in `progress`."""
+    def place_of(self, job_id: int, attempt: Attempt) -> Place | None:
+        """Where this attempt is, counted as in `progress`; None: no rank of it has reported a step."""
         with self._lock:
             buffer = self._steps.get(job_id)
-        return buffer.last_step if buffer is not None and buffer.attempt == attempt and buffer.last_step >= 0 else None
+            if buffer is None or buffer.attempt != attempt or buffer.last_step < 0:
+                return None
+            return Place(buffer.last_step, buffer.count_from)
 
     def table(self, job: JobKey, restart_count: int) -> StepTable | None:
         """The step times of the job's latest launch."""

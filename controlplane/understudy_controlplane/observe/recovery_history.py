@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from understudy_agent.places import Place
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import (
     REPAIR_KINDS,
@@ -145,11 +146,12 @@ class RecoveryHistory:
                 found.setdefault(one.plan.job, {}).update(dict.fromkeys(one.plan.excluded, one.decided_at))
         return found
 
-    def hangs_since(self, since: float) -> tuple[tuple[JobKey, int | None], ...]:
-        """Gangs restarted because they hung, oldest first: the job, and the furthest step it had finished."""
+    def hangs_since(self, since: float) -> tuple[tuple[JobKey, Place], ...]:
+        """Gangs restarted because they hung, oldest first: the job, and where it stood still."""
         plans = (one.plan for one in self._since(since))
         moves = (plan for plan in plans if isinstance(plan, PoolSwapPlan | AllocationSwapPlan))
-        return tuple((plan.job, plan.last_step) for plan in moves if plan.hang)
+        stopped = ((plan, -1 if plan.last_step is None else plan.last_step) for plan in moves if plan.hang)
+        return tuple((plan.job, Place(step, plan.count_from)) for plan, step in stopped)
 
     def returns_failed_since(self, since: float) -> dict[str, Recovery]:
         """Nodes whose newest return to service has failed."""

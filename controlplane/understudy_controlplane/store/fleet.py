@@ -109,7 +109,13 @@ _COUNTS = (
     .order_by(tables.attempt.c.restart_count, tables.attempt.c.launch)
 )
 _LAST_ATTEMPTS = (
-    select(tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.nodes, tables.attempt.c.last_step)
+    select(
+        tables.attempt.c.job,
+        tables.attempt.c.restart_count,
+        tables.attempt.c.nodes,
+        tables.attempt.c.last_step,
+        tables.attempt.c.count_from,
+    )
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.running_at.is_not(None))
     .order_by(tables.attempt.c.restart_count.desc(), tables.attempt.c.launch)
 )
@@ -347,7 +353,8 @@ class FleetStore:
                 for row in connection.execute(_LAST_ATTEMPTS, {"jobs": ids[first : first + IDS_AT_ONCE]}):
                     last = found.setdefault(row.job, LastAttempt(row.restart_count, tuple(row.nodes)))
                     if row.restart_count == last.restart_count and row.last_step is not None:
-                        found[row.job] = replace(last, last_step=max(row.last_step, last.last_step or 0))
+                        step, count_from = max(row.last_step, last.last_step or 0), max(row.count_from, last.count_from)
+                        found[row.job] = replace(last, last_step=step, count_from=count_from)
         return found
 
     def counts_from(self, job_rows: Iterable[int]) -> dict[int, int]:

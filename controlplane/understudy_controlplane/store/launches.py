@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, bindparam, func, select
 
 from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
-from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang, RanOn
+from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Earlier, Gang, RanOn
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
@@ -159,7 +159,7 @@ class LaunchStore:
             rows = connection.execute(query).all()
         return {row.job_id: Gang(_state(row), row.node) for row in rows}
 
-    def earlier_allocations(self, job_row: int, restart_count: int, nodes: Collection[str]) -> EarlierAllocations:
+    def earlier_allocations(self, job_row: int, restart_count: int, nodes: Collection[str]) -> Earlier:
         """What the job's allocations before this one, on these nodes, have used up, and where its program ran."""
         end, attempt = tables.launch_end, tables.attempt
         ends = (
@@ -167,8 +167,7 @@ class LaunchStore:
             .where(end.c.job == job_row, end.c.restart_count < restart_count)
             .order_by(end.c.restart_count, end.c.launch, end.c.at)
         )
-        # As the program numbers it now: the steps of this allocation are not counted on from those before it.
-        best = select(func.max(attempt.c.last_step) - func.max(attempt.c.count_from)).where(
+        reached = select(func.max(attempt.c.last_step), func.coalesce(func.max(attempt.c.count_from), 0)).where(
             attempt.c.job == job_row, attempt.c.restart_count < restart_count
         )
         without = 0
@@ -176,7 +175,9 @@ class LaunchStore:
             for row in connection.execute(ends):
                 without = 0 if row.progressed else without + row.counted
             newcomers = _ran_on(connection, job_row, restart_count).newcomers(nodes)
-            return EarlierAllocations(without, connection.execute(best).scalar(), tuple(sorted(newcomers)))
+            furthest, count_from = connection.execute(reached).one()
+        best = furthest - count_from if furthest is not None else None
+        return Earlier(EarlierAllocations(without, best, tuple(sorted(newcomers))), count_from)
 
     def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
         """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the
