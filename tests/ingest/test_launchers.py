@@ -274,7 +274,7 @@ def test_launches_spent_before_a_requeue_are_in_the_answer(route: Route) -> None
     assert route.post().json()["earlier"] == {"launches_without_progress": 2}
 
 
-def test_a_launcher_is_told_steps_in_the_count_of_its_own_allocation(route: Route) -> None:
+def test_a_launcher_knows_steps_in_the_count_of_its_own_allocation(route: Route) -> None:
     """Its job came to step 500 before its requeue, in an epoch that began at 2,900."""
     route.launchers.note_earlier_allocations(7, 1, Earlier(EarlierAllocations(best_step=500), 2900))
     route.telemetry.count_on({7: 2900})

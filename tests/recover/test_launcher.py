@@ -424,10 +424,10 @@ def test_what_earlier_allocations_spent_counts_until_there_is_progress(rehearsal
     rehearsal.fake.requeue_job(1)
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 200)
     report(rehearsal, ended(0), ended(1), ended(2, counted=False), ended(3, restart_count=1))
-    assert launches.earlier_allocations(row, 1, ()).told.launches_without_progress == 2
-    assert launches.earlier_allocations(row, 2, ()).told.launches_without_progress == 3
+    assert launches.earlier_allocations(row, 1, ()).spent.launches_without_progress == 2
+    assert launches.earlier_allocations(row, 2, ()).spent.launches_without_progress == 3
     report(rehearsal, ended(4, restart_count=1, progressed=True, counted=False), ended(5, restart_count=1))
-    assert launches.earlier_allocations(row, 2, ()).told.launches_without_progress == 1
+    assert launches.earlier_allocations(row, 2, ()).spent.launches_without_progress == 1
 
 
 def blame(job_id: int, node: str = "n5", launch: int = 1, rank: int = 0) -> LaunchEnded:

@@ -65,7 +65,7 @@ class Launcher:
 
     def newcomers(self) -> tuple[str, ...]:
         launches = self.rehearsal.control_plane.stores.launches
-        return launches.earlier_allocations(self.row, self.restart_count, self.rehearsal.gang_nodes()).told.newcomers
+        return launches.earlier_allocations(self.row, self.restart_count, self.rehearsal.gang_nodes()).spent.newcomers
 
 
 @pytest.fixture

@@ -51,6 +51,7 @@ LATER = {
     "from_pool",
     "drained_at",
     "suspended_or_resumed_at",
+    "count_from",
 }
 """Fields that plans of release 0.1 did not have."""
 

@@ -708,7 +708,7 @@ def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> Non
     assert [queries.last_step(row, 0) for row in rows] == [(41, 0), (7, 3)]
     assert fleet.counts_from(rows) == {rows[0]: 0, rows[1]: 3}
     earlier = LaunchStore(engine).earlier_allocations(rows[1], 1, ())
-    assert (earlier.told.best_step, earlier.count_from) == (4, 3), "as the program numbers it"
+    assert (earlier.spent.best_step, earlier.count_from) == (4, 3), "as the program numbers it"
 
 
 def test_a_hardware_event_is_stored_once_and_read_as_it_was_sent(engine: Engine) -> None:

@@ -23,8 +23,8 @@ come later still trains on without that launcher.
 class Earlier(NamedTuple):
     """What a job's allocations before this one have left."""
 
-    told: EarlierAllocations
-    """To the launcher, to which steps of this allocation are counted from 0."""
+    spent: EarlierAllocations
+    """As its launcher reads it, for which steps of this allocation are counted from 0."""
     count_from: int
     """What they are counted from otherwise: `fleet.job.Reached`."""
 

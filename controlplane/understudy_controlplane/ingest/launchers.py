@@ -70,7 +70,7 @@ def launchers_router(deps: ReportDependencies, launchers: Launchers, admission: 
             LauncherAnswer(
                 orders_version=orders_version(orders) if orders is not None else "",
                 orders=orders,
-                earlier=earlier.told,
+                earlier=earlier.spent,
                 launch=state.launch,
                 step=max(0, place.step - earlier.count_from) if place is not None else None,
                 count_from=max(0, place.count_from - earlier.count_from) if place is not None else 0,
