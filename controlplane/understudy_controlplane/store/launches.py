@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, and_, bindparam, case, func, or_, select
 
 from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Earlier, Gang, RanOn
@@ -14,100 +14,149 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
 
-_END, _JOB, _LATER = tables.launch_end, tables.job, tables.launch_end.alias()
-_FOLLOWED = (
-    select(_LATER.c.id)
-    .where(
-        _LATER.c.job == _END.c.job,
-        _LATER.c.restart_count == _END.c.restart_count,
-        _LATER.c.launch > _END.c.launch,
-        _LATER.c.rank == _END.c.rank,
-        _LATER.c.failed_node != _END.c.failed_node,
-    )
-    .exists()
+_END, _JOB = tables.launch_end, tables.job
+LAUNCHES_MAX = 200
+"""Of a job, the newest launches that a round reads: a user's processes report as many as they like."""
+_SAME_RANK = (_END.c.job, _END.c.restart_count, _END.c.rank)
+_HAVE_HOLES = select(_END.c.job).where(
+    _END.c.received_at >= bindparam("since"), _END.c.cause == LaunchCause.BLACK_HOLE.value
 )
-"""The failure of a launch went with its rank to another node."""
+_WITH_LAST = (
+    select(
+        *(_END.c[name] for name in ("job", "restart_count", "launch", "cause", "failed_node", "rank", "received_at")),
+        func.first_value(_END.c.failed_node)
+        .over(partition_by=_SAME_RANK, order_by=(_END.c.launch.desc(), _END.c.at.desc()))
+        .label("last_node"),
+    )
+    .where(_END.c.job.in_(_HAVE_HOLES))
+    .subquery()
+)
+_ELSEWHERE = case((_WITH_LAST.c.failed_node != _WITH_LAST.c.last_node, _WITH_LAST.c.launch))
+_FAILURES = select(
+    _WITH_LAST,
+    func.max(_ELSEWHERE)
+    .over(partition_by=(_WITH_LAST.c.job, _WITH_LAST.c.restart_count, _WITH_LAST.c.rank))
+    .label("elsewhere"),
+).subquery()
+_STAYED = or_(
+    _FAILURES.c.rank.is_(None),
+    and_(
+        _FAILURES.c.failed_node == _FAILURES.c.last_node,
+        func.coalesce(_FAILURES.c.elsewhere, -1) <= _FAILURES.c.launch,
+    ),
+)
+"""No later failure of the rank was on another node. In one pass: a query for each failure would read all the others."""
 _BLACK_HOLES = (
     select(
-        _END.c.failed_node,
+        _FAILURES.c.failed_node,
         _JOB.c.cluster,
         _JOB.c.job_id,
         _JOB.c.submit_at,
         _JOB.c.user_id,
-        func.max(_END.c.received_at).label("at"),
+        func.max(_FAILURES.c.received_at).label("at"),
     )
-    .join(_JOB, _JOB.c.id == _END.c.job)
+    .join(_JOB, _JOB.c.id == _FAILURES.c.job)
     .where(
-        _END.c.received_at >= bindparam("since"),
-        _END.c.cause == LaunchCause.BLACK_HOLE.value,
-        _END.c.failed_node != "",
-        ~_FOLLOWED,
+        _FAILURES.c.received_at >= bindparam("since"),
+        _FAILURES.c.cause == LaunchCause.BLACK_HOLE.value,
+        _FAILURES.c.failed_node != "",
+        _STAYED,
     )
-    .group_by(_END.c.failed_node, _JOB.c.id)
-    .order_by(_END.c.failed_node, _JOB.c.id)
+    .group_by(_FAILURES.c.failed_node, _JOB.c.id)
+    .order_by(_FAILURES.c.failed_node, _JOB.c.id)
 )
+
+
+def _newest(*columns: ColumnElement[Any]) -> Select[Any]:
+    """Ends of launches of running jobs in their allocation, numbered in each job: 1 is the newest."""
+    number = func.row_number().over(partition_by=_END.c.job, order_by=(_END.c.launch.desc(), _END.c.at.desc()))
+    return (
+        select(*columns, number.label("number"), _JOB.c.job_id, _JOB.c.submit_at)
+        .join(_JOB, _JOB.c.id == _END.c.job)
+        .where(
+            _JOB.c.cluster == bindparam("of_cluster"),
+            _JOB.c.state == "RUNNING",
+            _JOB.c.restart_count == _END.c.restart_count,
+        )
+    )
+
+
+_BY_HARDWARE = _newest(_END.c.id, _END.c.restart_count).where(_END.c.cause == LaunchCause.HARDWARE.value).subquery()
 _REPLACEMENTS = (
-    select(_END.c.restart_count, _END.c.launch, _END.c.at, _END.c.blamed, _JOB.c.job_id, _JOB.c.submit_at)
-    .join(_JOB, _JOB.c.id == _END.c.job)
-    .where(
-        _JOB.c.cluster == bindparam("of_cluster"),
-        _JOB.c.state == "RUNNING",
-        _JOB.c.restart_count == _END.c.restart_count,
-        _END.c.cause == LaunchCause.HARDWARE.value,
-    )
+    select(_BY_HARDWARE, _END.c.launch, _END.c.at, _END.c.blamed)
+    .join(_END, _END.c.id == _BY_HARDWARE.c.id)
+    .where(_BY_HARDWARE.c.number <= LAUNCHES_MAX)
     .order_by(_END.c.launch, _END.c.at)
 )
-_STARTED_AFTER = (
-    select(tables.launch_start.c.id)
-    .where(
-        tables.launch_start.c.job == _END.c.job,
-        tables.launch_start.c.restart_count == _END.c.restart_count,
-        tables.launch_start.c.at > _END.c.at,
+_DONE = (
+    select(
+        _END.c.job,
+        _END.c.restart_count,
+        func.max(_END.c.at).label("at"),
+        func.max(_END.c.received_at).label("received_at"),
+        _JOB.c.job_id,
+        _JOB.c.submit_at,
     )
-    .exists()
-)
-"""A batch script may start a launcher after another."""
-_ENDED_WELL = (
-    select(_JOB.c.job_id, _JOB.c.submit_at, _END.c.restart_count, _END.c.received_at)
     .join(_JOB, _JOB.c.id == _END.c.job)
-    .where(_END.c.cause == LaunchCause.DONE.value, ~_STARTED_AFTER)
+    .where(_END.c.cause == LaunchCause.DONE.value)
+    .group_by(_JOB.c.id, _END.c.job, _END.c.restart_count, _JOB.c.job_id, _JOB.c.submit_at)
 )
-_RUNNING_ENDED_WELL = _ENDED_WELL.where(
-    _JOB.c.cluster == bindparam("of_cluster"),
-    _JOB.c.state == "RUNNING",
-    _JOB.c.restart_count == _END.c.restart_count,
+
+
+def _ended_well(*of: ColumnElement[bool]) -> Select[Any]:
+    """The last launch that ended well, where a batch script has not started a launcher after it."""
+    done, start = _DONE.where(*of).subquery(), tables.launch_start
+    later = select(start.c.id).where(
+        start.c.job == done.c.job, start.c.restart_count == done.c.restart_count, start.c.at > done.c.at
+    )
+    return select(done).where(~later.exists())
+
+
+_RUNNING_ENDED_WELL = _ended_well(
+    _JOB.c.cluster == bindparam("of_cluster"), _JOB.c.state == "RUNNING", _JOB.c.restart_count == _END.c.restart_count
 )
-_HAS_ENDED_WELL = _ENDED_WELL.where(
+_HAS_ENDED_WELL = _ended_well(
     IS_JOB, _END.c.restart_count == bindparam("attempt"), _END.c.received_at >= bindparam("since")
-).limit(1)
+)
 SEEN_BY_LAUNCHERS = (LaunchCause.PROGRAM.value, LaunchCause.BLACK_HOLE.value, LaunchCause.HANG.value)
-_BROKEN_OFF = (
-    select(_END, _JOB.c.job_id, _JOB.c.submit_at)
-    .join(_JOB, _JOB.c.id == _END.c.job)
-    .where(
-        _END.c.received_at >= bindparam("since"),
-        _END.c.cause.in_(SEEN_BY_LAUNCHERS),
-        _JOB.c.cluster == bindparam("of_cluster"),
-        _JOB.c.state == "RUNNING",
-        _JOB.c.restart_count == _END.c.restart_count,
+_OFF = (
+    _newest(_END.c.id).where(_END.c.received_at >= bindparam("since"), _END.c.cause.in_(SEEN_BY_LAUNCHERS)).subquery()
+)
+_BROKEN_OFF = select(_OFF, _END).join(_END, _END.c.id == _OFF.c.id).where(_OFF.c.number == 1)
+
+
+def _newest_of_job(table: Table, *columns: str) -> Select[Any]:
+    """The newest launches of one job first."""
+    return (
+        select(*(table.c[name] for name in ("restart_count", "launch", *columns)))
+        .where(table.c.job == bindparam("of"))
+        .order_by(table.c.restart_count.desc(), table.c.launch.desc())
+        .limit(LAUNCHES_MAX)
     )
-    .order_by(_END.c.launch, _END.c.at)
+
+
+_STEPPED = _newest_of_job(tables.attempt, "nodes").where(tables.attempt.c.last_step.is_not(None))
+_PROGRESSED = _newest_of_job(_END).where(_END.c.progressed)
+_SEATS = _newest_of_job(tables.launch_start, "seats", "at").order_by(tables.launch_start.c.at.desc())
+_BLAMED = (
+    _newest_of_job(_END)
+    .where(_END.c.cause == LaunchCause.BLACK_HOLE.value, _END.c.restart_count < bindparam("before"))
+    .limit(1)
 )
 
 
 def _ran_on(connection: Connection, job_row: int, restart_count: int) -> RanOn:
     """Within an allocation only its launcher knows which of its nodes a launch used."""
-    attempt, start = tables.attempt, tables.launch_start
-    stepped = select(attempt).where(attempt.c.job == job_row, attempt.c.last_step.is_not(None))
-    nodes = {_attempt(row): set(row.nodes) for row in connection.execute(stepped)}
-    ends = connection.execute(select(_END).where(_END.c.job == job_row)).all()
-    nodes |= {this: set() for row in ends if row.progressed and (this := _attempt(row)) not in nodes}
-    for row in connection.execute(select(start).where(start.c.job == job_row)):
-        if _attempt(row) in nodes:
-            nodes[_attempt(row)] = {*row.seats}
-    holes = (_attempt(row) for row in ends if row.cause == LaunchCause.BLACK_HOLE.value)
-    blamed = max((one for one in holes if one.restart_count < restart_count), default=None)
-    return RanOn(frozenset().union(*nodes.values()), max(nodes, default=FIRST_ATTEMPT), blamed)
+    of, nodes = {"of": job_row}, dict[Attempt, Collection[str]]()
+    for row in connection.execute(_STEPPED, of):
+        nodes[_attempt(row)] = row.nodes
+    for row in connection.execute(_PROGRESSED, of):
+        nodes.setdefault(_attempt(row), ())
+    seats = {_attempt(row): row.seats for row in reversed(connection.execute(_SEATS, of).all())}
+    nodes |= {attempt: seats[attempt] for attempt in nodes.keys() & seats.keys()}
+    blamed = connection.execute(_BLAMED, of | {"before": restart_count}).first()
+    newest = max(nodes, default=FIRST_ATTEMPT)
+    return RanOn(frozenset().union(*nodes.values()), newest, _attempt(blamed) if blamed is not None else None)
 
 
 def _attempt(row: Row[Any]) -> Attempt:
