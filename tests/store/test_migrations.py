@@ -6,10 +6,10 @@ import pytest
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, inspect, text
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import MIGRATIONS, migrate, newest_revision
+from understudy_controlplane.store.database import MIGRATIONS, StoreError, migrate, newest_revision
 
 pytestmark = pytest.mark.integration
 
@@ -27,3 +27,13 @@ def test_each_revision_can_be_undone_and_made_again(engine: Engine) -> None:
     assert set(inspect(engine).get_table_names()) == {"alembic_version"}
     migrate(engine)
     assert set(inspect(engine).get_table_names()) == {*tables.metadata.tables, "alembic_version"}
+
+
+@pytest.mark.parametrize("revision", ["0001", "0042", "9999"])
+def test_a_database_of_another_release_or_an_earlier_build_says_what_to_do(engine: Engine, revision: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    with pytest.raises(
+        StoreError, match=r"by another release, or by a build before 0\.3\.0 .*begin with a new database"
+    ):
+        migrate(engine)

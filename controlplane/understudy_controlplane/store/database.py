@@ -240,7 +240,10 @@ def _upgrade(connection: Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as error:
-        words = f"it was made by a newer release ({error}); install that one, or restore a copy from before"
+        words = (
+            f"it was made by another release, or by a build before 0.3.0 ({error}): install that release, restore a "
+            "copy that this one made, or begin with a new database"
+        )
         raise StoreError(words) from error
 
 

@@ -1,6 +1,6 @@
 """The schema of the first release.
 
-Revision ID: 0001
+Revision ID: 0100
 Revises:
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0100"
 down_revision = None
 branch_labels = None
 depends_on = None
