@@ -105,6 +105,20 @@ class TestManyGangsThatStopTogether:
         tables = {**patient, jobs[0].key: snapshot.tables[jobs[0].key]}
         assert [one.row for one in decided(replace(snapshot, tables=tables))] == [106, 70]
 
+    @pytest.mark.parametrize(
+        ("pause_seconds", "limits", "limit_seconds"),
+        [(1200.0, {}, 1800.0), (2.0, {"seconds_min": 30, "first_step_seconds": 90}, 30.0)],
+        ids=["long pauses", "short limits"],
+    )
+    def test_the_others_count_before_the_first_is_called_hung(
+        self, pause_seconds: float, limits: dict[str, float], limit_seconds: float
+    ) -> None:
+        snapshot = fleet(jobs_of(3), [limit_seconds + 1, limit_seconds - 1, limit_seconds - 5])
+        tables = {key: replace(one, longest_pause_seconds=pause_seconds) for key, one in snapshot.tables.items()}
+        decisions = decided(replace(snapshot, tables=tables), b.config(hang=limits))
+        assert [one.row for one in decisions] == [106, 70]
+        assert moved(decisions) == set()
+
     def test_gangs_that_go_on_do_not_count(self) -> None:
         snapshot = fleet(jobs_of(4), [OUTAGE_SECONDS, 1.0, 1.0, OUTAGE_SECONDS + 600])
         assert len(moved(decided(snapshot))) == 2

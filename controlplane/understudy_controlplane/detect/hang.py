@@ -40,6 +40,9 @@ RANKS_SHOWN_MAX = 32
 
 STACKS_SHOWN_MAX = 5
 
+STANDING_SHARE = 2 / 3
+"""Of the time after which a gang counts as hung. By default that is three of its longest pauses: two of these."""
+
 WORKING_POWER_SHARE = 0.35
 """Of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
 
@@ -85,7 +88,7 @@ class _Standing:
         managed = [table for table in tables if snapshot.jobs[table.job].managed]
         self._users = {snapshot.jobs[table.job].slurm.user for table in managed}
         self._running = len(managed)
-        known = ((_standing_since(table, snapshot), snapshot.jobs[table.job]) for table in managed)
+        known = ((_standing_since(table, snapshot, policy), snapshot.jobs[table.job]) for table in managed)
         found = sorted(((since, job) for since, job in known if since is not None), key=lambda one: one[0])
         self._since = [since for since, _ in found]
         self._jobs = [job for _, job in found]
@@ -233,10 +236,14 @@ def _starting(table: StepTable) -> StepTable:
     return replace(table, advanced_at=0.0, section="", sequences=unknown, inside=np.zeros_like(table.inside), stacks={})
 
 
-def _standing_since(table: StepTable, snapshot: Snapshot) -> float | None:
-    """None: it makes progress, or has paused no longer than before. Its limit may be longer than that of others."""
+def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang) -> float | None:
+    """None: it makes progress, or has paused no longer than before. Its limit may be longer than that of others, and is
+    never so long that the first of those that stopped together counts as hung before the others stand.
+    """
     since = _still_since(table, snapshot)
-    return since if snapshot.now - since > max(2 * table.longest_pause_seconds, TOGETHER_SECONDS) else None
+    patience = patience_seconds(_starting(table) if _starts(table, snapshot) else table, policy)
+    least = min(max(2 * table.longest_pause_seconds, TOGETHER_SECONDS), STANDING_SHARE * patience)
+    return since if snapshot.now - since > least else None
 
 
 def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> Finding:
