@@ -18,7 +18,7 @@ import msgspec
 
 from tests import REPOSITORY
 from tests.simulator.coverage import EVERYTHING, Coverage
-from tests.simulator.invariants import Violation
+from tests.simulator.ledger import Violation
 from tests.simulator.run import Outcome, simulate
 from tests.simulator.scenario import Event, Kind, Scenario, draw
 

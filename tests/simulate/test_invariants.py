@@ -17,20 +17,24 @@ import msgspec
 import pytest
 
 from tests import REPOSITORY
+from tests.simulate.drawn import DRAWN
+from tests.simulate.edits import edited
 from tests.simulate.mutants import MUTANTS, Mutant, steps_do_nothing
 from tests.simulator import invariants, world
 from tests.simulator.run import simulate
 from tests.simulator.saving import AskingRanks
 from tests.simulator.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings
+from tests.simulator.slurm import VirtualSlurm
 from tests.simulator.world import World, configuration
 from understudy_agent.wire import OrderState, RankWindow, SaveOrder
 from understudy_controlplane.config import Config, Mode, NoSpare
-from understudy_controlplane.decide import course, gang_moves, guards, needs, transitions
+from understudy_controlplane.decide import course, failures, gang_moves, guards, hangs, needs, transitions
 from understudy_controlplane.decide.preemption import Preemptible
 from understudy_controlplane.detect import DETECTORS
+from understudy_controlplane.detect.slowness_cost import SlownessCost
 from understudy_controlplane.fleet.job import RestoreAnswer, RestoreDecision
-from understudy_controlplane.fleet.recovery import RecoveryStatus, StepName
-from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepName
+from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live import save_orders
 from understudy_controlplane.live.save_orders import SaveOrders
@@ -38,6 +42,7 @@ from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover import runner
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Runner
+from understudy_controlplane.recover.step import Done, Failed
 from understudy_controlplane.recover.steps import STEPS, seats
 from understudy_controlplane.store import recoveries
 from understudy_controlplane.store.repairs import RepairStore
@@ -169,7 +174,79 @@ def _sees_no_job_of_a_student() -> AbstractContextManager[Any]:
     )
 
 
+def _a_failed_test_is_passed() -> AbstractContextManager[Any]:
+    def passed(observe: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda context: Done("passed") if isinstance(found := observe(context), Failed) else found
+
+    step = STEPS[StepName.RUN_VALIDATION]
+    return patch.dict(STEPS, {StepName.RUN_VALIDATION: replace(step, observe=passed(step.observe))})
+
+
+def _a_dead_gang_is_not_shrunk() -> AbstractContextManager[Any]:
+    """And no person hears of it."""
+    return _all(patch.object(VirtualSlurm, "keep_batch_host", lambda *_: None), _returns(RepairStore, "tickets", ())())
+
+
 BROKEN: dict[str, Broken] = {
+    "mode approve acts": Broken(
+        "nothing-without-approval",
+        lambda: patch.object(failures, "await_approval", lambda _, decisions, __: list(decisions)),
+        (IDLE,),
+        Settings(approves=True),
+        200.0,
+    ),
+    "the breaker never opens": Broken(
+        "the-breaker-opens",
+        _returns(guards, "breaker_limit", 99),
+        tuple(Event(40.0 + 5 * i, Kind.XID, name, number=79) for i, name in enumerate(("n14", "n1", "n5", "n9", "n2"))),
+        Settings(default_guards=True, spares=0, repairs=False),
+        90.0,
+    ),
+    "a promised spare is given to another gang": Broken(
+        "a-seat-is-for-one-gang",
+        lambda: patch.object(PoolSwapPlan, "claimed", property(lambda plan: plan.nodes)),
+        (IN_GANG, Event(40.0, Kind.XID, "n6", number=79)),
+        Settings(spares=1, no_spare=NoSpare.WAIT),
+        300.0,
+    ),
+    "a gang gets a node with too little memory": Broken(
+        "a-spare-can-run-the-job",
+        _returns(SlurmNode, "too_small_for", ""),
+        (IN_GANG, Event(40.0, Kind.XID, "n6", number=79)),
+        Settings(spares=0, small_nodes=2),
+        300.0,
+    ),
+    "dead nodes are not declared down": Broken(
+        "a-dead-node-is-down-first",
+        lambda: edited(*DRAWN["dead nodes are not set down before the requeue"].edits),
+        (Event(40.0, Kind.NODE_DIES, "n2"),),
+        seconds=240.0,
+    ),
+    "a gang that saves nothing leaves a slow node": Broken(
+        "a-gang-at-work-stays",
+        lambda: _all(
+            patch.object(SlownessCost, "price_seconds", 0.0),
+            patch.object(SlownessCost, "pays", property(lambda _: True)),
+        ),
+        (Event(120.0, Kind.SEAT_SLOW, "1", 300.0, 1),),
+        Settings(saves_nothing=True),
+        500.0,
+    ),
+    "a gang that hangs is restarted again and again": Broken(
+        "restarts-end", _returns(hangs, "too_often", ""), (Event(60.0, Kind.HANGS_AT_STEP, "0"),), USUAL, 900.0
+    ),
+    "a gang whose nodes are all dead is lost": Broken(
+        "no-job-is-lost", _a_dead_gang_is_not_shrunk, (Event(60.0, Kind.RACK_DIES, "n5", number=3),), USUAL, 500.0
+    ),
+    "seats are given up before the gang starts": Broken(
+        "seats-last-until-the-start", lambda: steps_do_nothing(StepName.START_JOB), (IN_GANG,)
+    ),
+    "a node returns whose test failed": Broken(
+        "a-failed-test-keeps-a-node",
+        _a_failed_test_is_passed,
+        (IDLE, Event(60.5, Kind.VALIDATION_FAILS, "n15")),  # after its reboot
+        seconds=250.0,
+    ),
     "mode observe acts": Broken("observe-writes-nothing", _acts_in_mode_observe, (IDLE,), Settings(observes=True)),
     "a pause halts no recovery": Broken(
         "a-halt-halts", _returns(course, "_may_act", True), (IN_GANG, Event(41.0, Kind.PAUSES_NOW))

@@ -86,6 +86,7 @@ class Machine:
     name: str
     boots: int = 1
     alive: bool = True
+    died_at: float = math.inf
     boots_at: float = math.inf  # when it comes back by itself
     silent_until: float = 0.0
     disturbed_until: float = 0.0
@@ -101,6 +102,7 @@ class Machine:
     repaired_at: float = -math.inf  # until when no reset helps
     fails_validation: bool = False
     computes_wrong: bool = False
+    slowed_at: float = -math.inf  # when it was last known to be slow
     accused_at: float = -math.inf  # when something was last known for which it may be taken out of service
     kernel_messages: int = 0  # so far: each has its own number
     heard_events: set[tuple[str, int]] = field(default_factory=set)  # boot and number, of the kernel log
@@ -159,13 +161,14 @@ class Machine:
         self.kernel_messages += 1
         self.facts.append(KernelEvent(self.boot_id, self.kernel_messages, now, text, xid, "0000:01:00.0"))
 
-    def die(self) -> None:
-        self.alive = False
+    def die(self, now: float) -> None:
+        self.alive, self.died_at = False, now
         self.facts.clear()
         self.reported.clear()
 
-    def boot(self) -> None:
-        self.alive, self.boots_at, self.broken = True, math.inf, False
+    def boot(self, now: float) -> None:
+        self.alive, self.boots_at = True, math.inf
+        self.broken = self.broken and now < self.repaired_at
         self.boots += 1
         self.sequence = 0
 
@@ -191,6 +194,8 @@ class Gang:
     stuck_at: float = -math.inf  # when it last stood still without being suspended
     wakes_at: float = math.inf  # after a suspension, when its ranks finish a step again
     hung_on: str = ""
+    hangs_at: int | None = None  # its program hangs at this step, each time
+    saves: bool = True  # it announces checkpoints
     quick_since: float = 0.0  # its steps take half as long
     quick_until: float = 0.0
     stays_until: float = 0.0  # the ranks of the last node ignore a launch before that
@@ -199,9 +204,6 @@ class Gang:
     reported: bool = False  # ranks of any attempt
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
-    ended: Attempt | None = None  # the last one that Slurm ended
-    ended_at_step: int = -1
-    repeats_until: int = -1  # the step up to which it runs that one again: a crashed slurmctld forgot its end
     over: str = ""  # how it ended, as its user knows
     asks: bool = False  # its training asks when to save
     asking: AskingRanks | None = None  # while it computes
@@ -248,9 +250,7 @@ class Gang:
         self.quick_since, self.quick_until = self.quick_since + away, self.quick_until + away
         self.stopped_at, self.wakes_at, self.hung_on = math.inf, math.inf, ""
 
-    def end(self, now: float) -> None:
-        if self.attempt is not None:
-            self.ended, self.ended_at_step = self.attempt, self.step(now) if self.since < math.inf else -1
+    def end(self) -> None:
         self.attempt, self.starts_at, self.since, self.asking = None, math.inf, math.inf, None
 
     def began(self, step: int, now: float) -> float:
@@ -333,6 +333,9 @@ class Cluster:
                 gang.hung_on, gang.starts_at = gang.hung_on or bad[0], math.inf
             if gang.starts_at <= now:
                 self._start(gang, core, now)
+            if gang.hangs_at is not None and gang.computes and gang.step(now) >= gang.hangs_at:
+                gang.hung_on, gang.stuck_at = gang.seats[-1], now
+                gang.stop(gang.began(gang.hangs_at, now))
             if gang.since < math.inf:
                 self._compute(gang, now)
                 self._announce(gang, now)
@@ -346,12 +349,10 @@ class Cluster:
             gang.suspend(now)
             return
         if job is None or job.state != "RUNNING":
-            gang.end(now)
+            gang.end()
             return
         if gang.attempt is None or gang.attempt.restart_count != job.restart_count:
             gang.seats, gang.spares = job.nodes[: gang.seats_wanted], job.nodes[gang.seats_wanted :]
-            repeats = gang.ended is not None and gang.ended.restart_count == job.restart_count
-            gang.repeats_until = gang.ended_at_step if repeats else -1
             self._launch(gang, Attempt(job.restart_count), now)
 
     def _launch(self, gang: Gang, attempt: Attempt, now: float) -> None:
@@ -474,6 +475,8 @@ class Cluster:
 
     def _write(self, gang: Gang, step: int, writers: Collection[str], now: float) -> None:
         """A checkpoint, by the ranks on these nodes."""
+        if not gang.saves:
+            return
         assert gang.attempt is not None
         (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
         path = f"/ckpt/{gang.job_id}/{restarts}.{launch}/{step}"

@@ -51,7 +51,7 @@ def _until(world: World, event: Event) -> float:
 
 def _dies(world: World, event: Event, machine: Machine) -> None:
     if machine.alive:
-        machine.die()
+        machine.die(world.now)
         machine.accused_at = world.now
         machine.boots_at = _until(world, event) if event.seconds else math.inf
         world.slurm.kill_node(machine.name)
@@ -109,6 +109,29 @@ def _wrongly_accused(world: World, event: Event, machine: Machine) -> None:
         one.accused_at = world.now
 
 
+OBSERVED_XID = 140
+"""The rule of this one only observes, in all scenarios."""
+
+
+def _observed_xid(world: World, _event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.log_xid(OBSERVED_XID, world.now)
+
+
+def _drill(world: World, event: Event, machine: Machine) -> None:
+    if world.drill(machine.name, BROKEN_FOR_GOOD, event.seconds):
+        machine.accused_at = world.now
+
+
+def _plans_maintenance(world: World, event: Event, machine: Machine) -> None:
+    names = [one.name for one in _neighbours(world, event, machine)]
+    world.slurm.plan_maintenance(names, event.seconds, MAINTENANCE_MINUTES)
+
+
+MAINTENANCE_MINUTES = 30
+"""Longer than a simulation takes."""
+
+
 def _xid_of_program(world: World, event: Event, machine: Machine) -> None:
     if machine.alive:
         machine.log_xid(event.number, world.now)
@@ -118,7 +141,7 @@ def _slow(world: World, event: Event, machine: Machine) -> None:
     if machine.alive:
         machine.slow_until, machine.slow_shows = _until(world, event), bool(event.number)
         if machine.slow_shows:
-            machine.accused_at = world.now
+            machine.slowed_at = world.now
 
 
 def _port_down(world: World, event: Event, machine: Machine) -> None:
@@ -129,7 +152,7 @@ def _port_down(world: World, event: Event, machine: Machine) -> None:
 
 def _power_saves(world: World, event: Event, machine: Machine) -> None:
     if machine.alive and world.slurm.power_down(machine.name):
-        machine.die()
+        machine.die(world.now)
         machine.boots_at = _until(world, event)
 
 
@@ -155,6 +178,11 @@ def _management_cut(world: World, event: Event, machine: Machine) -> None:
         world.later(machine.cut_until, lambda: _reach_again(world, machine))
 
 
+def _route_cut(world: World, event: Event, machine: Machine) -> None:
+    if machine.alive:
+        machine.cut_until = max(_until(world, event), machine.cut_until)
+
+
 def _reach_again(world: World, machine: Machine) -> None:
     if machine.answers(world.now):
         world.slurm.start_node(machine.name)
@@ -170,7 +198,7 @@ def _validation_fails(_world: World, _event: Event, machine: Machine) -> None:
 
 def _drains(world: World, _event: Event, machine: Machine) -> None:
     world.slurm.drain_by("admin", machine.name, "looks odd")
-    world.invariants.drained_by_person(machine.name)
+    world.invariants.was_drained_by_person(machine.name)
 
 
 def _resumes(world: World, _event: Event, machine: Machine) -> None:
@@ -216,6 +244,9 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.WRONGLY_ACCUSED: _wrongly_accused,
     Kind.XIDS_AT_ONCE: _xids_at_once,
     Kind.XID_OF_PROGRAM: _xid_of_program,
+    Kind.OBSERVED_XID: _observed_xid,
+    Kind.DRILLS: _drill,
+    Kind.PLANS_MAINTENANCE: _plans_maintenance,
     Kind.SLOW: _slow,
     Kind.PORT_DOWN: _port_down,
     Kind.POWER_SAVES: _power_saves,
@@ -223,6 +254,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.SWITCH_REBOOTS: _switch_reboots,
     Kind.AGENT_SILENT: _agent_silent,
     Kind.MANAGEMENT_CUT: _management_cut,
+    Kind.ROUTE_CUT: _route_cut,
     Kind.MESSAGES_DISTURBED: _messages_disturbed,
     Kind.VALIDATION_FAILS: _validation_fails,
     Kind.DRAINS: _drains,
@@ -270,6 +302,28 @@ def _rank_hangs(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None
 def _seat_slow(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     if gang.attempt is not None:
         _slow(world, event, world.cluster.machines[gang.seats[-1]])
+
+
+def _seat_fails(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.attempt is not None:
+        _xid(world, event, world.cluster.machines[gang.seats[0]])
+
+
+def _seat_stays_broken(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.attempt is not None:
+        _fails(world, event, world.cluster.machines[gang.seats[0]])
+
+
+def _drained_seat_dies(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.attempt is not None:
+        machine = world.cluster.machines[gang.seats[0]]
+        _drains(world, event, machine)
+        world.later(_until(world, event), lambda: _dies(world, msgspec.structs.replace(event, seconds=0.0), machine))
+
+
+def _hangs_at_step(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    if gang.computes:
+        gang.hangs_at = gang.step(world.now) + 1
 
 
 def _gang_quick(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
@@ -352,6 +406,10 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.REQUEUES: _requeues,
     Kind.RANK_HANGS: _rank_hangs,
     Kind.SEAT_SLOW: _seat_slow,
+    Kind.SEAT_FAILS: _seat_fails,
+    Kind.SEAT_STAYS_BROKEN: _seat_stays_broken,
+    Kind.DRAINED_SEAT_DIES: _drained_seat_dies,
+    Kind.HANGS_AT_STEP: _hangs_at_step,
     Kind.GANG_QUICK: _gang_quick,
     Kind.COUNTS_AGAIN: _counts_again,
     Kind.RANK_CRASHES: _rank_crashes,
@@ -498,6 +556,8 @@ TO_ALL: dict[Kind, Callable[[World, Event], None]] = {
     Kind.PAUSES: _switches(Verb.PAUSE),
     Kind.PAUSES_NOW: _switches(Verb.PAUSE_NOW),
     Kind.UNPAUSES: _switches(Verb.RESUME),
+    Kind.OBSERVES: _switches(Verb.MODE_OBSERVE),
+    Kind.OBSERVES_NO_LONGER: _switches(Verb.MODE_CONFIGURED),
     Kind.CANCELS_RECOVERY: _cancels_recovery,
     Kind.DELETES_RESERVATIONS: _deletes_reservations,
     Kind.SUBMITS: _submits,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.simulator.cluster import FABRIC
+from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
 from tests.simulator.scenario import SWEEPER
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
 from understudy_agent.wire import OrderState
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.hang import may_be_mass_hang
 from understudy_controlplane.detect.silence import may_be_mass_silence
-from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because
-from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
@@ -48,15 +47,12 @@ from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.store.queries import DecisionFilter, Queries
 
 if TYPE_CHECKING:
-    from tests.simulator.cluster import Gang, Machine
+    from tests.simulator.cluster import Machine
     from tests.simulator.world import World
     from understudy_controlplane.app import Core
 
 GRACE_SECONDS = 100.0
 """How long the control plane may take to put right what it sees, while it runs and Slurm answers."""
-
-LATE_SECONDS = 30.0
-"""How long after a fault is over the control plane may still act on it: while Slurm is slow, say."""
 
 STEP_SECONDS_MAX = 420.0
 """No step of these simulations may take longer."""
@@ -69,6 +65,9 @@ STARTED_JUST_NOW_SECONDS = 10.0
 
 ORDER_SECONDS_MAX = 240.0
 """Until an order to save is agreed by all ranks, or withdrawn."""
+
+TOGETHER_MIN = 3
+"""Gangs that stand still because of the fabric: so many have one cause."""
 
 POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
@@ -117,25 +116,6 @@ CALLS: dict[str, tuple[StepName, ...]] = {
 """What a step may call."""
 
 
-class Violation(BaseException):
-    """No `except Exception` of the control plane must hide it."""
-
-    def __init__(self, invariant: str, words: str) -> None:
-        super().__init__(f"{invariant}: {words}")
-        self.invariant = invariant
-        self.words = words
-
-
-@dataclass(frozen=True)
-class Effect:
-    call: str
-    arguments: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        shown = (one.name if hasattr(one, "name") else one for one in self.arguments)
-        return f"{self.call} {' '.join(str(one) for one in shown)}"
-
-
 @dataclass(frozen=True)
 class Rest:
     """What stands still, and for how long that may be so before it is listed."""
@@ -157,6 +137,7 @@ DEAD_NODE_SECONDS = 400.0
 class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
+        self.ledger = Ledger(world)
         self.effects = 0
         self.errors_excused = False
         """The database was away since the last round: what failed for that is no error of the control plane."""
@@ -167,6 +148,7 @@ class Invariants:
         """Jobs that a person wanted moved: that is done in a pause as well."""
         self._newest_before_pause: int | None = None  # while it is paused
         self._halted = False
+        self._only_observes = self._only_observes_next = False  # as an administrator has set it
         self._left_to_person: set[int] = set()
         """Jobs of which an operator has cancelled a move: the control plane leaves them to that person."""
         self._opted_out: set[int] = set()
@@ -179,7 +161,7 @@ class Invariants:
         self._at_fault: set[str] = set()
         self._failed_switches: list[set[str]] = []
         self._asked: dict[str, float] = {}
-        self._drained_by_person: set[str] = set()
+        self.drained_by_person: set[str] = set()
         self._drained_for_prolog: set[str] = set()
         self._back_from_outage: set[str] = set()
         """Slurm itself kept them DOWN, and their validation or repair decides since."""
@@ -231,11 +213,19 @@ class Invariants:
     def switched(self, verb: Verb) -> None:
         core = self._world.core
         assert core is not None
+        if verb in (Verb.MODE_OBSERVE, Verb.MODE_CONFIGURED):
+            self._only_observes_next = verb is Verb.MODE_OBSERVE
+            return
         if verb is Verb.RESET_BREAKER:
+            self.ledger.breaker_reset_at = self._world.now
             return
         newest = max((recovery.id for recovery in core.stores.recoveries.newest(1)), default=0)
         self._newest_before_pause = None if verb is Verb.RESUME else newest
         self._halted = verb is Verb.PAUSE_NOW
+
+    def begins_round(self) -> None:
+        """In which the control plane learns what was switched."""
+        self._only_observes = self._only_observes_next
 
     def opted_out(self, job_id: int) -> None:
         """Its owner leaves the gang to itself: no promise is made for it any more, but that it is left alone."""
@@ -249,6 +239,7 @@ class Invariants:
         self._paused_jobs[job_id] = (newest, until)
 
     def cancelled(self, recovery: Recovery) -> None:
+        """By an operator, or rejected before it began."""
         if isinstance(recovery.plan, ReturnPlan):  # its node is held then
             self._asked.update(dict.fromkeys(recovery.plan.nodes, self._world.now))
         if isinstance(recovery.plan, DrainPlan):  # a node that is not drained yet stays in service
@@ -257,8 +248,8 @@ class Invariants:
         job = job_of(recovery.plan)
         self._left_to_person |= {job.job_id} if job is not None else set()
 
-    def drained_by_person(self, node: str) -> None:
-        self._drained_by_person.add(node)
+    def was_drained_by_person(self, node: str) -> None:
+        self.drained_by_person.add(node)
         self._drained_unseen[node] = self._world.clock.now()
 
     def drained_for_prolog(self, node: str) -> None:
@@ -267,7 +258,7 @@ class Invariants:
 
     def resumed_by_person(self, node: str, *, down_by_slurm: bool) -> None:
         """`down_by_slurm`: that was no drain of the control plane. Slurm may resume such a node, too."""
-        self._drained_by_person.discard(node)
+        self.drained_by_person.discard(node)
         self._vouched_at[node] = self._world.now
         crashed = self._world.now - self._slurm_crashed_at < AFTER_CRASH_SECONDS
         crashed |= self._slurm_crashed_at > self._last_read_at
@@ -312,7 +303,7 @@ class Invariants:
     def before_effect(self, effect: Effect) -> None:
         world = self._world
         assert world.core is not None
-        if world.scenario.settings.observes:
+        if world.scenario.settings.observes or self._only_observes:
             raise Violation("observe-writes-nothing", f"{effect} in mode observe")
         open_ones = world.core.stores.recoveries.running()
         begun = [
@@ -326,29 +317,31 @@ class Invariants:
         if self._halted and all(recovery.ends_as is not RecoveryStatus.CANCELLED for recovery, _ in begun):
             raise Violation("a-halt-halts", f"{effect} in a pause that halts what is under way")
         self._touches_nothing_of_others(effect)
+        self.ledger.before(effect, [recovery for recovery, _ in begun])
         if effect.call == "requeue_job":
             self._hangs([recovery for recovery, _ in begun], effect)
 
     def _hangs(self, recoveries: Iterable[Recovery], effect: Effect) -> None:
-        """A gang that is restarted for a hang stood still until a moment ago, and was not suspended. One that repeats
-        an attempt makes no step that is new for a while; on a real cluster Slurm requeues it itself, once the nodes
-        have reported that its processes are gone.
+        """A gang that is restarted for a hang stood still until a moment ago, was not suspended, and did not stop with
+        most others.
         """
         plans = [one.plan for one in recoveries if isinstance(one.plan, PoolSwapPlan) and one.plan.hang]
         jobs = {str(self._world.jobs()[one.job.job_id].address): one.job.job_id for one in plans}
         job_id = jobs.get(str(effect.arguments[0]))
         for gang in self._world.cluster.gangs:
             well = self._world.now - gang.stuck_at
-            works = well > LATE_SECONDS and self._makes_new_steps(gang)
-            if gang.job_id == job_id and (gang.suspended or works):
-                words = "suspended" if gang.suspended else f"at work for {well:.0f} s"
+            works = gang.computes and well > LATE_SECONDS
+            shares = gang.hung_on == FABRIC and self._stand_together() >= TOGETHER_MIN
+            if gang.job_id == job_id and (gang.suspended or works or shares):
+                words = gang.hung_on or f"at work for {well:.0f} s"
                 raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
 
-    def _makes_new_steps(self, gang: Gang) -> bool:
-        return gang.computes and gang.step(self._world.now - LATE_SECONDS) > gang.repeats_until
+    def _stand_together(self) -> int:
+        return sum(gang.hung_on == FABRIC and gang.stopped_at < math.inf for gang in self._world.cluster.gangs)
 
     def after_effect(self, effect: Effect) -> None:
         self.effects += 1
+        self.ledger.after(effect)
         if effect.call == "resume_node":
             self._resumed_at.pop(effect.arguments[0], None)
         if effect.call == "drain_node":
@@ -359,9 +352,9 @@ class Invariants:
         jobs = self._world.jobs()
         words = ""
         match effect.call:
-            case "drain_node" | "resume_node" if first in self._drained_by_person:
+            case "drain_node" | "resume_node" if first in self.drained_by_person:
                 words = "an administrator has drained the node"
-            case "down_nodes" if not self._drained_by_person.isdisjoint(first):
+            case "down_nodes" if not self.drained_by_person.isdisjoint(first):
                 words = "an administrator has drained one of the nodes"
             case "drain_node" | "down_nodes":
                 for name in [first] if effect.call == "drain_node" else first:
@@ -411,12 +404,14 @@ class Invariants:
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
         now = self._world.now
         was_cut = now - machine.cut_until < LATE_SECONDS
-        measured = not machine.alive or machine.port_is_down(now) or now < machine.slow_until
+        measured = not machine.alive or machine.port_is_down(now)
+        machine.slowed_at = now if now < machine.slow_until else machine.slowed_at
         if measured or self._is_asked_for(machine.name) or (was_cut and not self._makes_progress(machine)):
             machine.accused_at = now
-        if machine.accused_at == -math.inf:
-            raise Violation("no-decision-without-evidence", f"{effect}, and nothing has happened to the node")
-        if machine.accused_at < self._resumed_at.get(machine.name, -math.inf):
+        if not self.ledger.is_accused(machine):
+            words = "nothing has happened to the node, or not since it was returned"
+            raise Violation("no-decision-without-evidence", f"{effect}, and {words}")
+        if max(machine.accused_at, machine.slowed_at) < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
 
     def _is_asked_for(self, node: str) -> bool:
@@ -463,6 +458,7 @@ class Invariants:
         self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
         self._budgets(records)
+        self.ledger.after_tick()
         self._one_recovery_a_node(records)
         self._pause()
         self._job_pauses()
@@ -531,19 +527,26 @@ class Invariants:
             name for name, record in records.items() if record.validation_origin is ValidationOrigin.OUTAGE
         }
         self._back_from_outage &= {name for name, record in records.items() if record.at_fault}
-        not_counted = self._asked.keys() | self._drained_for_prolog | self._back_from_outage
-        at_fault = {name for name, record in records.items() if record.at_fault and name not in not_counted}
+        not_counted = self._asked.keys() | self.excused
+        at_fault = self.ledger.taken - not_counted
         waiting = sum(self._waits(records[name]) for name in at_fault)
         limit = self._budget() + min(waiting, self._waiting_budget())
-        faults = len(at_fault) - sum(max(0, len(at_fault & switch) - 1) for switch in self._failed_switches)
-        if at_fault - self._at_fault and faults > limit:
+        if at_fault - self._at_fault and self.count_failures(at_fault) > limit:
             raise Violation("never-over-a-budget", f"{', '.join(sorted(at_fault))} are out of service, {limit} may be")
         self._at_fault = at_fault
-        hour_ago = self._world.clock.now() - HOUR_SECONDS
-        moves = Counter(job for _, job in self._history.swaps_since(hour_ago))
-        for job, number in moves.items():
-            if number > self._world.config.jobs.swaps_per_hour_max:
-                raise Violation("never-over-a-budget", f"job {job} was moved {times(number)} within an hour")
+
+    def count_failures(self, nodes: set[str]) -> int:
+        return len(nodes) - sum(max(0, len(nodes & switch) - 1) for switch in self._failed_switches)
+
+    @property
+    def touched(self) -> set[str]:
+        """Nodes of which a person has asked something, here or in Slurm."""
+        return self._asked.keys() | self.drained_by_person | self._vouched_at.keys()
+
+    @property
+    def excused(self) -> set[str]:
+        """Nodes that Slurm had taken out of service before the control plane did."""
+        return self._drained_for_prolog | self._back_from_outage
 
     def _budget(self) -> int:
         guards, nodes = self._world.config.guards, self._world.scenario.nodes
@@ -590,7 +593,7 @@ class Invariants:
     def _is_wanted_by_person(self, recovery: Recovery) -> bool:
         """Asked for by an operator, or an administrator has taken in Slurm the node that is let go."""
         plan = recovery.plan
-        taken = self._drained_by_person | self._vouched_at.keys() if isinstance(plan, LetGoPlan) else self._asked.keys()
+        taken = self.drained_by_person | self._vouched_at.keys() if isinstance(plan, LetGoPlan) else self._asked.keys()
         return plan.requested and (self._is_moved_by_person(recovery) or not taken.isdisjoint(plan.nodes))
 
     def _job_pauses(self) -> None:
@@ -629,7 +632,7 @@ class Invariants:
         for recovery in self._known:
             for step in recovery.steps:
                 key = (recovery.id, step.position, step.status)
-                waits = self._halted or self._is_paused(job_of(recovery.plan))
+                waits = self._halted or self._only_observes or self._is_paused(job_of(recovery.plan))
                 moved[key] = now if waits else self._moved_at.get(key, now)
             last = max(moved[recovery.id, step.position, step.status] for step in recovery.steps)
             if now - max(last, self._fine_since) > STEP_SECONDS_MAX:
@@ -641,7 +644,9 @@ class Invariants:
         """Seats, holds and drains of the control plane have a recovery or a state of their node that explains them."""
         wrong = self._ownerless(records)
         now = self._world.now
-        stays = self._newest_before_pause is not None or self._holds_all_back()  # as it is until that ends
+        stays = (
+            self._only_observes or self._newest_before_pause is not None or self._holds_all_back()
+        )  # as it is until that ends
         self._wrong_since = {words: now if stays else self._wrong_since.get(words, now) for words in wrong}
         for words, since in self._wrong_since.items():
             if now - max(since, self._fine_since) > GRACE_SECONDS and not self._world.scenario.settings.observes:
@@ -672,15 +677,18 @@ class Invariants:
             for name, record in records.items()
             if record.state in (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR) and name not in at_work
         }
-        broken = any(machine.broken or not machine.alive for machine in world.cluster.machines.values())
+        out = {name for name, record in records.items() if record.state in OUT_OF_SERVICE}
+        out |= {name for name, machine in world.cluster.machines.items() if machine.broken or not machine.alive}
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
             left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
             if job is None or job.ended or job.held or gang.over or gang.suspended or left or gang.job_id in moving:
                 continue
-            waits_as_any_job = job.pending and not broken
+            waits_as_any_job = job.pending and out.isdisjoint((*gang.seats, *gang.spares))
             if not gang.computes and gang.reported and not waits_as_any_job:
-                found[f"job {gang.job_id}"] = Rest(f"is {job.state}, does not work", STEP_SECONDS_MAX, job.nodes)
+                found[f"job {gang.job_id}"] = Rest(
+                    f"is {job.state}, does not work", STEP_SECONDS_MAX, job.nodes if job.requeue else ()
+                )
         pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
         held = sum(records[name].state not in OUT_OF_SERVICE for name in pool)
         if held < world.scenario.settings.spares and not world.scenario.settings.observes:
@@ -831,7 +839,7 @@ class Invariants:
         timeout: an hour where its clock was set back by that.
         """
         machines, behind = self._world.cluster.machines, self._world.clock.by_slurm(0.0) < 0
-        left = [name for name in nodes if completing or name in self._drained_by_person]
+        left = [name for name in nodes if completing or name in self.drained_by_person]
         return behind and any(not machines[name].alive for name in left)
 
     def _is_left_at_fault(self, name: str) -> bool:
@@ -858,6 +866,11 @@ class Invariants:
         } - reserved
         core = world.core
         assert core is not None
+        records = core.stores.fleet.nodes()
+        pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
+        spares = {node.name for node in world.slurm.nodes() if node.name in pool and node.service is Service.USABLE}
+        maintained = {name for one in world.slurm.reservations() if one.is_maintenance for name in one.nodes}
+        named = {one.subject for one in core.loop.pulse.needs}
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
             notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
@@ -876,8 +889,15 @@ class Invariants:
             by_slurms_clock = job.pending and (job.start_at or 0) > world.slurm.now + REQUEUE_DELAY_SECONDS
             if by_slurms_clock:
                 continue  # it was set back after the requeue
+            if gang.hangs_at is not None:
+                continue  # its program hangs, wherever it runs
+            cannot_move = not job.requeue or bool(maintained.intersection(job.nodes))
+            if cannot_move and f"job {gang.job_id}" in named:
+                continue
+            stopped = job.pending and any(records[name].state in OUT_OF_SERVICE for name in gang.seats)
             moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
-            usable = free - {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
+            left = {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
+            usable = (free | spares if stopped else free) - left
             startable = world.slurm.in_few_blocks(sorted(usable), job.node_count)
             if gang.computes or (job.pending and len(startable) < job.node_count) or gang.job_id in self._stays(core):
                 continue

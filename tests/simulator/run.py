@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from tests.simulator.coverage import Coverage
-from tests.simulator.invariants import Violation
+from tests.simulator.ledger import Violation
 from tests.simulator.scenario import NODES, Scenario, draw
 from tests.simulator.world import World
 from understudy_controlplane.store.database import DatabaseInMemory

@@ -130,6 +130,16 @@ class Kind(StrEnum):
     SUBMITS = "user submits a job"  # `number`: of how many nodes
     SUBMITS_LOW = "user submits a job that Slurm may preempt"  # `number`: of how many nodes
     ASKS_TO_SAVE = "operator asks the gang to save"
+    SEAT_FAILS = "GPU of the gang's first node reports an Xid"
+    SEAT_STAYS_BROKEN = "GPU of the gang's first node is broken until a person has repaired it"  # which takes `seconds`
+    DRAINED_SEAT_DIES = "administrator drains the gang's first node, which dies `seconds` later"
+    ROUTE_CUT = "control plane's own route to the node is away"  # Slurm reaches it
+    HANGS_AT_STEP = "program of the gang hangs at its next step, and at that one after each restart"
+    PLANS_MAINTENANCE = "administrator plans a maintenance of neighbouring nodes"  # in `seconds`; `number`: of how many
+    DRILLS = "administrator lets the node report an Xid, as a drill"
+    OBSERVED_XID = "well GPU reports an Xid whose rule only observes"
+    OBSERVES = "administrator lets the control plane only observe"
+    OBSERVES_NO_LONGER = "administrator lets the control plane act again"
     LEAVES_AT_CHECKPOINT = "operator moves the gang off its first node at its next checkpoint"
 
 
@@ -162,6 +172,11 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     checks_spares: bool = False  # idle ones are validated again, in turn
     leaves_worn: bool = False  # nodes whose GPU memory wears out leave service
     sweeps: int = 0  # gangs of one node, all of one user
+    few_moves: bool = False  # two gangs at once, four in an hour, and two of one gang
+    small_nodes: int = 0  # the last ones have half the memory, and gangs ask for more
+    saves_nothing: bool = False  # the second gang announces no checkpoints
+    stays_ended: int = -1  # the gang whose job Slurm may not requeue
+    learns_mode: bool = False  # mode observe is set for a time: what was found by then waits for approval
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -336,6 +351,9 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     counts = Random(f"counts {seed}")
     if counts.random() < COUNTS_SHARE:
         drawn = _with_epochs(drawn, counts)
+    site = Random(f"site {seed}")
+    if site.random() < SITE_SHARE and nodes == NODES:
+        drawn = _with_other_site(drawn, site)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
@@ -348,6 +366,7 @@ CRASHES_SHARE = 0.12
 SWITCH_SHARE = 0.12
 OWNERS_SHARE = 0.12
 ORDINARY_SHARE = 0.15
+SITE_SHARE = 0.6
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -472,6 +491,181 @@ def _with_ordinary_days(scenario: Scenario, random: Random) -> Scenario:
             for at in _moments(scenario, random, 3):
                 events += [Event(at, kind, name, round(random.uniform(*seconds), 1)) for name in names[-RACK:]]
     return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
+
+
+LARGE_FLEET = 64
+"""Nodes; there the limits of 10 and 12 are reached."""
+
+
+def _with_other_site(scenario: Scenario, random: Random) -> Scenario:
+    """What another site does, or has: one of these, so that the seed stays as it is otherwise."""
+    choose = random.choice(OTHER_SITES)
+    return choose(scenario, random)
+
+
+def _approves(scenario: Scenario, random: Random) -> Scenario:
+    faults = [Event(at, Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79) for at in _moments(scenario, random, 2)]
+    return _changed(scenario, faults, approves=True, observes=False)
+
+
+def _moves_often(scenario: Scenario, random: Random) -> Scenario:
+    """One gang, or all of them, lose a node again and again, and few moves are permitted."""
+    gang, at = _any_gang(random), random.uniform(FAULTS_BEGIN, 3 * FAULTS_BEGIN)
+    faults = []
+    for number in range(random.randint(4, 6)):
+        subject = str(gang if random.random() < 0.6 else number % len(GANGS))
+        faults.append(Event(round(at, 2), Kind.SEAT_FAILS, subject, 0.0, 79))
+        at += random.choice((random.uniform(0, 1), random.uniform(20, 60)))
+    return _changed(scenario, faults, few_moves=True, spares=max(4, scenario.settings.spares))
+
+
+def _hangs_for_ever(scenario: Scenario, random: Random) -> Scenario:
+    at = round(random.uniform(FAULTS_BEGIN, 4 * FAULTS_BEGIN), 2)
+    return _changed(scenario, [Event(at, Kind.HANGS_AT_STEP, str(_any_gang(random)))])
+
+
+def _is_maintained(scenario: Scenario, random: Random) -> Scenario:
+    """Spares, or seats of a gang, of which one fails."""
+    names, first = node_names(scenario.nodes), random.choice((0, 4, NODES - RACK, NODES - 3))
+    at, soon = round(random.uniform(FAULTS_BEGIN, 300), 2), round(random.uniform(60, 3000), 1)
+    planned = Event(at, Kind.PLANS_MAINTENANCE, names[first], soon, random.randint(1, 3))
+    fault = Event(round(at + random.uniform(1, 60), 2), Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79)
+    return _changed(scenario, [planned, fault])
+
+
+def _drills(scenario: Scenario, random: Random) -> Scenario:
+    names = node_names(scenario.nodes)
+    drills = [
+        Event(at, Kind.DRILLS, random.choice(names), round(random.uniform(20, 120), 1))
+        for at in _moments(scenario, random, 2)
+    ]
+    return _changed(scenario, drills)
+
+
+def _observes_a_rule(scenario: Scenario, random: Random) -> Scenario:
+    names = node_names(scenario.nodes)
+    return _changed(
+        scenario, [Event(at, Kind.OBSERVED_XID, random.choice(names)) for at in _moments(scenario, random, 3)]
+    )
+
+
+def _has_small_nodes(scenario: Scenario, random: Random) -> Scenario:
+    faults = [Event(at, Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79) for at in _moments(scenario, random, 3)]
+    return _changed(scenario, faults, small_nodes=random.choice((1, 2)))
+
+
+def _saves_nothing(scenario: Scenario, random: Random) -> Scenario:
+    at = round(random.uniform(120, 300), 2)
+    return _changed(scenario, [Event(at, Kind.SEAT_SLOW, "1", 200.0, random.choice((0, 1)))], saves_nothing=True)
+
+
+def _observes_for_a_time(scenario: Scenario, random: Random) -> Scenario:
+    at, events = random.uniform(FAULTS_BEGIN, 200), []
+    for moment in (at + 5, at + 60):
+        events.append(Event(round(moment, 2), Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79))
+    events += [
+        Event(round(at, 2), Kind.OBSERVES),
+        Event(round(at + random.uniform(20, 150), 2), Kind.OBSERVES_NO_LONGER),
+    ]
+    return _changed(scenario, events, learns_mode=True, observes=False)
+
+
+def _dismisses(scenario: Scenario, random: Random) -> Scenario:
+    """A node that only looks wrong, and one that is."""
+    name, at = random.choice(node_names(scenario.nodes)), round(random.uniform(FAULTS_BEGIN, 300), 2)
+    kind = random.choice((Kind.NVLINK_DOWN, Kind.SLOW, Kind.XID))
+    seconds = round(random.uniform(30, 90), 1)
+    fault = Event(at, kind, name, seconds, 79 if kind is Kind.XID else 1)
+    return _changed(scenario, [fault, Event(round(at + random.uniform(1, 40), 2), Kind.RELEASES, name)])
+
+
+def _has_a_wrong_rule(scenario: Scenario, random: Random) -> Scenario:
+    """In a larger fleet, whose guards are those by default."""
+    names, events, at = node_names(LARGE_FLEET), [], random.uniform(FAULTS_BEGIN, 150)
+    for first in random.sample(range(0, LARGE_FLEET - RACK, RACK + 1), random.randint(3, 6)):
+        events.append(Event(round(at, 2), Kind.WRONGLY_ACCUSED, names[first], 0.0, random.randint(2, RACK)))
+        at += random.choice((random.uniform(0, 3), random.uniform(10, 60)))
+    larger = msgspec.structs.replace(scenario, nodes=LARGE_FLEET, leaf_switches=8, block_nodes=0, seconds=END)
+    return _changed(larger, events, default_guards=True)
+
+
+def _cannot_reach_nodes(scenario: Scenario, random: Random) -> Scenario:
+    """Of which Slurm knows that they answer, and whose gangs work."""
+    first, at = random.randrange(sum(GANGS) - 1), round(random.uniform(FAULTS_BEGIN, 250), 2)
+    names, seconds = node_names(scenario.nodes), round(random.uniform(130, 300), 1)
+    cut = [Event(at, Kind.ROUTE_CUT, name, seconds) for name in names[first : first + random.choice((1, 2))]]
+    return _changed(scenario, cut)
+
+
+def _loses_a_job_that_stays_ended(scenario: Scenario, random: Random) -> Scenario:
+    at, gang = round(random.uniform(FAULTS_BEGIN, 300), 2), random.choice((1, 2))
+    code = random.choice((79, 79, 94))
+    return _changed(scenario, [Event(at, Kind.SEAT_FAILS, str(gang), 0.0, code)], stays_ended=gang)
+
+
+def _repairs_in_vain(scenario: Scenario, random: Random) -> Scenario:
+    at, seconds = round(random.uniform(FAULTS_BEGIN, 250), 2), round(random.uniform(100, 250), 1)
+    fault = Event(at, Kind.SEAT_STAYS_BROKEN, str(_any_gang(random)), seconds)
+    return _changed(scenario, [fault], repairs=True, validates=True)
+
+
+def _loses_a_drained_node(scenario: Scenario, random: Random) -> Scenario:
+    at, seconds = round(random.uniform(FAULTS_BEGIN, 250), 2), round(random.uniform(1, 60), 1)
+    return _changed(scenario, [Event(at, Kind.DRAINED_SEAT_DIES, str(_any_gang(random)), seconds)])
+
+
+def _crowded(scenario: Scenario, random: Random) -> Scenario:
+    """What changes while a gang is moved: a spare breaks, another gang needs one, its owner opts out, jobs wait."""
+    events = []
+    for at in _moments(scenario, random, 2):
+        events.append(Event(at, Kind.SEAT_FAILS, str(random.randrange(2)), 0.0, 79))
+        soon = round(at + random.choice((0.0, random.uniform(0, 3))), 2)
+        other = Event(soon, Kind.SEAT_FAILS, str(random.choice((2, 3))), 0.0, 79)
+        spare = Event(soon, Kind.XID, random.choice(node_names(scenario.nodes)[-3:]), 0.0, 79)
+        leaves = Event(round(at + random.uniform(0.5, 8), 2), Kind.OPTS_OUT, str(random.randrange(2)))
+        waiting = Event(round(at - 1, 2), Kind.SUBMITS, number=3)
+        events += random.choice(([other], [spare], [spare, other], [leaves], [waiting]))
+        if random.random() < 0.4:
+            events.append(Event(round(at - 0.5, 2), Kind.SLURM_SLOW, "", 20.0))
+    return _changed(scenario, events, spares=max(2, scenario.settings.spares))
+
+
+def _stops_together(scenario: Scenario, random: Random) -> Scenario:
+    at, seconds = round(random.uniform(FAULTS_BEGIN + 20, 250), 2), round(random.uniform(60, 200), 1)
+    return _changed(scenario, [Event(at, Kind.FABRIC_STOPS, "", seconds)])
+
+
+OTHER_SITES = (
+    _cannot_reach_nodes,
+    _loses_a_job_that_stays_ended,
+    _repairs_in_vain,
+    _loses_a_drained_node,
+    _crowded,
+    _crowded,
+    _stops_together,
+    _approves,
+    _approves,
+    _moves_often,
+    _moves_often,
+    _hangs_for_ever,
+    _is_maintained,
+    _drills,
+    _observes_a_rule,
+    _has_small_nodes,
+    _saves_nothing,
+    _observes_for_a_time,
+    _dismisses,
+    _has_a_wrong_rule,
+)
+
+
+def _any_gang(random: Random) -> int:
+    return random.randrange(len(GANGS))
+
+
+def _changed(scenario: Scenario, events: list[Event], **settings: object) -> Scenario:
+    changed = msgspec.structs.replace(scenario.settings, **settings)
+    return msgspec.structs.replace(scenario, settings=changed, events=(*scenario.events, *events))
 
 
 CHANGES_OF_JOBS = (Kind.SUSPENDS, Kind.SUSPENDS, Kind.OPTS_OUT)

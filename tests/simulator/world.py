@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from random import Random
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
 from tests.simulator.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
-from tests.simulator.happen import happen
-from tests.simulator.invariants import Effect, Invariants, is_proposed
+from tests.simulator.happen import OBSERVED_XID, happen
+from tests.simulator.invariants import Invariants, is_proposed
+from tests.simulator.ledger import Effect
 from tests.simulator.remembered import Tables, remembered
 from tests.simulator.scenario import (
     LAUNCHER_GANG,
@@ -29,17 +30,19 @@ from tests.simulator.scenario import (
 )
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.app import Core, Outside, assemble
-from understudy_controlplane.config import Config, NoSpare, SignalKind
+from understudy_controlplane.config import Config, NoSpare, SignalKind, Validation
 from understudy_controlplane.decide import prospects
+from understudy_controlplane.decide.drill import drill_event
 from understudy_controlplane.decide.pages import SIGNALS, rule_of
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.need import NeedKind
-from understudy_controlplane.fleet.node import ValidationOrigin
+from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
+    DrainPlan,
     Recovery,
     RecoveryStatus,
     StepName,
@@ -64,6 +67,8 @@ ORDERED_SECONDS_MAX = 1.0
 """Between two rounds of the control plane while an order to save is on its way."""
 LOW = "low"
 """The partition of jobs that Slurm may preempt."""
+SAVES_NOTHING = 1
+"""The gang that announces no checkpoints, where one does not."""
 DOES_NOT_ASK = 2
 """The gang whose training never asks when to save."""
 TIME_LIMIT_MINUTES = 600
@@ -85,7 +90,20 @@ NOTHING_HELD = tuple(f"{rule_of(one)}-" for one in NeedKind if one not in SIGNAL
 TICKETS_A_ROUND_MAX = 100
 
 
-APPROVES_SECONDS = 3.0
+APPROVES_SECONDS = (3.0, 9.0, 25.0)
+"""How long people take to approve a recovery, or to reject it."""
+
+REJECTS_EACH = 7
+"""They reject one of so many moves and drains, and answer for that."""
+
+FEW_MOVES = {
+    "gang_moves_min": 2,
+    "gang_moves_share": 0,
+    "gang_moves_per_hour_min": 4,
+    "gang_moves_per_hour_share": 0,
+}
+
+SMALL_NODE_MB, GANG_MB = 256_000, 400_000
 
 
 class Killed(BaseException):
@@ -94,6 +112,12 @@ class Killed(BaseException):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
+
+
+class _QuickValidation(Validation):
+    """Nodes wait for the network test of others for a minute, as hours are short here."""
+
+    network_wait_minutes: ClassVar[float] = 1.0
 
 
 def configuration(scenario: Scenario) -> Config:
@@ -107,7 +131,10 @@ def configuration(scenario: Scenario) -> Config:
                 "page_after_seconds": 120,
                 "domains": scenario.domains,
                 **({} if settings.default_guards else few),
+                **(FEW_MOVES if settings.few_moves else {}),
+                "observe_rules": [f"xid.{OBSERVED_XID}"],
             },
+            "jobs": {"swaps_per_hour_max": 2} if settings.few_moves else {},
             "signals": {"leak": "act"},
             "spares": {"count": settings.spares, "no_spare": settings.no_spare.value},
             "hang": {"seconds_min": 30, "factor": 3, "first_step_seconds": 90},
@@ -120,15 +147,14 @@ def configuration(scenario: Scenario) -> Config:
                 "dead_node_wait_seconds": 60,
             },
             "hardware": {"leave_worn": settings.leaves_worn},
-            "validation": {
-                "enabled": settings.validates,
-                "probation_hours": 0.02,
-                "probation_weight": 100 if settings.weighs else 0,
-                "spare_check_hours": 0.05 if settings.checks_spares else 0,
-                "burn_in_hours": 0.01,
-                "stages": {"network": {"enabled": True}},
-                "network_wait_minutes": 1,
-            },
+            "validation": _QuickValidation(
+                enabled=settings.validates,
+                probation_hours=0.02,
+                probation_weight=100 if settings.weighs else 0,
+                spare_check_hours=0.05 if settings.checks_spares else 0,
+                burn_in_hours=0.01,
+                stages={"network": {"enabled": True}},
+            ),
         }
     )
 
@@ -172,6 +198,8 @@ class World:
         if scenario.settings.no_spare is NoSpare.PREEMPT:
             self.slurm.tiers[LOW] = 0
             self.slurm.preempt_mode, self.slurm.exempt_seconds = "REQUEUE", scenario.settings.exempt_seconds
+        for name in names[len(names) - scenario.settings.small_nodes :]:
+            self.slurm.build_with(name, SMALL_NODE_MB)
         self.cluster = Cluster(names, Random(f"messages {scenario.seed}"))
         self.random = Random(f"world {scenario.seed}")
         self.clock = VirtualClock(self.slurm)
@@ -256,10 +284,14 @@ class World:
     def submit_gang(self, number: int, size: int, user: str = "") -> Gang:
         launcher = number == LAUNCHER_GANG
         user = user or f"user{number}"
-        job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", kill_seconds=self.random.uniform(0.1, 3))
+        requeue, seconds = number != self.scenario.settings.stays_ended, self.random.uniform(0.1, 3)
+        job_id = self.slurm.submit(user, size, f"gang{number}", "understudy", requeue, kill_seconds=seconds)
         self.slurm.set_time_limit(job_id, TIME_LIMIT_MINUTES)
         asks = self.scenario.settings.asks and number != DOES_NOT_ASK
         gang = Gang(number, job_id, user, size - launcher, launcher, asks=asks)
+        gang.saves = not (self.scenario.settings.saves_nothing and number == SAVES_NOTHING)
+        if self.scenario.settings.small_nodes:
+            self.slurm.ask_for_memory(job_id, GANG_MB)
         self.cluster.gangs.append(gang)
         return gang
 
@@ -306,8 +338,9 @@ class World:
         assert core is not None
         self.ticks += 1
         before = self.invariants.activity()
-        if self.scenario.settings.approves:
+        if self.scenario.settings.approves or self.scenario.settings.learns_mode:
             self._approve(core)
+        self.invariants.begins_round()
         try:
             self.hear_agents()
             self._recovering = core.loop.tick(self._recovering)
@@ -459,7 +492,7 @@ class World:
         self.slurm.refused.clear()
         issued = self.slurm.rebooting()
         for name in issued - self._rebooting.keys():
-            self.cluster.machines[name].die()
+            self.cluster.machines[name].die(self.now)
             self._rebooting[name] = self.now + REBOOT_SECONDS
         for name in [name for name, at in self._rebooting.items() if at <= self.now or name not in issued]:
             del self._rebooting[name]
@@ -475,7 +508,7 @@ class World:
     def _boot(self, machine: Machine) -> None:
         if not machine.alive:
             self.narrate(f"{machine.name} boots")
-            machine.boot()
+            machine.boot(self.now)
             if machine.name in self.slurm.powered_down():
                 self.slurm.power_up(machine.name)
             elif machine.name in self.slurm.rebooting():
@@ -617,10 +650,32 @@ class World:
         now = self.clock.now()
         with self.from_outside(), suppress(Killed):
             for one in core.stores.recoveries.proposals(now):
-                if one.status is RecoveryStatus.AWAITS_APPROVAL and now - one.decided_at >= APPROVES_SECONDS:
-                    subject, why = cancel_subject(one.id), "a person approves it"
-                    entry = AuditEntry.on_host("alice", now, Verb.APPROVE.value, subject, why)
-                    core.stores.recoveries.approve(one.id, entry)
+                takes = APPROVES_SECONDS[one.id % len(APPROVES_SECONDS)]
+                if one.status is not RecoveryStatus.AWAITS_APPROVAL or now - one.decided_at < takes:
+                    continue
+                subject, why = cancel_subject(one.id), "a person has looked"
+                if isinstance(one.plan, DrainPlan) and one.id % REJECTS_EACH == 0:
+                    self.invariants.cancelled(one)
+                    entry = AuditEntry.on_host("alice", now, Verb.CANCEL.value, subject, why)
+                    core.stores.recoveries.reject(one.id, entry)
+                    continue
+                self.invariants.ledger.approved(one)
+                entry = AuditEntry.on_host("alice", now, Verb.APPROVE.value, subject, why)
+                core.stores.recoveries.approve(one.id, entry)
+
+    def drill(self, node: str, xid: int, seconds: float) -> bool:
+        """As the route does it. Whether it was injected."""
+        core, now = self.core, self.clock.now()
+        snapshot = core.loop.pulse.snapshot if core is not None else None
+        view = snapshot.nodes.get(node) if snapshot is not None else None
+        if core is None or view is None or view.state is not NodeState.IN_SERVICE or not view.boot_id:
+            return False
+        with self.from_outside(), suppress(Killed):
+            entry = AuditEntry.on_host("alice", now, Verb.DRILL.value, node, "an exercise")
+            core.stores.repairs.ask_audited(Verb.DRILL, entry, now + seconds)
+            core.stores.facts.record(node, [drill_event(view, xid, "alice", now)], now, lambda _: None)
+            self._wake()
+        return True
 
     def cancel_recovery(self) -> None:
         if self.core is None:
