@@ -337,7 +337,10 @@ class Invariants:
                 raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
 
     def _stand_together(self) -> int:
-        return sum(gang.hung_on == FABRIC and gang.stopped_at < math.inf for gang in self._world.cluster.gangs)
+        """Managed ones: of others the control plane does not know whether they are to make steps."""
+        jobs = self._world.jobs()
+        standing = [one for one in self._world.cluster.gangs if one.hung_on == FABRIC and one.stopped_at < math.inf]
+        return sum(one.job_id in jobs and "understudy" in jobs[one.job_id].comment for one in standing)
 
     def after_effect(self, effect: Effect) -> None:
         self.effects += 1
@@ -866,9 +869,6 @@ class Invariants:
         } - reserved
         core = world.core
         assert core is not None
-        records = core.stores.fleet.nodes()
-        pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
-        spares = {node.name for node in world.slurm.nodes() if node.name in pool and node.service is Service.USABLE}
         maintained = {name for one in world.slurm.reservations() if one.is_maintenance for name in one.nodes}
         named = {one.subject for one in core.loop.pulse.needs}
         for gang in world.cluster.gangs:
@@ -894,10 +894,9 @@ class Invariants:
             cannot_move = not job.requeue or bool(maintained.intersection(job.nodes))
             if cannot_move and f"job {gang.job_id}" in named:
                 continue
-            stopped = job.pending and any(records[name].state in OUT_OF_SERVICE for name in gang.seats)
             moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
             left = {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
-            usable = (free | spares if stopped else free) - left
+            usable = free - left
             startable = world.slurm.in_few_blocks(sorted(usable), job.node_count)
             if gang.computes or (job.pending and len(startable) < job.node_count) or gang.job_id in self._stays(core):
                 continue
