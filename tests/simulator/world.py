@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from random import Random
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -30,7 +30,7 @@ from tests.simulator.scenario import (
 )
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.app import Core, Outside, assemble
-from understudy_controlplane.config import Config, NoSpare, SignalKind, Validation
+from understudy_controlplane.config import Config, NoSpare, SignalKind
 from understudy_controlplane.decide import prospects
 from understudy_controlplane.decide.drill import drill_event
 from understudy_controlplane.decide.pages import SIGNALS, rule_of
@@ -114,12 +114,6 @@ class Killed(BaseException):
         self.seconds = seconds
 
 
-class _QuickValidation(Validation):
-    """Nodes wait for the network test of others for a minute, as hours are short here."""
-
-    network_wait_minutes: ClassVar[float] = 1.0
-
-
 def configuration(scenario: Scenario) -> Config:
     settings, size = scenario.settings, max(1, scenario.nodes // NODES)
     few = {"quarantined_nodes_max": 3 * size, "waiting_share": 0, "waiting_nodes_min": 2 * size}
@@ -147,14 +141,15 @@ def configuration(scenario: Scenario) -> Config:
                 "dead_node_wait_seconds": 60,
             },
             "hardware": {"leave_worn": settings.leaves_worn},
-            "validation": _QuickValidation(
-                enabled=settings.validates,
-                probation_hours=0.02,
-                probation_weight=100 if settings.weighs else 0,
-                spare_check_hours=0.05 if settings.checks_spares else 0,
-                burn_in_hours=0.01,
-                stages={"network": {"enabled": True}},
-            ),
+            "validation": {
+                "enabled": settings.validates,
+                "probation_hours": 0.02,
+                "probation_weight": 100 if settings.weighs else 0,
+                "spare_check_hours": 0.05 if settings.checks_spares else 0,
+                "burn_in_hours": 0.01,
+                "stages": {"network": {"enabled": True}},
+                "network_wait_minutes": 1,
+            },
         }
     )
 
