@@ -238,7 +238,7 @@ def _starting(table: StepTable) -> StepTable:
 
 def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang) -> float | None:
     """None: it makes progress, or has paused no longer than before. Its limit may be longer than that of others, and is
-    never so long that the first of those that stopped together counts as hung before the others stand.
+    over before the first of those that stopped together counts as hung.
     """
     since = _still_since(table, snapshot)
     patience = patience_seconds(_starting(table) if _starts(table, snapshot) else table, policy)
