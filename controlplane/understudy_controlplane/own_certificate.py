@@ -34,8 +34,14 @@ def make_certificate(host: str, certificate: Path, key: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
         .sign(private, SHA256())
     )
-    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    key.touch(mode=0o600)
+    try:
+        key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    except OSError:  # half of a pair would be kept by the next run
+        key.unlink(missing_ok=True)
+        certificate.unlink(missing_ok=True)
+        raise
 
 
 def _subject(host: str) -> x509.GeneralName:

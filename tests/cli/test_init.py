@@ -55,6 +55,13 @@ def test_its_certificate_is_valid_for_the_address_alone(tmp_path: Path, host: st
     assert not handshake(server, trusting, "head2")
 
 
+def test_a_certificate_that_cannot_be_written_leaves_no_key(tmp_path: Path) -> None:
+    key = tmp_path / "tls.key"
+    with pytest.raises(OSError, match="No such file"):
+        make_certificate("head1", tmp_path / "nowhere" / "tls.pem", key)
+    assert not key.exists()
+
+
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> bool:
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(back, there, server_hostname=name)

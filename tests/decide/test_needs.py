@@ -263,6 +263,16 @@ def test_a_rule_pages_once_a_day_for_its_budget_also_where_a_slot_frees() -> Non
     assert len(pages_after(13, attempts=(page,), breaker_reset_at=b.NOW + 1800)) == 1, "a person had a look meanwhile"
 
 
+def test_a_rule_over_the_budget_of_its_week_waits_since_the_last_node_that_it_took_out() -> None:
+    """Its findings come and go: the page is for the overrun, not for each of them."""
+    days = 24 * 3600.0
+    taken = tuple(Quarantine(b.NOW - 2 * days - i * 3600.0, f"n{i + 20}", "xid.79") for i in range(30))
+    seen = b.snapshot(broken("n2"), quarantines=taken, incidents=incidents("n2", for_seconds=1.0))
+    config = b.config(spares={"count": 0}, guards={"breaker_nodes_min": 50})
+    (need,) = (one for one in needs(seen, decide(seen, [FAULT_OF_N2], config), config) if "rule" in one.subject)
+    assert need.since == b.NOW - 2 * days
+
+
 def test_a_gang_on_a_slow_gpu_whose_checkpoints_are_not_known_is_a_need() -> None:
     slow = Finding(
         Signal.STRAGGLER_SUSPECTED, NOT_PRICED, "n2", b.NOW, "slow", job=b.job().key, lost_seconds=START_SECONDS_MAX

@@ -68,12 +68,13 @@ def over_rule_budget(snapshot: Snapshot, rule: str, already: Collection[str]) ->
 
 
 def overrun_since(snapshot: Snapshot, rule: str) -> float | None:
-    """When it took out the first node of the last day that counts; None: none within a day, or a person has reset the
-    circuit breaker since. The oldest leaves the count after a day, and the next one fills the budget again: that is no
-    other overrun within a day.
+    """When it took out the first node of the last day that counts, or the last one of the week; None: none, or a person
+    has reset the circuit breaker since. The oldest leaves the count after a day, and the next one fills the budget
+    again: that is no other overrun within a day.
     """
     since = snapshot.ago(DAY_SECONDS)
-    return min((one.at for one in _taken_out(snapshot, rule) if one.at > since), default=None)
+    taken = [one.at for one in _taken_out(snapshot, rule)]
+    return min((at for at in taken if at > since), default=max(taken, default=None))
 
 
 def _taken_out(snapshot: Snapshot, rule: str) -> list[Quarantine]:
