@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.keys import JOB_KEY
-from understudy_agent.launch import process_tree, steps, warm
+from understudy_agent.launch import certificate, process_tree, steps, warm
 from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_agent.launch.decide import TABLE
 from understudy_agent.launch.events import Events
@@ -110,6 +110,20 @@ def test_each_job_has_a_key_of_its_own_that_openssl_takes() -> None:
     mixed = keys[0].pem.split(b"-----BEGIN CERT")[0] + b"-----BEGIN CERT" + keys[1].pem.split(b"-----BEGIN CERT")[1]
     with pytest.raises(ssl.SSLError, match=r"MISMATCH|mismatch"):
         launcher_context(replace(keys[0], pem=mixed))
+
+
+@pytest.mark.parametrize(
+    ("private", "x"),  # https://datatracker.ietf.org/doc/html/rfc6979#appendix-A.2.5, and the base point itself
+    [
+        (
+            0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721,
+            "60fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6",
+        ),
+        (1, "6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
+    ],
+)
+def test_a_public_key_is_the_one_of_the_standard(private: int, x: str) -> None:
+    assert certificate._public_key(private)[1:33].hex() == x
 
 
 def test_verdicts_come_from_a_file_or_a_directory_and_can_be_taken_back(tmp_path: Path) -> None:

@@ -152,8 +152,6 @@ class Guards(Section):
 
 
 class Recovery(Section):
-    FIXED = frozenset({"step_timeout_seconds"})
-
     step_timeout_seconds: float = Field(
         120.0,
         gt=0,
@@ -193,7 +191,11 @@ class Recovery(Section):
 
 
 class Repair(Section):
-    FIXED = frozenset({"reset_timeout_seconds", "cooldown_seconds"})
+    FIXED = frozenset(
+        {
+            "reset_timeout_seconds",
+        }
+    )
 
     enabled: bool = Field(
         False,
@@ -255,7 +257,6 @@ class Validation(Section):
             "network_tests_at_once_max",
             "network_wait_minutes",
             "spare_check_minutes_per_day",
-            "stages_command",
         }
     )
 

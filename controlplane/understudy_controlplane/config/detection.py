@@ -15,7 +15,7 @@ STRAGGLER_STEPS_MAX = 100
 
 
 class Silence(Section):
-    FIXED = frozenset({"mass_share", "silent_after_seconds"})
+    FIXED = frozenset({"silent_after_seconds"})
 
     silent_after_seconds: float = Field(4.0, ge=1, description="Time without a report after which a node is unknown.")
     dead_after_seconds: ClassVar[float] = 6.0
