@@ -162,7 +162,7 @@ class Recovery(Section):
         1800.0,
         gt=0,
         description="Time for the gang's first training step after the restore, and for what people have to do; after "
-        "that the recovery fails and a person is notified.",
+        "that the recovery fails, as after `step_timeout_seconds`.",
     )
     launcher_timeout_seconds: ClassVar[float] = 20.0
     """Time for a launcher to carry out an order; after that its job is moved with a spare from the pool."""
