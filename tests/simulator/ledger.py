@@ -270,8 +270,7 @@ class Ledger:
     def after(self, effect: Effect) -> None:
         """A node that is reserved for its repair or validation is not back in service as it is resumed."""
         first = effect.arguments[0]
-        held = {one.name for one in self._world.slurm.reservations()}
-        if effect.call == "resume_node" and f"{NODE_HOLD_PREFIX}{first}" not in held:
+        if effect.call == "resume_node" and first not in self._held():
             self._returns(effect, first)
         if effect.call == "delete_reservation" and first.startswith(NODE_HOLD_PREFIX):
             self._returns(effect, first.removeprefix(NODE_HOLD_PREFIX))
@@ -287,9 +286,14 @@ class Ledger:
         if self._failed_tests.get(name) and name not in self._world.invariants.touched:
             raise Violation("a-failed-test-keeps-a-node", f"{effect}, and the last test of {name} has failed")
 
+    def _held(self) -> set[str]:
+        """Nodes that are reserved for their repair or validation."""
+        names = (one.name for one in self._world.slurm.reservations())
+        return {name.removeprefix(NODE_HOLD_PREFIX) for name in names if name.startswith(NODE_HOLD_PREFIX)}
+
     def after_tick(self) -> None:
         usable = {node.name for node in self._world.line.nodes_now() if not node.draining and not node.down}
-        self.taken -= usable
+        self.taken -= usable - self._held()
         self._no_job_is_lost()
         for job in self._world.jobs().values():  # the newest one last
             if job.ended and job.name.startswith(TEST_PREFIX):
