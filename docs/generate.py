@@ -34,13 +34,13 @@ from understudy_controlplane.decide.table import (
 )
 from understudy_controlplane.detect.ordinary import OF_CLASS, ORDINARY
 from understudy_controlplane.detect.xid import SIGNALS
+from understudy_controlplane.figures.rule import Severity
+from understudy_controlplane.figures.slurm_rules import RULES
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.state_words import STATES
 from understudy_controlplane.live.meters import Meter, Meters
-from understudy_controlplane.plan.rule import Severity
-from understudy_controlplane.plan.slurm_rules import RULES
 from understudy_controlplane.xid_policy import FaultClass, KernelRow, PolicyRow, RowOverride, default_policy
 
 HERE = Path(__file__).parent

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from understudy_agent.wire import RELEASE, WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.job import Attempt, Job, JobKey
 from understudy_controlplane.fleet.node import (
@@ -31,6 +30,7 @@ from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReserv
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
+from understudy_wire.messages import RELEASE, WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
 
 NOW = 1_000_000.0
 BOOT = "boot-1"

@@ -9,10 +9,10 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from tests import builders as b
-from understudy_agent.wire import Gpu
 from understudy_controlplane.agent_recorder import each_alone
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_wire.messages import Gpu
 
 
 def test_a_gpu_that_cannot_be_stored_keeps_no_other_node_from_it(database: str) -> None:

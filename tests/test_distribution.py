@@ -33,6 +33,7 @@ pytestmark = pytest.mark.integration
 HOOK = REPOSITORY / "agents" / "understudy"
 MAIN_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 HOOK_PROJECT = tomllib.loads((REPOSITORY / "agents" / "pyproject.toml").read_text())["project"]
+ON_NODES = ("understudy_agent", "understudy_keeper", "understudy_launcher", "understudy_selfcheck", "understudy_wire")
 Result = TypeVar("Result")
 
 
@@ -105,7 +106,7 @@ def test_the_wheels_hold_every_file_of_their_packages_and_nothing_else(wheels: d
     tracked = run("git", "ls-files", "-co", "--exclude-standard", cwd=REPOSITORY).splitlines()
     packages = {
         "understudy": "agents/",
-        "understudy_agent": "agents/",
+        **dict.fromkeys(ON_NODES, "agents/"),
         "understudy_controlplane": "controlplane/",
         "understudy_client": "controlplane/",
     }
@@ -121,7 +122,7 @@ def test_the_wheels_hold_every_file_of_their_packages_and_nothing_else(wheels: d
         f"understudy_controlplane/{path}" for path in tracked if path.startswith("migrations/")
     }
     assert _content(wheels["slurm-understudy-hook"]) == expected["understudy"]
-    main = expected["understudy_agent"] | expected["understudy_client"] | expected["understudy_controlplane"]
+    main = set().union(*(files for package, files in expected.items() if package != "understudy"))
     assert _content(wheels["slurm-understudy"]) == main
 
 
@@ -139,7 +140,8 @@ def test_every_package_that_the_code_imports_is_declared() -> None:
     optional = {"torch", "pyslurm", "xxhash"}
     brought = {"starlette", "pydantic-core", "anyio", "uvloop"}  # parts of fastapi, pydantic, starlette and uvicorn
     of_agent = {_name(line) for line in _extra("s3")}
-    assert _imported("agents/understudy_agent") - base - of_agent - optional - {"numpy"} == set()
+    on_nodes = set().union(*(_imported(f"agents/{package}") for package in ON_NODES))
+    assert on_nodes - base - of_agent - optional - {"numpy"} == set()
     assert _imported("controlplane/understudy_client") - base == set()
     assert _imported("controlplane/understudy_controlplane") - base - extras - optional - brought == set()
     frameworks = {_name(line) for line in _extra("frameworks")}

@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.simulator.slurm import VirtualSlurm
-from understudy_agent.systemd import ServiceManager
 from understudy_controlplane.api.tls import CertificateFiles
 from understudy_controlplane.config import ConfigError, Server
 from understudy_controlplane.heartbeat import Heartbeat
@@ -21,6 +20,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.serve import check_slurm, collect_rarely, listen, log_start
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
+from understudy_wire.systemd import ServiceManager
 
 
 class OtherCluster(VirtualSlurm):

@@ -15,7 +15,6 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.stopwatch import best_processor_seconds
-from understudy_agent.wire import Port
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.api.exported.source import Source
 from understudy_controlplane.app import Outside, compose
@@ -35,6 +34,7 @@ from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_wire.messages import Port
 
 NODES, GANGS, GANG = 12_500, 1_500, 8
 SOME = 2_000

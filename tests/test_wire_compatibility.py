@@ -14,9 +14,9 @@ import pytest
 
 from tests.wire_messages import HTTP, RECORDED, from_agent, record, recorded, to_agent
 from understudy_agent import rank_messages
-from understudy_agent.wire import RELEASE, AnomalyKind, GpuStatus, HardwareKind, Report
-from understudy_agent.wire_unknown import unknown_in
 from understudy_controlplane.ingest.decode import decode_report
+from understudy_wire.messages import RELEASE, AnomalyKind, GpuStatus, HardwareKind, Report
+from understudy_wire.unknown import unknown_in
 
 RELEASES = sorted(path.name for path in RECORDED.iterdir())
 MESSAGES = [(release, name) for release in RELEASES for name in sorted(recorded(release))]

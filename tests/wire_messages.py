@@ -16,7 +16,8 @@ import msgspec
 from msgspec import inspect
 
 from tests import REPOSITORY
-from understudy_agent import rank_messages, wire
+from understudy_agent import rank_messages
+from understudy_wire import messages as wire
 
 RECORDED = REPOSITORY / "tests" / "data" / "wire"
 

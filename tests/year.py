@@ -18,12 +18,12 @@ import msgspec
 
 from tests import REPOSITORY
 from tests.new_database import new_database
-from understudy_agent.stages import StageName
 from understudy_controlplane.config import Retention
 from understudy_controlplane.fleet.finding import HardwareDetail
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.shard_map import Shard, pack
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.stages import StageName
 
 DAY = 86_400.0
 NOW = 1_800_000_000.0

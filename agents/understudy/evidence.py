@@ -21,7 +21,7 @@ from typing import Any
 from .collectives import Entered
 
 EVIDENCE_VARIABLE = "UNDERSTUDY_EVIDENCE"
-"""`understudy_agent.launch.evidence` has the same name and signal: the hook cannot import it. A test compares them."""
+"""`understudy_launcher.evidence` has the same name and signal: the hook cannot import it. A test compares them."""
 STACKS_SIGNAL = 50
 """A real-time signal: programs use USR1 and USR2 themselves."""
 ENTERED_MAX = 8

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_agent.wire import RestorePoint
+from understudy_wire.messages import RestorePoint
 
 ANSWER_KEPT_SECONDS = 2.0
 """The restore point of an attempt never changes; but Slurm reuses job ids, and a job can become managed later."""

@@ -89,11 +89,11 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "On compute nodes and in jobs": {
         "agent": Command("run the node's agent", "understudy_agent.__main__:main"),
-        "keeper": Command("hold parts of checkpoints in the node's memory", "understudy_agent.keeper.__main__:main"),
-        "run": Command("launch a gang in a batch script", "understudy_agent.launch.__main__:main"),
-        "check-job": Command("whether a batch script's job could be recovered", "understudy_agent.check_job:main"),
+        "keeper": Command("hold parts of checkpoints in the node's memory", "understudy_keeper.__main__:main"),
+        "run": Command("launch a gang in a batch script", "understudy_launcher.__main__:main"),
+        "check-job": Command("whether a batch script's job could be recovered", "understudy_launcher.check_job:main"),
         "install-hooks": Command("install Slurm's Prolog and Epilog", "understudy_agent.hooks.install:main"),
-        "selfcheck": Command("check that the GPUs compute correctly", "understudy_agent.selfcheck.__main__:main"),
+        "selfcheck": Command("check that the GPUs compute correctly", "understudy_selfcheck.__main__:main"),
         "export-hook": Command("copy the package that training code imports", "understudy_agent.export:main"),
     },
     "Anywhere": {

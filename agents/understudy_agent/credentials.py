@@ -18,7 +18,7 @@ import msgspec
 
 from understudy_agent.config import Config, ConfigError, read_token
 from understudy_agent.log import fields, log
-from understudy_agent.wire import NOT_UNDERSTOOD, WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
+from understudy_wire.messages import NOT_UNDERSTOOD, WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
 
 MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60

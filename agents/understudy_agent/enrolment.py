@@ -9,7 +9,7 @@ import msgspec
 
 from understudy_agent.config import Config, ConfigError, tls_of
 from understudy_agent.refusals import describe
-from understudy_agent.wire import NOT_UNDERSTOOD, NodeToken
+from understudy_wire.messages import NOT_UNDERSTOOD, NodeToken
 
 
 def enroll(config: Config, code: str) -> None:

@@ -20,7 +20,7 @@ from understudy_agent.facts import FactQueue, Settle
 from understudy_agent.fetched import FetchedCheckpoints
 from understudy_agent.hooks.records import HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
-from understudy_agent.keeper.agent_line import exchange
+from understudy_agent.keeper_client import exchange
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
@@ -38,9 +38,8 @@ from understudy_agent.sample.parts import read_parts
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
-from understudy_agent.systemd import ServiceManager
 from understudy_agent.uplink import Uplink
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     EPOCH_SECONDS_MAX,
     GPUS_PER_NODE_MAX,
     RELEASE,
@@ -57,6 +56,7 @@ from understudy_agent.wire import (
     Report,
     printable,
 )
+from understudy_wire.systemd import ServiceManager
 
 COALESCE_SECONDS = 0.01
 """Facts come in bursts: those that follow within this time go into the same report."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from understudy_agent.wire import PROGRAMS_PER_NODE_MAX, ProgramFiles
+from understudy_wire.messages import PROGRAMS_PER_NODE_MAX, ProgramFiles
 
 AGAIN_SECONDS = 300.0
 """For a control plane that has been started again."""

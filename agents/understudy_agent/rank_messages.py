@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     FILES_PER_SHARD_MAX,
     NOT_UNDERSTOOD,
     PEERS_MAX,
@@ -50,7 +50,7 @@ from understudy_agent.wire import (
     Value,
     WorldSize,
 )
-from understudy_agent.wire_unknown import unknown_in_any
+from understudy_wire.unknown import unknown_in_any
 
 LINE_BYTES_MAX = 65_536
 

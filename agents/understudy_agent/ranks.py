@@ -57,7 +57,7 @@ from understudy_agent.save_orders import ForRanks, SaveOrders, is_for
 from understudy_agent.shares import Arrivals, NoRoomError, Pace, Shares
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     RANKS_PER_NODE_MAX,
     RELEASE,
     TEXT_CHARACTERS_MAX,

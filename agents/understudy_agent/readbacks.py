@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from understudy_agent.log import fields, log
-from understudy_agent.wire import ReadBack, ReadBackOutcome, ReadBackResult, printable
+from understudy_wire.messages import ReadBack, ReadBackOutcome, ReadBackResult, printable
 
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "

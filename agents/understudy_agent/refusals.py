@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import msgspec
 
-from understudy_agent.wire import NOT_UNDERSTOOD, Refusal
+from understudy_wire.messages import NOT_UNDERSTOOD, Refusal
 
 CHARACTERS_MAX = 500
 

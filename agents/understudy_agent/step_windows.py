@@ -23,7 +23,7 @@ from understudy_agent.rank_messages import (
     TrainingSeen,
     Whereabouts,
 )
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     PEERS_MAX,
     RANKS_PER_NODE_MAX,
     STEPS_PER_WINDOW_MAX,

@@ -22,7 +22,7 @@ from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
 from understudy_agent.log import fields, log
 from understudy_agent.refusals import describe
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     EPOCH_SECONDS_MAX,
     FACTS_PER_REPORT_MAX,
     NOT_UNDERSTOOD,
@@ -34,7 +34,7 @@ from understudy_agent.wire import (
     Report,
     RestorePoint,
 )
-from understudy_agent.wire_unknown import unknown_in
+from understudy_wire.unknown import unknown_in
 
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import structlog
 
-from understudy_agent.wire import Part
 from understudy_controlplane.observe.inventory import MOVE_SECONDS_MIN, NODES_AT_ONCE, RECORD_INTERVAL_SECONDS
 from understudy_controlplane.observe.observer import Observation, agent_since
 from understudy_controlplane.store.database import caused_by_content
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_wire.messages import Part
 
 log = structlog.get_logger()
 

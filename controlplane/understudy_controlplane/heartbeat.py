@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from understudy_agent.systemd import ServiceManager
 from understudy_controlplane.live.pulse import Pulse
+from understudy_wire.systemd import ServiceManager
 
 START_SECONDS = 60.0
 """Without progress. While Slurm cannot be read, the loop repeats the attempt, and systemd waits."""

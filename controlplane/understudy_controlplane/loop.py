@@ -15,22 +15,21 @@ from itertools import chain
 
 import structlog
 
-from understudy_agent.stages import StageResult
 from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.approvals import ProposalEnding
-from understudy_controlplane.decide.consequences import Consequences, consequences
-from understudy_controlplane.decide.course import Course, course
 from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.job_notes import job_notes
 from understudy_controlplane.decide.judge import judge
 from understudy_controlplane.decide.maintenance import next_of
-from understudy_controlplane.decide.news import Recorded, noted_together
+from understudy_controlplane.decide.recovery_recheck import Course, course
 from understudy_controlplane.decide.transitions import follow_all
+from understudy_controlplane.decide.unrecorded_decisions import Recorded, noted_together
+from understudy_controlplane.decide.verdicts_and_orders import Consequences, consequences
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
@@ -51,6 +50,7 @@ from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.stores import Stores
+from understudy_wire.stages import StageResult
 
 log = structlog.get_logger()
 

@@ -19,7 +19,6 @@ from typing import Any, TextIO, cast
 import structlog
 import uvicorn
 
-from understudy_agent.systemd import ServiceManager
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server as HttpServer
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
@@ -33,6 +32,7 @@ from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
 from understudy_controlplane.store.database import StoreError, without_secrets
 from understudy_controlplane.store.database_lock import DatabaseTaken, take_database
+from understudy_wire.systemd import ServiceManager
 
 OTHER_FILES = 256
 """Files that a control plane opens beside its connections, at most."""

@@ -1,6 +1,6 @@
 """The policy for Xids and SXids as data: `xid_policy.toml`, read strictly, and the rows that a site changes.
 
-`understudy_agent.kernel_line` parses the lines of the log, `detect.xid` chooses the row for a line.
+`understudy_wire.kernel_line` parses the lines of the log, `detect.xid` chooses the row for a line.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Self
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from understudy_agent.kernel_line import quotes_a_process
-from understudy_agent.wire import (
+from understudy_wire.kernel_line import quotes_a_process
+from understudy_wire.messages import (
     FORM_CHARACTERS_MAX,
     KERNEL_PATTERNS_MAX,
     PATTERN_CHARACTERS_MAX,

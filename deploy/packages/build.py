@@ -182,7 +182,13 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
         return
     if package.name == "understudy-agent":
         copy(install(agent, flavour, cache), library)
-        for name in ("understudy", "understudy_agent", *(one.name for one in own.glob("*.dist-info"))):
+        on_nodes = ("agent", "keeper", "launcher", "selfcheck", "wire")
+        names = (
+            "understudy",
+            *(f"understudy_{one}" for one in on_nodes),
+            *(one.name for one in own.glob("*.dist-info")),
+        )
+        for name in names:
             copy(own / name, library / name)
         write(tree / HOME / "pyvenv.cfg", f"home = /usr/bin\nversion = {flavour.python}\n")
         link(tree / HOME / "bin/python", f"/usr/bin/python{flavour.python}")

@@ -150,8 +150,7 @@ NOT_HERE = {"frameworks/megatron.md", "frameworks/deepspeed.md"}
 def start(site: Site) -> None:
     """Agents and control plane, and what jobs import."""
     gang.start_site(site)
-    bytecode = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(REPOSITORY / "agents" / "understudy_agent", site.code / "understudy_agent", ignore=bytecode)
+    site.copy_launcher()
     (site.code / "sitecustomize.py").write_text(FAULT)
 
 
@@ -162,7 +161,7 @@ def run(site: Site, example: Example) -> None:
     shutil.chown(home, RESEARCHER)
     (home / "example.py").write_text(example.text())
     python = site.job_python()
-    launcher = f"{python} -P -m understudy_agent.launch --nodes {example.nodes} --procs-per-node 1"
+    launcher = f"{python} -P -m understudy_launcher --nodes {example.nodes} --procs-per-node 1"
     (home / "job.sh").write_text(
         f"#!/bin/bash\n#SBATCH --no-kill --output={home}/output --chdir={home}\n"
         f"export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 FAULT_PLACE={home} FAULT_STEP={example.checkpoint + 2}\n"

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests import REPOSITORY
 from tests.acceptance import gang
 from tests.acceptance.ranks import weight_after
 from tests.testbed.installation import NATIVE
@@ -37,15 +36,13 @@ class LauncherJob:
         program = self.home / "ranks.py"
         shutil.copy(RANKS, program)
         python = site.job_python() if site.cluster.slurm is NATIVE else OTHER_PYTHON
-        launcher, bytecode = site.code / "understudy_agent", shutil.ignore_patterns("__pycache__")
-        if not launcher.exists():  # this checkout's, whichever one is installed
-            shutil.copytree(REPOSITORY / "agents" / "understudy_agent", launcher, ignore=bytecode)
+        site.copy_launcher()
         script = self.home / "job.sh"
         words = f"--nodes {nodes} --procs-per-node 1 --rearm-seconds 0.5 --events events"
         command = f"{python} {program} {self.home} {STEPS_MAX} {arguments}"
         script.write_text(
             "#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --output=output\n"
-            f"exec {python} -P -m understudy_agent.launch {words} -- {command}\n"
+            f"exec {python} -P -m understudy_launcher {words} -- {command}\n"
         )
         wanted = [f"--nodes={nodes + spares}", "--gres=gpu:8", "--requeue", "--comment=understudy", *options]
         self.job = site.submit(script, options=wanted)

@@ -30,7 +30,7 @@ def launcher_of(job: LauncherJob) -> int:
         process
         for pid in all_processes()
         if job.owns(environment_of(pid))
-        and b"\0understudy_agent.launch\0" in command_of(pid)
+        and b"\0understudy_launcher\0" in command_of(pid)
         and (process := read_process(pid)) is not None
     ]
     return min(found, key=lambda process: process.started_ticks).pid

@@ -18,7 +18,7 @@ from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.notify.site import HttpReceiver, http_receiver, webhook
 from tests.testbed.site import Site
-from understudy_agent.stages import StageName
+from understudy_wire.stages import StageName
 
 pytestmark = pytest.mark.cluster
 

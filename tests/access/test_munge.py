@@ -20,11 +20,11 @@ from tests.access.test_user_tokens import Stream
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from understudy_agent.credentials import sign
-from understudy_agent.keeper.proof import decode
 from understudy_client.munge import MungeAuth
 from understudy_controlplane.access.munge import Credential, CredentialRefused, Munge, MungeUnavailable
 from understudy_controlplane.api.user_tokens import claim
 from understudy_controlplane.app import Outside, compose
+from understudy_keeper.proof import decode
 
 pytestmark = pytest.mark.cluster  # needs root and munged, as a cluster does
 

@@ -22,7 +22,6 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
-from understudy_agent.wire import WIRE_VERSION, NodeClaim, NodeToken, NodeTokenRequest
 from understudy_controlplane.access.addresses import LOOK_UPS_MAX, NodeAddresses, TooManyNames, canonical
 from understudy_controlplane.access.challenges import SECONDS, Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable, parse
@@ -34,6 +33,7 @@ from understudy_controlplane.ingest.node_tokens import TOKEN_SECONDS
 from understudy_controlplane.serve import listen, server_of
 from understudy_controlplane.store.audit import entries
 from understudy_controlplane.store.tokens import TokenStore
+from understudy_wire.messages import WIRE_VERSION, NodeClaim, NodeToken, NodeTokenRequest
 
 pytestmark = pytest.mark.integration
 

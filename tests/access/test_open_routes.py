@@ -16,11 +16,11 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
-from understudy_agent.wire import WIRE_VERSION, Challenge, NodeClaim, NodeTokenRequest
 from understudy_controlplane.access.munge import Credential, MungeUnavailable
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.serve import server_of
+from understudy_wire.messages import WIRE_VERSION, Challenge, NodeClaim, NodeTokenRequest
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,6 @@ from tests import builders as b
 from tests.access.test_node_tokens import FakeMunge, SetClock, refused
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
-from understudy_agent.wire import NodeClaim
 from understudy_client import Client, RefusedError
 from understudy_controlplane.access.challenges import SECONDS as CHALLENGE_SECONDS
 from understudy_controlplane.access.munge import MungeUnavailable
@@ -29,6 +28,7 @@ from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import ConfigError, parse_config
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.store.audit import entries
+from understudy_wire.messages import NodeClaim
 
 pytestmark = pytest.mark.integration
 

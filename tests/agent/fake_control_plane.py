@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     REPORT_BYTES_MAX,
     ComputeTestOrder,
     Fact,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import REPOSITORY
-from understudy_agent import check_job
-from understudy_agent.check_job import Finding, check
+from understudy_launcher import check_job
+from understudy_launcher.check_job import Finding, check
 
 GOOD = """#!/bin/bash
 #SBATCH --nodes=66 --no-kill --requeue --comment=understudy

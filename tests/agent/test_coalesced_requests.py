@@ -8,7 +8,7 @@ import pytest
 
 from understudy_agent.coalesced_requests import REQUESTS_OF_USER_MAX, CoalescedRequests
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_agent.wire import RestorePoint
+from understudy_wire.messages import RestorePoint
 
 
 def test_a_user_that_asks_without_end_holds_up_no_other() -> None:

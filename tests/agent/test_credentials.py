@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from understudy_agent.credentials import Ask, MungeCredentials, RefusedError
-from understudy_agent.wire import WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
+from understudy_wire.messages import WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
 
 
 class ControlPlane:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.test_readback import OWNER, RATE, STRANGER, Saved, public
 from understudy_agent.readbacks import Readbacks
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome
+from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome
 
 __all__ = ["public"]
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from understudy_agent.facts import FactQueue
 from understudy_agent.rank_messages import CollectiveEntered, Hello, PeerSeconds, Steps
 from understudy_agent.step_windows import WindowBuffer
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     PEERS_MAX,
     STEPS_PER_WINDOW_MAX,
     Anomaly,

@@ -17,17 +17,17 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy_agent.config import Config
-from understudy_agent.launch import messages
-from understudy_agent.launch.agent_client import AgentLine, Restart
-from understudy_agent.launch.messages import LauncherState
-from understudy_agent.launch.named_checkpoints import NamedCheckpoints
-from understudy_agent.launch.progress import HookProgress, TimeAlive
-from understudy_agent.launch.verdicts import AllVerdicts, FileVerdicts
 from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX, PROGRESS_SECONDS, Launchers
 from understudy_agent.rank_messages import Answer, Progress
 from understudy_agent.shares import Pace
 from understudy_agent.uplink import RejectedError
-from understudy_agent.wire import (
+from understudy_launcher import messages
+from understudy_launcher.agent_client import AgentLine, Restart
+from understudy_launcher.messages import LauncherState
+from understudy_launcher.named_checkpoints import NamedCheckpoints
+from understudy_launcher.progress import HookProgress, TimeAlive
+from understudy_launcher.verdicts import AllVerdicts, FileVerdicts
+from understudy_wire.messages import (
     EarlierAllocations,
     LaunchEnded,
     LauncherAnswer,
@@ -35,8 +35,8 @@ from understudy_agent.wire import (
     LauncherReport,
     LaunchStarted,
 )
-from understudy_agent.wire import LauncherState as WireState
-from understudy_agent.wire import Restart as WireRestart
+from understudy_wire.messages import LauncherState as WireState
+from understudy_wire.messages import Restart as WireRestart
 
 pytestmark = pytest.mark.integration
 
@@ -335,7 +335,7 @@ def test_an_absent_agent_is_reported_once(tmp_path: Path, monkeypatch: pytest.Mo
     line.report(STATE)
     assert line.turn() is None
     assert line.trouble() == ""
-    monkeypatch.setattr("understudy_agent.launch.agent_client.ABSENT_SECONDS", 0.0)
+    monkeypatch.setattr("understudy_launcher.agent_client.ABSENT_SECONDS", 0.0)
     assert line.trouble() == f"no agent at {tmp_path}/none.sock"
     assert line.trouble() == ""
 

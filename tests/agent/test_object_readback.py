@@ -211,7 +211,8 @@ def test_users_need_not_be_able_to_read_the_agent_s_python(store: ObjectStore, p
     saved = Saved(public)
     hidden = tmp_path / "packages"
     hidden.mkdir(mode=0o700)
-    for package in (*site_packages().iterdir(), REPOSITORY / "agents" / "understudy_agent"):
+    own = [REPOSITORY / "agents" / name for name in ("understudy_agent", "understudy_wire")]
+    for package in (*site_packages().iterdir(), *own):
         (hidden / package.name).symlink_to(package)
     paths = f"[{str(hidden)!r}, *(one for one in sys.path if one.startswith({sys.base_prefix!r}))]"
     program = f"import sys; sys.path[:] = {paths}; from understudy_agent.readback import main; main()"

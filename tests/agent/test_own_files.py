@@ -18,7 +18,7 @@ from understudy_agent.ranks import RankServer
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointRequest
-from understudy_agent.wire import RestorePoint
+from understudy_wire.messages import RestorePoint
 
 
 @pytest.fixture(params=[0o077, 0o000])

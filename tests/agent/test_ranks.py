@@ -20,7 +20,7 @@ from understudy_agent.ranks import LINES_AT_ONCE, QUESTIONS_OPEN_MAX, RankServer
 from understudy_agent.shares import Pace
 from understudy_agent.step_windows import ENDS_SENT, REPORTS_PER_PLACE, WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     RANKS_PER_NODE_MAX,
     CheckpointShard,
     Collective,

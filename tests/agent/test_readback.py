@@ -34,7 +34,7 @@ from understudy_agent import readback
 from understudy_agent.announced_file import Finding
 from understudy_agent.readback import NanLook, read_back, regions_of_safetensors
 from understudy_agent.readbacks import ENDS_SECONDS, PROGRAM, Readbacks, in_own_unit, memory_is_limited
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
+from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 
 RATE = 1e9
 SIZE = 200_000

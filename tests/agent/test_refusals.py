@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from understudy_agent.refusals import describe
-from understudy_agent.wire import Refusal
+from understudy_wire.messages import Refusal
 
 PROBLEM = Refusal("Forbidden", 403, "not_permitted", "the token is not n2's", "give each node its own")
 

@@ -9,7 +9,7 @@ from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
 from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     EPOCH_SECONDS_MAX,
     WIRE_VERSION,
     Gpu,

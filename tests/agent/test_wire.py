@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from tests import builders as b
 from understudy_agent import rank_messages
-from understudy_agent.wire import NOT_UNDERSTOOD, Acknowledgement, LauncherAnswer, LauncherReport, Report, RestorePoint
+from understudy_wire.messages import (
+    NOT_UNDERSTOOD,
+    Acknowledgement,
+    LauncherAnswer,
+    LauncherReport,
+    Report,
+    RestorePoint,
+)
 
 DECODERS = [
     msgspec.json.Decoder(kind) for kind in (Report, LauncherReport, LauncherAnswer, Acknowledgement, RestorePoint)

@@ -28,7 +28,6 @@ from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
 from tests.testbed.prometheus import CLIENT, Prometheus, Receiver, alertmanager, prometheus, wait_for
 from tests.tokens import add_tokens, bearer, secret
-from understudy_agent.wire import Gpu, LauncherPhase, LauncherState, Port, RankWindow, Training
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.api.exported import METRIC_GROUPS
 from understudy_controlplane.cli.main import root
@@ -39,6 +38,7 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.tokens import NewToken, TokenStore
+from understudy_wire.messages import Gpu, LauncherPhase, LauncherState, Port, RankWindow, Training
 
 pytestmark = pytest.mark.integration  # starts Prometheus and Alertmanager
 

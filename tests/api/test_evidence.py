@@ -11,9 +11,9 @@ from tests.dashboard.site import played
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_launcher import report
 from tests.tokens import as_user, bearer
-from understudy_agent.wire import EvidenceKind, LaunchEvidence
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.queries import Queries
+from understudy_wire.messages import EvidenceKind, LaunchEvidence
 
 pytestmark = pytest.mark.integration
 

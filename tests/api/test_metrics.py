@@ -19,8 +19,6 @@ from tests import REPOSITORY
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
-from understudy_agent.stages import StageName, StageStatus
-from understudy_agent.wire import Gpu, GpuStatus, Port
 from understudy_controlplane.api.certificate import ends_at
 from understudy_controlplane.api.exported import METRIC_GROUPS, source
 from understudy_controlplane.api.exported.control_plane import CONTROL_PLANE
@@ -34,6 +32,8 @@ from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.live.meters import ZERO_SECONDS, Meters
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
+from understudy_wire.messages import Gpu, GpuStatus, Port
+from understudy_wire.stages import StageName, StageStatus
 
 LABELS = {
     "action", "because", "cause", "database", "driver_version", "gpu", "gpu_model", "job_id", "kind", "label", "le",

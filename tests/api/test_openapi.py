@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from tests import REPOSITORY
 from tests.fuzz.openapi import NO_TOKEN, headers_of, plane_without_rates
 from tests.tokens import bearer
-from understudy_agent.wire import Refusal
 from understudy_controlplane.api.openapi import ANSWERED, LISTED, describe
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.ingest.answers import CODES, ErrorCode
+from understudy_wire.messages import Refusal
 
 pytestmark = pytest.mark.integration
 

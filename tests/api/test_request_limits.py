@@ -17,7 +17,6 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, bearer, with_tokens
-from understudy_agent.wire import NOT_UNDERSTOOD, REPORT_BYTES_MAX
 from understudy_controlplane.access.admission import Sender
 from understudy_controlplane.api.request_limits import CHANGES_OF_USER_EACH_HOUR, RequestLimits
 from understudy_controlplane.app import Outside, compose
@@ -27,6 +26,7 @@ from understudy_controlplane.ingest.decode import decode_report
 from understudy_controlplane.ingest.rates import BURST_SECONDS, SENDERS_MAX, Rates
 from understudy_controlplane.ingest.refusals import Refusals
 from understudy_controlplane.live.meters import Meters
+from understudy_wire.messages import NOT_UNDERSTOOD, REPORT_BYTES_MAX
 
 pytestmark = pytest.mark.integration
 

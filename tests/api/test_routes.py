@@ -22,18 +22,6 @@ from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, as_user, bearer, with_tokens
-from understudy_agent import wire
-from understudy_agent.stages import StageName, StageResult, StageStatus
-from understudy_agent.wire import (
-    CheckpointShard,
-    Collective,
-    FirstStep,
-    Part,
-    PartKind,
-    RankStarted,
-    RankWindow,
-    TrainingInputs,
-)
 from understudy_controlplane.api import openapi
 from understudy_controlplane.api.status import CAUSE_AT
 from understudy_controlplane.app import Outside, compose
@@ -46,6 +34,18 @@ from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire import messages as wire
+from understudy_wire.messages import (
+    CheckpointShard,
+    Collective,
+    FirstStep,
+    Part,
+    PartKind,
+    RankStarted,
+    RankWindow,
+    TrainingInputs,
+)
+from understudy_wire.stages import StageName, StageResult, StageStatus
 
 pytestmark = pytest.mark.integration
 

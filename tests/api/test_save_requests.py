@@ -16,7 +16,10 @@ from tests.recover.rehearsal import VirtualClock
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
 from understudy.save_steps import SaveSteps
-from understudy_agent.wire import (
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.store.facts import Circumstances
+from understudy_wire.messages import (
     CheckpointShard,
     Fact,
     Keeper,
@@ -27,9 +30,6 @@ from understudy_agent.wire import (
     RankWindow,
     SavesFollowed,
 )
-from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.store.facts import Circumstances
 
 USER = 1000 + sum(b"researcher") % 1000  # as the virtual Slurm numbers its users
 

@@ -24,11 +24,11 @@ from understudy_agent.config import Tls, tls_of
 from understudy_agent.credentials import TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import Uplink
-from understudy_agent.wire import WIRE_VERSION, Report
 from understudy_client import Client, UnreachableError
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
 from understudy_controlplane.config import ConfigError, Limits, parse_config
+from understudy_wire.messages import WIRE_VERSION, Report
 
 pytestmark = pytest.mark.integration  # runs openssl, and a server
 

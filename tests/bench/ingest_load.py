@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from tests.tokens import secret
-from understudy_agent.wire import RELEASE, WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
 from understudy_controlplane.fleet.identity import Role
+from understudy_wire.messages import RELEASE, WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
 
 NODES = 128
 GPUS = 8

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tests.bench.result import result, write
-from understudy_agent.parallelism import ANY, Parallelism
 from understudy_controlplane.decide.placement import Layout, place
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
+from understudy_wire.parallelism import ANY, Parallelism
 
 NODES, RACK, POD_RACKS, GPUS = 2048, 16, 8, 8
 SPARES = NODES // 20

@@ -25,7 +25,7 @@ from understudy_agent.facts import FactQueue
 from understudy_agent.ranks import RankServer
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointRequest
-from understudy_agent.wire import RestorePoint
+from understudy_wire.messages import RestorePoint
 
 FLOODS = 2
 IDLE_CONNECTIONS = 256

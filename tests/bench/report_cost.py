@@ -18,9 +18,9 @@ from tests import builders as b
 from tests.bench.ingest_load import full_report, node_name
 from tests.bench.result import Result, result
 from tests.tokens import bearer
-from understudy_agent.wire import Report
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Permission, Role
+from understudy_wire.messages import Report
 
 NODES = 200
 ROUNDS = 5

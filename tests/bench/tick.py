@@ -19,12 +19,12 @@ from tests import builders as b
 from tests.bench.ingest_server import StillSlurm
 from tests.bench.result import Result, result, write
 from tests.bench.slurm_text import GANG, NODES, jobs_text, nodes_text
-from understudy_agent.wire import RankWindow, Report
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from understudy_controlplane.serve import collect_rarely
 from understudy_controlplane.slurm.parse import parse_jobs, parse_nodes
+from understudy_wire.messages import RankWindow, Report
 
 ROUNDS = 12
 SILENT = 2_000

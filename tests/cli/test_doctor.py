@@ -20,7 +20,7 @@ from understudy_controlplane.cli.doctor import Check, Diagnosis, diagnose, draw
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.config import Config
 from understudy_controlplane.config import Slurm as Policy
-from understudy_controlplane.plan.rule import Severity
+from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 from understudy_controlplane.store.database import open_database

@@ -17,12 +17,12 @@ from tests.api.test_routes import play, record, shard
 from tests.notify.site import keep_messages
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, secret
-from understudy_agent.wire import Gpu, Tier, TrainingInputs
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
+from understudy_wire.messages import Gpu, Tier, TrainingInputs
 
 RACK_NODES = 16
 COOKIE = "understudy_session"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from tests.plan.test_advice import RECORDED
+from tests.figures.test_advice import RECORDED
 from understudy_controlplane.api.needs import NeedRecord
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from tests import builders as b
-from understudy_agent.wire import KernelEvent
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.incidents import CAUSE_GONE, incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
@@ -20,6 +19,7 @@ from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+from understudy_wire.messages import KernelEvent
 
 BLOCKS, SIZE = 4, 18
 NAMES = [f"n{i}" for i in range(1, BLOCKS * SIZE + 1)]

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import builders as b
-from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.decide.checkpoint_retention import LAST_MIN, SETTLED_SECONDS, dispensable
 from understudy_controlplane.decide.restore_point import Catalogue, decide, judged
 from understudy_controlplane.fleet.job import (
@@ -20,6 +19,7 @@ from understudy_controlplane.fleet.job import (
     StoredRestoreReport,
     keep,
 )
+from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome, Tier
 
 KEY = b.job().key
 LATER = Attempt(99)

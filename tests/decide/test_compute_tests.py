@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import Training
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.compute_tests import (
     AGAIN_FACTOR,
@@ -23,6 +22,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_wire.messages import Training
 
 MULTIPLICATION_SECONDS = 0.0003
 PRICE = MULTIPLICATIONS * MULTIPLICATION_SECONDS

@@ -9,12 +9,11 @@ import pytest
 
 from tests import builders as b
 from tests.decide.test_peers import BURNT, ON, burn_in, rack
-from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS
-from understudy_controlplane.decide.consequences import consequences
 from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.verdicts_and_orders import consequences
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.finding import failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.gang import Gang
@@ -22,6 +21,7 @@ from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, QuarantinePlan, Recovery, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.messages import LauncherPhase, LauncherState
 
 CONFIG = b.config(validation=ON)
 JOBS = [b.job(job_id=7, nodes=("n5", "n6")), b.job(job_id=8, nodes=("n7", "n8"))]

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from tests import builders as b
-from understudy_controlplane.decide.course import (
+from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.recovery_recheck import (
     course,
     ended_by_its_owner,
     left_by_its_owner,
     overtaken_in_its_array,
     undo_steps,
 )
-from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Request, Verb

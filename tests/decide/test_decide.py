@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import CARRIED_OUT_BY, decide
 from understudy_controlplane.decide.plans import drain_reason, return_plan
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.decide.restore_point import choose
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
@@ -46,6 +45,7 @@ from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
+from understudy_wire.messages import Gpu
 
 SPARES = ("n6", "n7", "n8")
 

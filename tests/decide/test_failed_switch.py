@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import LauncherPhase, LauncherState, Port
 from understudy_controlplane.decide.incidents import incident_news
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.spare_outlook import outlook
@@ -34,6 +33,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+from understudy_wire.messages import LauncherPhase, LauncherState, Port
 
 CONFIG = b.config(spares={"no_spare": "wait"})
 NAMES = [f"n{i}" for i in range(1, 13)]

@@ -12,9 +12,9 @@ import pytest
 from tests import builders as b
 from tests.garbage import garbage_of
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.failures import failed_decisions
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.judge import decide
@@ -37,6 +36,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Domain, DomainKind, merged
+from understudy_wire.messages import LauncherPhase, LauncherState
 
 OUTAGE_SECONDS = 900.0
 

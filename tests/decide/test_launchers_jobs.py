@@ -10,9 +10,6 @@ import msgspec
 import pytest
 
 from tests import builders as b
-from understudy_agent.parallelism import Parallelism
-from understudy_agent.places import Place
-from understudy_agent.wire import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import allocation_swap
 from understudy_controlplane.decide.failures import Failures
@@ -45,6 +42,9 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+from understudy_wire.messages import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
+from understudy_wire.parallelism import Parallelism
+from understudy_wire.places import Place
 
 JOB = b.job()
 STATE = LauncherState(7, 0, 2, LauncherPhase.RUNNING, ("n1", "n2", "n3"), ("n4",), nodes_min=3)

@@ -10,9 +10,9 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import spares
-from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.maintenance import Next, next_of, outlook, spares_needed
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.decide.repair_cycle import asked
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal

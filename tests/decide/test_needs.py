@@ -11,11 +11,11 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.needs import MASS_SILENCE_SECONDS, needs
 from understudy_controlplane.decide.pages import page as page_for
 from understudy_controlplane.decide.pages import persons_needed
-from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.spares import joining_pool
 from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.detect import detect

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests import builders as b
-from understudy_controlplane.decide.news import NOTED_TOGETHER_MIN, Recorded, noted_together
 from understudy_controlplane.decide.transitions import follow
+from understudy_controlplane.decide.unrecorded_decisions import NOTED_TOGETHER_MIN, Recorded, noted_together
 from understudy_controlplane.detect.silence import NEVER_HEARD
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision

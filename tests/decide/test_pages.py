@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.needs import needs
@@ -21,6 +20,7 @@ from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
+from understudy_wire.messages import LauncherPhase, LauncherState
 
 FULL: dict[str, Any] = {"quarantined_at": {"n9": (b.NOW - 5,) * 12}}
 

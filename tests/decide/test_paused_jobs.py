@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests import builders as b
-from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal

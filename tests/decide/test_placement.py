@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import builders as b
-from understudy_agent.parallelism import Parallelism, parallelism_of, traffic
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.placement import Layout, Placement, layout_of, place, sizes_of_replicas
 from understudy_controlplane.detect import detect
@@ -19,6 +18,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
+from understudy_wire.parallelism import Parallelism, parallelism_of, traffic
 
 BLOCK, SWITCH, RACK, POD = DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, DomainKind.RACK, DomainKind.POD
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide import prospects
+from understudy_controlplane.decide import request_preview
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
@@ -39,7 +39,7 @@ def decided(snapshot: Snapshot, config: Config | None = None) -> list[Decision]:
 
 
 def answered(snapshot: Snapshot, config: Config | None = None) -> Prospect | None:
-    return prospects.of_node(snapshot, snapshot.requests["n2"], config or b.config())
+    return request_preview.of_node(snapshot, snapshot.requests["n2"], config or b.config())
 
 
 def test_its_gang_moves_to_a_spare_and_the_evidence_is_the_persons_word() -> None:

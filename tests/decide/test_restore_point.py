@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from tests import builders as b
-from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome
 from understudy_controlplane.decide.restore_point import Catalogue, choose, decide, explain, judged, suspicion
 from understudy_controlplane.fleet.job import (
     Attempt,
@@ -16,6 +15,7 @@ from understudy_controlplane.fleet.job import (
     StoredAnomaly,
     StoredRestoreReport,
 )
+from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome
 
 
 def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:

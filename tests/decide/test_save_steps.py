@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import OrderState, SaveOrder
 from understudy_controlplane.config import Mode, SignalKind, Signals
 from understudy_controlplane.decide.save_steps import (
     WARNED_PAUSE_SECONDS,
@@ -21,6 +20,7 @@ from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, WantedSave
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+from understudy_wire.messages import OrderState, SaveOrder
 
 JOB = b.job(job_id=7, nodes=["n1", "n2"])
 GANG = SavingGang(

@@ -9,8 +9,8 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.decide import plans
-from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import RepairDetail

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import builders as b
-from understudy_agent.wire import LauncherPhase, LauncherState, RankLayout
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.judge import decide
@@ -29,6 +28,7 @@ from understudy_controlplane.fleet.slurm_blocks import SlurmBlocks
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
+from understudy_wire.messages import LauncherPhase, LauncherState, RankLayout
 
 CONFIG = b.config(spares={"no_spare": "wait"})
 

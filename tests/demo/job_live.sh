@@ -7,4 +7,4 @@
 #SBATCH --gres=gpu:8
 
 export OMP_NUM_THREADS=1
-exec "$1" -P -m understudy_agent.launch --nodes 3 --procs-per-node 1 --in-process --preload torch -- "$@"
+exec "$1" -P -m understudy_launcher --nodes 3 --procs-per-node 1 --in-process --preload torch -- "$@"

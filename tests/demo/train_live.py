@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from understudy import Monitor
-from understudy.live import LiveState
 from understudy.restart import restartable
+from understudy.state_handover import LiveState
 
 SEED = 20_240_614
 torch.manual_seed(SEED)

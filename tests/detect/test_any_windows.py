@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import Collective, RankWindow, Report, Training, Transfers
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_wire.messages import Collective, RankWindow, Report, Training, Transfers
 
 RANKS, STEPS, REPORTS = 4, 50, 8
 DURATIONS = [

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import Training
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.suspicion import SuspicionCause
+from understudy_wire.messages import Training
 
 SLOW = 2
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import builders as b
-from understudy_agent.wire import GpuStatus
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect import detect, ordinary
 from understudy_controlplane.detect.slow_ranks import slow_ranks
@@ -26,6 +25,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.xid_policy import FaultClass
+from understudy_wire.messages import GpuStatus
 
 
 def found(snapshot: Snapshot) -> list[Finding]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tests import builders as b
 from understudy_agent.sample.host import read_host
-from understudy_agent.wire import Host
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.drift import Baseline, drift
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.messages import Host
 
 
 def fleet(*others: NodeView, count: int = 20) -> Snapshot:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import GpuStatus, KernelEvent
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide.course import course
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.detect import BY_NODE, DETECTORS, RECORDING, detect
 from understudy_controlplane.detect.failures import FAILING_NODES_MAX
 from understudy_controlplane.fleet.custody import PROLOG_ERROR
@@ -36,6 +35,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
+from understudy_wire.messages import GpuStatus, KernelEvent
 
 CONFIG = b.config()
 BROKEN_XID = b.node("n2", events=(b.xid_event("n2", 79),))

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_agent.places import Place
-from understudy_agent.wire import Port
 from understudy_controlplane.config import Hang
 from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds, stacks_shown
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -27,6 +25,8 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.subject import Subject
+from understudy_wire.messages import Port
+from understudy_wire.places import Place
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
 Where = tuple[int, bool]

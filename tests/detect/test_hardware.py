@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import NOT_MOUNTED, Disk, Gpu, GpuStatus, HardwareEvent, HardwareKind, Host, Port
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second_signals
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -18,6 +17,7 @@ from understudy_controlplane.fleet.slurm import SlurmNode, gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+from understudy_wire.messages import NOT_MOUNTED, Disk, Gpu, GpuStatus, HardwareEvent, HardwareKind, Host, Port
 
 GiB = 2**30
 

@@ -10,8 +10,8 @@ import pytest
 from tests import REPOSITORY
 from tests import builders as b
 from tests.hardware.publish import node_of, read_report
-from understudy_agent.wire import Gpu
 from understudy_controlplane.detect import detect
+from understudy_wire.messages import Gpu
 
 REPORTS = sorted((REPOSITORY / "docs" / "hardware").glob("*.json"))
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import LauncherPhase, LauncherState
 from understudy_controlplane.config import Silence
 from understudy_controlplane.detect.silence import silence
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -17,6 +16,7 @@ from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_wire.messages import LauncherPhase, LauncherState
 
 POLICY = Silence()
 KEY = b.job().key

@@ -10,7 +10,6 @@ import pytest
 
 from tests import builders as b
 from tests.resampled_steps import recorded
-from understudy_agent.wire import RankWindow, Training
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slow_gang import SLOWER_RATIO, slow_gang, slow_gangs
@@ -20,6 +19,7 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, BLOCKS_KEPT, Durations
 from understudy_controlplane.live.step_buffer import StepBuffer
+from understudy_wire.messages import RankWindow, Training
 
 FLOPS = 1.978e11  # a thousand tokens a second are 20 % of an H100
 H100 = "NVIDIA H100 80GB HBM3"

@@ -15,7 +15,6 @@ from understudy.clocks import FinishedStep
 from understudy.outbox import Outbox
 from understudy_agent.rank_messages import Hello, Steps, decode
 from understudy_agent.step_windows import WindowBuffer
-from understudy_agent.wire import Port, Report
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect.slow_transfers import slow_transfers
@@ -25,6 +24,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_wire.messages import Port, Report
 
 POLICY = Straggler()
 

@@ -10,7 +10,7 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.decide import plans
-from understudy_controlplane.decide.course import course
+from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.detect.straggler import straggler

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import Host, Port, Training
 from understudy_controlplane.detect.slow_gang import slow_gang
 from understudy_controlplane.detect.what_changed import what_changed
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Block, Durations, StepTable
+from understudy_wire.messages import Host, Port, Training
 
 NODES = ("n1", "n2", "n3", "n4")
 BEST = Block(b.NOW - 9000, 1.0, 0.8, 0.01, NODES, Attempt(0))

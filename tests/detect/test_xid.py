@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import builders as b
-from understudy_agent.wire import KernelEvent
 from understudy_controlplane.detect.node_log import NodeLog
 from understudy_controlplane.detect.xid import judge_logs, xid
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.node import Generation, NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.messages import KernelEvent
 
 ALICE, BOB = JobThere(7, 500, "alice"), JobThere(8, 600, "bob")
 START = b.NOW - 3600.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy_agent.wire import Keeper, KeptSave
 from understudy_controlplane.fleet.saves_in_memory import SaveInMemory, saves_in_memory
+from understudy_wire.messages import Keeper, KeptSave
 
 USER = 1000
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_agent.wire import Gpu, Training
 from understudy_controlplane.fleet import training
 from understudy_controlplane.fleet.job import expected_mfu
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_wire.messages import Gpu, Training
 
 
 def table(*reported: Training, replicas: tuple[int, ...] = (), ranks: int = 4) -> StepTable:

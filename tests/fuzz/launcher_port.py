@@ -11,20 +11,20 @@ from dataclasses import replace
 from functools import cache
 
 from tests.launch.keys import JOB_KEY
-from understudy_agent.launch.agent_client import AgentLine
-from understudy_agent.launch.events import Events
-from understudy_agent.launch.hub import Hub, open_server
-from understudy_agent.launch.launch import Launch
-from understudy_agent.launch.nodes import Nodes
-from understudy_agent.launch.options import parse
-from understudy_agent.launch.protocol import encode
-from understudy_agent.launch.reports import Reports
-from understudy_agent.launch.saved_state import StepMemory
-from understudy_agent.launch.seats import Seats
-from understudy_agent.launch.slurm import Allocation, NodeStates
-from understudy_agent.launch.standbys import Standbys
-from understudy_agent.launch.steps import Steps
-from understudy_agent.launch.verdicts import NoVerdicts
+from understudy_launcher.agent_client import AgentLine
+from understudy_launcher.events import Events
+from understudy_launcher.hub import Hub, open_server
+from understudy_launcher.launch import Launch
+from understudy_launcher.nodes import Nodes
+from understudy_launcher.options import parse
+from understudy_launcher.protocol import encode
+from understudy_launcher.reports import Reports
+from understudy_launcher.saved_state import StepMemory
+from understudy_launcher.seats import Seats
+from understudy_launcher.slurm import Allocation, NodeStates
+from understudy_launcher.standbys import Standbys
+from understudy_launcher.steps import Steps
+from understudy_launcher.verdicts import NoVerdicts
 
 KEY = replace(JOB_KEY, secret="understudy")
 """The same in each run, so that inputs can be kept."""

@@ -20,24 +20,12 @@ from tests.fuzz.launcher_port import SEEDS, reach_launcher
 from tests.wire_messages import RECORDED
 from understudy_agent.facts import FactQueue
 from understudy_agent.hooks import records
-from understudy_agent.kernel_line import KernelLine
-from understudy_agent.kernel_line import decode as decode_kernel_line
 from understudy_agent.launchers import Launchers
 from understudy_agent.rank_messages import LINE_BYTES_MAX
 from understudy_agent.ranks import RankConnection, RankServer, RefusedError
 from understudy_agent.sample.kernel_record import RecordError, parse_record
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointRequest, UnreachableError
-from understudy_agent.wire import (
-    NOT_UNDERSTOOD,
-    REPORT_BYTES_MAX,
-    LauncherAnswer,
-    LauncherReport,
-    NodeTokenRequest,
-    Report,
-    RestorePoint,
-)
-from understudy_agent.wire_unknown import unknown_in
 from understudy_controlplane.access.munge import Credential, CredentialRefused
 from understudy_controlplane.access.munge import parse as parse_credential
 from understudy_controlplane.api.user_tokens import UserTokenRequest
@@ -57,6 +45,18 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
+from understudy_wire.kernel_line import KernelLine
+from understudy_wire.kernel_line import decode as decode_kernel_line
+from understudy_wire.messages import (
+    NOT_UNDERSTOOD,
+    REPORT_BYTES_MAX,
+    LauncherAnswer,
+    LauncherReport,
+    NodeTokenRequest,
+    Report,
+    RestorePoint,
+)
+from understudy_wire.unknown import unknown_in
 
 SLURM_DATA = Path(__file__).resolve().parents[1] / "slurm" / "data"
 NODES = ("n1", "n2", "n3", "n4")
@@ -333,7 +333,8 @@ HOST_LISTS = (b"n[1-4,07],gpu-a[001-003]b,x", b"a[1-3][2-4]", b"(null)")
 CONFIGURATIONS = (b'cluster = "c"\nmode = "act"\n[spares]\ncount = 3\n[silence]\ndead_after_seconds = 60.5\n',)
 
 _target = partial(
-    Target, files=("understudy_agent/", "understudy_controlplane/ingest", "understudy_controlplane/store")
+    Target,
+    files=("understudy_agent/", "understudy_wire/", "understudy_controlplane/ingest", "understudy_controlplane/store"),
 )
 
 TARGETS = {
@@ -344,7 +345,7 @@ TARGETS = {
         _target("signal", read_signal, SIGNALS),
         Target("credential", read_credential, CREDENTIALS, ("understudy_controlplane/access",)),
         _target("rank", hear_rank, _conversations()),
-        Target("launcher_port", reach_launcher, SEEDS, ("understudy_agent/launch",)),
+        Target("launcher_port", reach_launcher, SEEDS, ("understudy_launcher",)),
         _target("kernel_record", read_kernel_record, KERNEL_RECORDS),
         _target("hook_record", read_hook_record, HOOK_RECORDS),
         Target("slurm_records", read_slurm, SLURM_PRINTED, ("understudy_controlplane/slurm",)),

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.testbed.configuration import free_ports
-from understudy_agent.launch.channel import DESCRIPTOR_VARIABLE, Channel
+from understudy_launcher.channel import DESCRIPTOR_VARIABLE, Channel
 
 LEAVE_SECONDS = 20.0
 START_SECONDS = 90.0
@@ -33,7 +33,7 @@ import zlib
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-from understudy.live import LiveState
+from understudy.state_handover import LiveState
 from understudy.restart import restartable
 
 backend, on_gpu, megabytes = sys.argv[1], sys.argv[2] == "cuda", int(sys.argv[3])

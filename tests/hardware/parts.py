@@ -20,7 +20,7 @@ from tests import PYTHON_PATH
 from tests.hardware.differences import differences, driver_like, shape_of
 from tests.hardware.readings import NodeRead
 from tests.testbed.fake_nvml import DRIVERS, BuildError, FakeGpus, Shape, build, shaped_node
-from understudy_agent.stages import read_stages, results_of, toml_of
+from understudy_wire.stages import read_stages, results_of, toml_of
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES_MAX = 8192
@@ -144,10 +144,10 @@ def kernel_log(_seconds_max: float) -> Found:
 def selfcheck(seconds_max: float) -> Found:
     _need_torch()
     arguments = ("--device", "cuda", "--seconds", str(SELFCHECK_SECONDS), "--json")
-    found = json.loads(output_of("understudy_agent.selfcheck", arguments, seconds_max))
+    found = json.loads(output_of("understudy_selfcheck", arguments, seconds_max))
     devices = [f"GPU {one['index']}: {one['status']}" for one in found["devices"]]
     begun = time.monotonic()
-    quick = json.loads(output_of("understudy_agent.selfcheck", (*BEFORE_FIRST_TASK, "--json"), seconds_max))
+    quick = json.loads(output_of("understudy_selfcheck", (*BEFORE_FIRST_TASK, "--json"), seconds_max))
     seconds = round(time.monotonic() - begun, 1)
     first = f"as the TaskProlog runs it before a job's first task: {quick['status']}, {seconds} s"
     return [f"self-check: {found['status']}", *devices, first], found | {"before_first_task_seconds": seconds}
@@ -160,7 +160,7 @@ def validation(seconds_max: float) -> Found:
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(toml_of(stages))
         file.flush()
-        output = output_of("understudy_agent.selfcheck", ("--stages", file.name), seconds_max)
+        output = output_of("understudy_selfcheck", ("--stages", file.name), seconds_max)
     results, _ = results_of(output)
     return [f"{one.words} ({one.seconds:.1f} s)" for one in results], {"stages": msgspec.to_builtins(results)}
 

@@ -19,7 +19,7 @@ from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
 from understudy.anomalies import LEVEL_STEPS, NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
 from understudy.outbox import Outbox
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, JobNote
+from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, JobNote
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tests.hook.training_site import TrainingSite, windows
 from understudy import Monitor
 from understudy.compute import EVERY_MIN, REPEATS, GpuTimes, watch_compute
 from understudy_agent.config import Config
-from understudy_agent.wire import ComputeTestOrder
 from understudy_controlplane.decide.compute_tests import MULTIPLICATIONS
+from understudy_wire.messages import ComputeTestOrder
 
 pytestmark = pytest.mark.integration
 

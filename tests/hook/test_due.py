@@ -12,10 +12,10 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import JOB, LIGHTNING_MODULE, TrainingSite, shards
 from understudy_agent.config import Config
-from understudy_agent.wire import CheckpointDeleted, CheckpointShard, Layout, OrderState, Report, SaveOrder
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.saving import SaveCause, WantedSave
 from understudy_controlplane.live.save_orders import SaveOrders
+from understudy_wire.messages import CheckpointDeleted, CheckpointShard, Layout, OrderState, Report, SaveOrder
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

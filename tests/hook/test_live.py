@@ -15,7 +15,7 @@ import os, sys
 import torch
 import torch.distributed as dist
 from pathlib import Path
-from understudy.live import LiveState
+from understudy.state_handover import LiveState
 
 rank = int(os.environ["RANK"])
 loaded = []
@@ -91,7 +91,7 @@ import torch.distributed as dist
 from pathlib import Path
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from understudy.live import LiveState
+from understudy.state_handover import LiveState
 
 rank, folder, loaded = int(os.environ["RANK"]), Path(sys.argv[1]), []
 NAMES = ("replicate", "shard")
@@ -182,7 +182,7 @@ def test_where_each_shard_is_on_several_ranks_a_new_one_gets_its_own(tmp_path: P
 
 
 def test_ranks_that_stand_at_different_steps_go_on_from_the_newest_of_which_each_part_is_left() -> None:
-    from understudy.live import NONE, newest_whole
+    from understudy.state_handover import NONE, newest_whole
 
     assert newest_whole([(7, 0), (6, 0), (NONE, 0)]) == 7
     assert newest_whole([(7, 0), (6, 1), (6, 0), (NONE, 1)]) == 6

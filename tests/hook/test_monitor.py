@@ -28,7 +28,7 @@ from understudy.clocks import WaitingClock
 from understudy.restore import UncaughtErrors
 from understudy.training_inputs import config_of
 from understudy_agent.config import Config
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     CheckpointShard,
     Fact,
     FirstStep,

@@ -16,7 +16,7 @@ import pytest
 from tests import REPOSITORY
 from tests.hook import on_any_python
 from tests.pythons import HOOK_VERSIONS, OF_A_SLURM_VERSION, REQUIRED_VARIABLE, interpreters, required
-from understudy_agent.launch import warm
+from understudy_launcher import warm
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ import pytest
 
 from understudy import link
 from understudy.stall import STACK_CHARACTERS_MAX, STALL_SECONDS, StallWatch
-from understudy_agent.launch import reports
-from understudy_agent.launch.launch import Launch
 from understudy_agent.rank_messages import Hello, StackSeen, Steps
 from understudy_agent.step_windows import WindowBuffer
+from understudy_launcher import reports
+from understudy_launcher.launch import Launch
 
 
 def wait_for_others(watch: StallWatch, inside: threading.Event, over: threading.Event) -> None:

@@ -12,7 +12,8 @@ import pytest
 from msgspec import inspect
 
 from tests import builders as b
-from understudy_agent.wire import (
+from understudy_controlplane.ingest.decode import decode_report
+from understudy_wire.messages import (
     EPOCH_SECONDS_MAX,
     NOT_UNDERSTOOD,
     SIZE_MAX,
@@ -25,7 +26,6 @@ from understudy_agent.wire import (
     ReadBackResult,
     Report,
 )
-from understudy_controlplane.ingest.decode import decode_report
 
 WELL = b.report(
     gpus=[Gpu(0, GpuStatus.OK, "GPU-0"), Gpu(1, GpuStatus.UNREADABLE, "GPU-1", error="lost")],

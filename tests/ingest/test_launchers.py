@@ -21,18 +21,6 @@ from fastapi.testclient import TestClient
 from tests import builders as b
 from tests.new_database import new_database
 from tests.tokens import add_tokens, admission_of, bearer
-from understudy_agent.wire import (
-    REPORT_BYTES_MAX,
-    WIRE_VERSION,
-    EarlierAllocations,
-    LaunchEnded,
-    LauncherOrders,
-    LauncherPhase,
-    LauncherReport,
-    LauncherState,
-    RankWindow,
-    Restart,
-)
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
 from understudy_controlplane.fleet.identity import Role
@@ -48,6 +36,18 @@ from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
+from understudy_wire.messages import (
+    REPORT_BYTES_MAX,
+    WIRE_VERSION,
+    EarlierAllocations,
+    LaunchEnded,
+    LauncherOrders,
+    LauncherPhase,
+    LauncherReport,
+    LauncherState,
+    RankWindow,
+    Restart,
+)
 
 HEADERS = bearer(Role.NODE, "n1")
 

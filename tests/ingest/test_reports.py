@@ -21,7 +21,25 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from tests.tokens import PEOPLE, add_tokens, admission_of, bearer
-from understudy_agent.wire import (
+from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.node import Generation, generation_of
+from understudy_controlplane.ingest.answers import refuse_denied
+from understudy_controlplane.ingest.quotas import Quotas
+from understudy_controlplane.ingest.rates import Rates
+from understudy_controlplane.ingest.refusals import Cause, Refusals
+from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
+from understudy_controlplane.live.directory import INVENTED_SECONDS, OVER_SECONDS, JobDirectory
+from understudy_controlplane.live.meters import Meters
+from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_controlplane.recover.restore import RestorePoints
+from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.database import open_database
+from understudy_controlplane.store.facts import FactStore
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.launches import LaunchStore
+from understudy_wire.messages import (
     REPORT_BYTES_MAX,
     Acknowledgement,
     CheckpointShard,
@@ -47,24 +65,6 @@ from understudy_agent.wire import (
     ReadBackResult,
     Report,
 )
-from understudy_controlplane.access.admission import Denied
-from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
-from understudy_controlplane.fleet.node import Generation, generation_of
-from understudy_controlplane.ingest.answers import refuse_denied
-from understudy_controlplane.ingest.quotas import Quotas
-from understudy_controlplane.ingest.rates import Rates
-from understudy_controlplane.ingest.refusals import Cause, Refusals
-from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
-from understudy_controlplane.live.directory import INVENTED_SECONDS, OVER_SECONDS, JobDirectory
-from understudy_controlplane.live.meters import Meters
-from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
-from understudy_controlplane.recover.restore import RestorePoints
-from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.database import open_database
-from understudy_controlplane.store.facts import FactStore
-from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.launches import LaunchStore
 
 HEADERS = bearer(Role.NODE, "n1")
 

@@ -51,7 +51,7 @@ class Keepers:
         )
         with (self.folder / f"{node}.log").open("ab") as output:
             self._keepers[node] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "understudy_agent.keeper", "--config", str(config)],
+                [sys.executable, "-P", "-m", "understudy_keeper", "--config", str(config)],
                 env={**os.environ, "PYTHONPATH": PYTHON_PATH},
                 stdout=output,
                 stderr=subprocess.STDOUT,

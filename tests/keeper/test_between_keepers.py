@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from understudy_agent.keeper import copies
-from understudy_agent.keeper.copies import Copier, Pace, Ward, described, give
-from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
-from understudy_agent.keeper.proof import Identity, accept, connect, make_identity
-from understudy_agent.keeper.store import Key, NoRoomError, Save, Store
+from understudy_keeper import copies
+from understudy_keeper.copies import Copier, Pace, Ward, described, give
+from understudy_keeper.proof import Identity, accept, connect, make_identity
+from understudy_keeper.store import Key, NoRoomError, Save, Store
+from understudy_wire.errors import ClosedError, ProtocolError
+from understudy_wire.frames import Frames
 
 KEY = Key(1000, 1, Save(0, 0, 5), 0)
 

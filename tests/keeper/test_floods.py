@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.keeper.test_between_keepers import Munge, identity
-from understudy_agent.keeper import proof
-from understudy_agent.keeper.copies import CONNECT_SECONDS
-from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
-from understudy_agent.keeper.places import Greetings, Places, Room, node_of
-from understudy_agent.keeper.proof import connect
-from understudy_agent.keeper.server import Keeper, Settings
 from understudy_agent.shares import NoRoomError, Pace
+from understudy_keeper import proof
+from understudy_keeper.copies import CONNECT_SECONDS
+from understudy_keeper.places import Greetings, Places, Room, node_of
+from understudy_keeper.proof import connect
+from understudy_keeper.server import Keeper, Settings
+from understudy_wire.errors import ClosedError, ProtocolError
+from understudy_wire.frames import Frames
 
 USER, OTHER = 1000, 1001
 

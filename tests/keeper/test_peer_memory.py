@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.keeper.site import KeeperSite
-from understudy_agent.keeper.agent_line import exchange
+from understudy_agent.keeper_client import exchange
 from understudy_controlplane.fleet.saves_in_memory import saves_in_memory
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]

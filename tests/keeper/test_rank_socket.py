@@ -15,12 +15,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from understudy_agent.keeper.copies import Copier
-from understudy_agent.keeper.frames import ClosedError, Frames, ProtocolError
-from understudy_agent.keeper.local import Conversation, LocalKeeper
-from understudy_agent.keeper.places import Room
-from understudy_agent.keeper.server import Lines
-from understudy_agent.keeper.store import Store
+from understudy_keeper.copies import Copier
+from understudy_keeper.local import Conversation, LocalKeeper
+from understudy_keeper.places import Room
+from understudy_keeper.server import Lines
+from understudy_keeper.store import Store
+from understudy_wire.errors import ClosedError, ProtocolError
+from understudy_wire.frames import Frames
 
 SAVE = [0, 0, 5]
 

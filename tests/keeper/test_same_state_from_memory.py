@@ -15,7 +15,7 @@ import pytest
 from tests.hook import rank_process
 from tests.hook.training_site import RUN_SECONDS_MAX, TrainingSite
 from tests.keeper.site import KeeperSite
-from understudy_agent.keeper.agent_line import exchange
+from understudy_agent.keeper_client import exchange
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -83,8 +83,8 @@ LIVE = f"""
 PEER = False
 {OF_BOTH}
 from datetime import timedelta
-from understudy import live as of_live
-from understudy.live import LiveState
+from understudy import state_handover as of_live
+from understudy.state_handover import LiveState
 
 of_live.BUCKET_BYTES = 64
 live = LiveState(model=model, optimizer=optimizer)

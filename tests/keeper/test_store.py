@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from understudy_agent.config import Config, KeeperConfig
-from understudy_agent.keeper.__main__ import settings_of
-from understudy_agent.keeper.store import AlreadyTakenError, Key, NoRoomError, Part, Save, Store
+from understudy_keeper.__main__ import settings_of
+from understudy_keeper.store import AlreadyTakenError, Key, NoRoomError, Part, Save, Store
 
 
 class Clock:

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_agent.launch import evidence, rank_process, seat
-from understudy_agent.launch.process_tree import below, kill_below
 from understudy_controlplane.fleet.hostlist import expand
+from understudy_launcher import evidence, rank_process, seat
+from understudy_launcher.process_tree import below, kill_below
 
 HOME = Path(os.environ["HOME"])
 
@@ -31,7 +31,7 @@ def is_stuck(node: str) -> bool:
 
 def srun(arguments: list[str]) -> int:
     nodes = expand(next(one for one in arguments if one.startswith("--nodelist=")).partition("=")[2])
-    words = arguments[arguments.index("understudy_agent.launch.seat") + 1 :]
+    words = arguments[arguments.index("understudy_launcher.seat") + 1 :]
     number = next(number for number in range(1000) if made(HOME / f"step.{number}"))
     programs = []
     for node in nodes:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests import REPOSITORY
 from tests.testbed.cluster import PATIENCE
 from tests.testbed.processes import all_processes, environment_of
 from tests.testbed.site import RESEARCHER, Site
@@ -105,11 +104,7 @@ def launcher_site(nodes: int, slurm_conf_lines: Sequence[str] = ()) -> Iterator[
     directory.chmod(0o755)
     try:
         with Site(directory, nodes=nodes, spares=0, slurm_conf_lines=slurm_conf_lines) as started:
-            shutil.copytree(
-                REPOSITORY / "agents" / "understudy_agent",
-                started.code / "understudy_agent",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
+            started.copy_launcher()
             yield started
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -134,7 +129,7 @@ class GangJob(Gang):
         sbatch: Sequence[str] = ("--gres=gpu:8",),
     ) -> None:
         script = self.home / "job.sh"
-        run = f'exec {self.python} -P -m understudy_agent.launch "$@"'
+        run = f'exec {self.python} -P -m understudy_launcher "$@"'
         script.write_text(f"#!/bin/bash\n#SBATCH --no-kill\n#SBATCH --output=output\n{run}\n")
         wanted = [f"--nodes={nodes}", *sbatch]
         self.job = self.site.submit(script, *self.words(options, command), options=wanted)

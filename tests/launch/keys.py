@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy_agent.launch.greeting import Greeting
-from understudy_agent.launch.tls import make_key
+from understudy_launcher.greeting import Greeting
+from understudy_wire.tls import make_key
 
 JOB_KEY = make_key()
 GREETING = Greeting(JOB_KEY.fingerprint, JOB_KEY.secret, generation=0, port=23456)

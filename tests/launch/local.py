@@ -23,7 +23,7 @@ class LocalGang(Gang):
         self._launcher: subprocess.Popen[bytes] | None = None
         self.before: Sequence[str] = ()
         """A command that runs the launcher."""
-        self.run: Sequence[str] = ("-P", "-m", "understudy_agent.launch")
+        self.run: Sequence[str] = ("-P", "-m", "understudy_launcher")
         """The launcher, as arguments of Python."""
         commands = home / "bin"
         commands.mkdir()
@@ -89,7 +89,7 @@ class LocalGang(Gang):
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         except OSError:
             return []
-        return [int(one) for one in children if b"understudy_agent.launch\0" in command_of(int(one))]
+        return [int(one) for one in children if b"understudy_launcher\0" in command_of(int(one))]
 
     def stick(self, *nodes: str) -> None:
         """Their ranks do not die of SIGKILL."""

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_launchers import STATE
-from understudy_agent import rank_messages, wire
-from understudy_agent.launch import messages
-from understudy_agent.launch.agent_client import AgentLine
+from understudy_agent import rank_messages
+from understudy_launcher import messages
+from understudy_launcher.agent_client import AgentLine
+from understudy_wire import messages as wire
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from tests import PYTHON_PATH
 from tests.launch.local import LocalGang
 from tests.testbed.processes import is_running, read_process
 from understudy_agent import rank_messages
-from understudy_agent.launch.hub import STRANGERS_MAX
-from understudy_agent.launch.open_files import needed
-from understudy_agent.wire import EarlierAllocations, LauncherAnswer, LauncherOrders
+from understudy_launcher.hub import STRANGERS_MAX
+from understudy_launcher.open_files import needed
+from understudy_wire.messages import EarlierAllocations, LauncherAnswer, LauncherOrders
 
 pytestmark = pytest.mark.integration
 
@@ -202,7 +202,7 @@ program.main()
 def test_a_launch_that_has_no_step_long_after_an_earlier_one_had_is_named_and_goes_on(gang: LocalGang) -> None:
     script = gang.home / "steps_once.py"
     script.write_text(STEPS_ONCE)
-    quick = "from understudy_agent.launch import __main__ as m, launcher; launcher.FIRST_STEP_SECONDS = 0.2; m.main()"
+    quick = "from understudy_launcher import __main__ as m, launcher; launcher.FIRST_STEP_SECONDS = 0.2; m.main()"
     gang.run = ("-P", "-c", quick)
     gang.start([*THREE, "--progress-file", "steps"], [str(gang.python), str(script)])
     gang.wait_for_launch(0, 3)

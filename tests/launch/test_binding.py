@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_agent.launch.binding import (
+from understudy_launcher.binding import (
     Binding,
     BindingError,
     Cpu,

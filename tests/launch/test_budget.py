@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.launch.budget import Budget
-from understudy_agent.launch.events import Events
-from understudy_agent.launch.launch import Launch
-from understudy_agent.launch.progress import FileProgress
-from understudy_agent.launch.steps import Step
+from understudy_launcher.budget import Budget
+from understudy_launcher.events import Events
+from understudy_launcher.launch import Launch
+from understudy_launcher.progress import FileProgress
+from understudy_launcher.steps import Step
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,7 @@ def test_the_last_look_at_a_launch_is_not_put_off_though_the_one_before_ended_ju
 def test_while_the_file_with_the_steps_hangs_and_for_as_long_after_it_no_gang_is_hung(
     gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy_agent.launch.slow_files.HANGS_SECONDS", 0.0)
+    monkeypatch.setattr("understudy_launcher.slow_files.HANGS_SECONDS", 0.0)
     launch = gang.launch(0, now=10.0)
     gang.reach(1)
     gang.budget.look(launch, now=11.0)

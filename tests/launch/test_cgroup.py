@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import PYTHON_PATH
-from understudy_agent.launch.cgroup import oom_kills
+from understudy_launcher.cgroup import oom_kills
 
 GROUP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 EVENTS = "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"
@@ -30,10 +30,10 @@ def test_kills_for_want_of_memory_are_counted_in_the_own_group(tmp_path: Path) -
 DIES = """
 import os, selectors, signal, sys, time
 from pathlib import Path
-from understudy_agent.launch import cgroup
-from understudy_agent.launch.command import Meeting
-from understudy_agent.launch.seat_ranks import Ranks
-from understudy_agent.launch.task import Part
+from understudy_launcher import cgroup
+from understudy_launcher.command import Meeting
+from understudy_launcher.seat_ranks import Ranks
+from understudy_launcher.task import Part
 
 events = Path(sys.argv[1])
 cgroup.oom_kills.__defaults__ = (Path(sys.argv[2]), Path(sys.argv[3]))

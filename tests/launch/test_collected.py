@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from understudy_agent.launch.collected import (
+from understudy_launcher.collected import (
     EVIDENCE_BYTES_MAX,
     Shown,
     findings,
@@ -16,7 +16,7 @@ from understudy_agent.launch.collected import (
     read_shown,
     text_of,
 )
-from understudy_agent.launch.evidence import recorded
+from understudy_launcher.evidence import recorded
 
 GROUP = "0:default_pg"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_agent.launch.command import PythonProgram
-from understudy_agent.launch.container import (
+from understudy_launcher.command import PythonProgram
+from understudy_launcher.container import (
     Container,
     ContainerError,
     Inside,
@@ -15,7 +15,7 @@ from understudy_agent.launch.container import (
     is_monitor_of,
     parse_container,
 )
-from understudy_agent.launch.options import UsageError, parse
+from understudy_launcher.options import UsageError, parse
 
 INSIDE = Inside("understudy-7-1-0", ["/run/understudy"], ["/a/warm.py"], 4, {"nofile": (1024, 4096)})
 

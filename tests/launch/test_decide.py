@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.decide import TABLE, Action, Cause, Decision, decide
-from understudy_agent.launch.launch_result import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
-from understudy_agent.launch.launcher import Launcher
-from understudy_agent.wire import LaunchCause
+from understudy_launcher.decide import TABLE, Action, Cause, Decision, decide
+from understudy_launcher.launch_result import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
+from understudy_launcher.launcher import Launcher
+from understudy_wire.messages import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
 RULES = Rules(nodes_min=4)

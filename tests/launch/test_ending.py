@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.ending import EndingSample, EndingState, judge_ending
-from understudy_agent.launch.launch_over import MANY_SLOW_SECONDS
+from understudy_launcher.ending import EndingSample, EndingState, judge_ending
+from understudy_launcher.launch_over import MANY_SLOW_SECONDS
 
 SEATS = ("a", "b", "c", "d")
 OVER = EndingSample(SEATS, over_seconds=0.1)

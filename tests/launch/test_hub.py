@@ -13,10 +13,11 @@ from dataclasses import replace
 import pytest
 
 from tests.launch.keys import GREETING, JOB_KEY
-from understudy_agent.launch import greeting
-from understudy_agent.launch.greeting import Greeting
-from understudy_agent.launch.hub import Hub, open_server
-from understudy_agent.launch.protocol import Lines, Message, ProtocolError, encode
+from understudy_launcher import greeting
+from understudy_launcher.greeting import Greeting
+from understudy_launcher.hub import Hub, open_server
+from understudy_launcher.protocol import Lines, Message, encode
+from understudy_wire.errors import ProtocolError
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_the_seats_that_are_silent_are_those_without_a_message_since(hub: Hub, m
             monkeypatch.setenv("SLURMD_NODENAME", node)
             links[node] = connections.enter_context(seat_of(hub))
         now = time.monotonic()
-        monkeypatch.setattr("understudy_agent.launch.hub.time", types.SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr("understudy_launcher.hub.time", types.SimpleNamespace(monotonic=lambda: now))
         for _ in range(10):  # the launcher runs all the time: otherwise no seat would be silent
             now += 0.5
             assert list(hub.wait(0.0)) == []
@@ -133,7 +134,7 @@ def test_the_launchers_beats_are_rare_but_to_a_seat_whose_step_slurm_ends(
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     with seat_of(hub) as seat:
         now = time.monotonic()
-        monkeypatch.setattr("understudy_agent.launch.hub.time", types.SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr("understudy_launcher.hub.time", types.SimpleNamespace(monotonic=lambda: now))
 
         def beats(seconds: float) -> int:
             nonlocal now

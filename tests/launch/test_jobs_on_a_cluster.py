@@ -100,7 +100,7 @@ def test_named_nodes_are_used_with_a_spare_among_them(gang: GangJob) -> None:
 
 
 def test_salloc_runs_a_gang_from_where_the_user_is(gang: GangJob) -> None:
-    launcher = [str(gang.python), "-P", "-m", "understudy_agent.launch", "--nodes", "2", "--procs-per-node", "2"]
+    launcher = [str(gang.python), "-P", "-m", "understudy_launcher", "--nodes", "2", "--procs-per-node", "2"]
     program = ["/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"]
     done = gang.site.cluster.run(
         *("salloc", "--nodes=3", "--no-kill", "--quiet", *launcher, "--", *program),

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_agent.launch.launch_over import (
+from understudy_launcher.launch_over import (
     HOOK_STEP_SEEN_SECONDS,
     MANY_SILENT_SECONDS,
     LaunchEnd,
     RunningSample,
     launch_end,
 )
-from understudy_agent.launch.launch_result import Failure
+from understudy_launcher.launch_result import Failure
 
 SEATS = ("a", "b", "c", "d")
 WELL = RunningSample(SEATS, ranks=4, ended_well=0, failures=(), age_seconds=3600)

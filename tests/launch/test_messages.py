@@ -16,8 +16,10 @@ import pytest
 import understudy.identity
 import understudy.restart
 from tests.agent.test_launchers import ENDED, STARTED, STATE
-from understudy_agent import rank_messages, wire
-from understudy_agent.launch import (
+from understudy_agent import rank_messages
+from understudy_controlplane.fleet.hostlist import HostListError
+from understudy_controlplane.fleet.packed_nodes import with_nodes
+from understudy_launcher import (
     agent_client,
     channel,
     decide,
@@ -27,11 +29,10 @@ from understudy_agent.launch import (
     protocol,
     rank_socket,
 )
-from understudy_agent.launch.command import Meeting
-from understudy_agent.launch.decide import TABLE
-from understudy_agent.launch.task import Part, rank_environment
-from understudy_controlplane.fleet.hostlist import HostListError
-from understudy_controlplane.fleet.packed_nodes import with_nodes
+from understudy_launcher.command import Meeting
+from understudy_launcher.decide import TABLE
+from understudy_launcher.task import Part, rank_environment
+from understudy_wire import messages as wire
 
 SHOWN: messages.LaunchEvidence = {
     "type": "launch_evidence",
@@ -112,7 +113,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
 
 def test_a_gang_is_not_still_for_the_time_in_which_its_steps_could_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("understudy_agent.launch.agent_client.time.monotonic", lambda: now)
+    monkeypatch.setattr("understudy_launcher.agent_client.time.monotonic", lambda: now)
     line = agent_client.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
     step_50 = rank_messages.encode(wire.LauncherAnswer("v", wire.LauncherOrders(), launch=3, step=50))

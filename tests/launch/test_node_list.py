@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_agent.launch.node_list import REASONS_MAX, by_reason, fold
 from understudy_controlplane.fleet.hostlist import expand
+from understudy_launcher.node_list import REASONS_MAX, by_reason, fold
 
 NAMES = st.builds(
     lambda prefix, number, width: f"{prefix}{number:0{width}d}" if width else prefix,

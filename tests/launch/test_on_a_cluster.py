@@ -18,7 +18,7 @@ from tests.launch import begins_again
 from tests.launch.gang import GangJob, launcher_site
 from tests.testbed.processes import command_of, is_running, read_process
 from tests.testbed.site import RESEARCHER, Site
-from understudy_agent.launch.process_tree import parents
+from understudy_launcher.process_tree import parents
 
 pytestmark = pytest.mark.cluster
 
@@ -317,7 +317,7 @@ def test_a_launcher_that_is_killed_alone_goes_on_with_its_gang(gang: GangJob) ->
     gang.wait_for_launch(0, 8)
     gang.wait_for_standbys(6)
     ranks = [one["pid"] for one in gang.ranks(0)]
-    own = {pid for pid in gang.processes() if b"understudy_agent.launch\0" in command_of(pid)}
+    own = {pid for pid in gang.processes() if b"understudy_launcher\0" in command_of(pid)}
     (launcher,) = (pid for pid in own if (parents().get(pid) in own))
     os.kill(launcher, signal.SIGKILL)
     gang.wait_for(lambda: gang.events("rejoined"), 30, "the seats are connected again")
@@ -476,9 +476,7 @@ def keepers(site: Site) -> Path:
 def test_outside_an_allocation_it_says_what_is_missing(site: Site) -> None:
     environment = {"PYTHONPATH": str(site.code)}
     python = str(site.job_python())
-    done = site.cluster.run(
-        python, "-m", "understudy_agent.launch", "--nodes", "2", "--", "true", environment=environment
-    )
+    done = site.cluster.run(python, "-m", "understudy_launcher", "--nodes", "2", "--", "true", environment=environment)
     assert done.returncode == 2
     assert "SLURM_JOB_ID" in done.stderr
     assert "sbatch" in done.stderr

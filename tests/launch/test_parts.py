@@ -17,22 +17,24 @@ from pathlib import Path
 import pytest
 
 from tests.launch.keys import JOB_KEY
-from understudy_agent.launch import certificate, process_tree, steps, warm
-from understudy_agent.launch.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
-from understudy_agent.launch.decide import TABLE
-from understudy_agent.launch.events import Events
-from understudy_agent.launch.first_check import Checked, check
-from understudy_agent.launch.hub import Hub, open_server
-from understudy_agent.launch.launch_result import OutOfSpares
-from understudy_agent.launch.nodes import Nodes
-from understudy_agent.launch.options import UsageError, parse
-from understudy_agent.launch.progress import FileProgress, TimeAlive
-from understudy_agent.launch.protocol import LINE_BYTES_MAX, SECRET_VARIABLE, Lines, ProtocolError, encode, number
-from understudy_agent.launch.slurm import Allocation, NodeStates, down_nodes, srun_arguments
-from understudy_agent.launch.steps import Step, Steps
-from understudy_agent.launch.task import Part, rank_environment
-from understudy_agent.launch.tls import is_secret, launcher_context, make_key
-from understudy_agent.launch.verdicts import FileVerdicts
+from understudy_launcher import process_tree, steps, warm
+from understudy_launcher.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
+from understudy_launcher.decide import TABLE
+from understudy_launcher.events import Events
+from understudy_launcher.first_check import Checked, check
+from understudy_launcher.hub import Hub, open_server
+from understudy_launcher.launch_result import OutOfSpares
+from understudy_launcher.nodes import Nodes
+from understudy_launcher.options import UsageError, parse
+from understudy_launcher.progress import FileProgress, TimeAlive
+from understudy_launcher.protocol import LINE_BYTES_MAX, SECRET_VARIABLE, Lines, encode, number
+from understudy_launcher.slurm import Allocation, NodeStates, down_nodes, srun_arguments
+from understudy_launcher.steps import Step, Steps
+from understudy_launcher.task import Part, rank_environment
+from understudy_launcher.verdicts import FileVerdicts
+from understudy_wire import certificate
+from understudy_wire.errors import ProtocolError
+from understudy_wire.tls import is_secret, launcher_context, make_key
 
 MEETING = Meeting(nodes=4, node_rank=2, processes=8, address="10.0.0.1", port=23456)
 
@@ -446,7 +448,7 @@ def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
     done = subprocess.run(
-        [sys.executable, "-m", "understudy_agent.launch", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "understudy_launcher", "--help"], capture_output=True, text=True, check=True
     )
     options = set(re.findall(r"^ +(--[a-z-]+)", done.stdout, re.MULTILINE))
     assert options

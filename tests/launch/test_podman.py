@@ -13,7 +13,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.launch.local import LocalGang
-from understudy_agent.launch.process_tree import parents
+from understudy_launcher.process_tree import parents
 
 pytestmark = [
     pytest.mark.integration,

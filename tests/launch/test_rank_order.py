@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy_agent.launch.rank_order import arrange, distance
-from understudy_agent.parallelism import Parallelism
 from understudy_controlplane.decide.placement import Layout
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
+from understudy_launcher.rank_order import arrange, distance
+from understudy_wire.parallelism import Parallelism
 
 BLOCK, SWITCH, RACK, POD = DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, DomainKind.RACK, DomainKind.POD
 OVER_TWO_NODES = Parallelism(tensor=16)

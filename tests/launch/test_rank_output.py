@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.launch.options import UsageError, parse
-from understudy_agent.launch.rank_output import LAST_BYTES_MAX, Console, OutputOptions, Outputs, Relay, Stream, path_of
-from understudy_agent.launch.seat import _output_options
-from understudy_agent.launch.seat import _parse as parse_seat
+from understudy_launcher.options import UsageError, parse
+from understudy_launcher.rank_output import LAST_BYTES_MAX, Console, OutputOptions, Outputs, Relay, Stream, path_of
+from understudy_launcher.seat import _output_options
+from understudy_launcher.seat import _parse as parse_seat
 
 RANK_5 = {
     "SLURM_JOB_ID": "4712",

@@ -12,10 +12,10 @@ import pytest
 from tests.launch import begins_again
 from tests.launch.local import LocalGang
 from understudy.identity import read_identity
-from understudy_agent.launch.command import Meeting
-from understudy_agent.launch.options import UsageError, parse
-from understudy_agent.launch.resume_file import look_for
-from understudy_agent.launch.task import APPENDED_VARIABLE, Part, rank_environment
+from understudy_launcher.command import Meeting
+from understudy_launcher.options import UsageError, parse
+from understudy_launcher.resume_file import look_for
+from understudy_launcher.task import APPENDED_VARIABLE, Part, rank_environment
 
 RESUMES = ["--resume-args=--init_from=resume --eval_interval=2", "--resume-if", "out/ckpt.pt"]
 COMMAND = [sys.executable, begins_again.__file__, "config.py"]

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from understudy_agent.launch.launch_over import LaunchEnd
-from understudy_agent.launch.launch_result import Failure, History
-from understudy_agent.launch.saved_state import LauncherMemory, LaunchMemory, MemoryFile, StepMemory
+from understudy_launcher.launch_over import LaunchEnd
+from understudy_launcher.launch_result import Failure, History
+from understudy_launcher.saved_state import LauncherMemory, LaunchMemory, MemoryFile, StepMemory
 
 
 def memory(number: int) -> LauncherMemory:

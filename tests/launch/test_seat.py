@@ -10,17 +10,17 @@ import types
 
 import pytest
 
-from understudy_agent.launch.protocol import ProtocolError
-from understudy_agent.launch.seat import Seat
-from understudy_agent.launch.seat import _parse as parse_seat
+from understudy_launcher.seat import Seat
+from understudy_launcher.seat import _parse as parse_seat
+from understudy_wire.errors import ProtocolError
 
 
 def test_a_seat_whose_step_slurm_ends_gives_its_launcher_time_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beats are rare until the launcher knows of it: the last one may be older than the seat waits from now on."""
     now = time.monotonic()
     clock = types.SimpleNamespace(monotonic=lambda: now, time=time.time)
-    monkeypatch.setattr("understudy_agent.launch.seat.time", clock)
-    monkeypatch.setattr("understudy_agent.launch.seat.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("understudy_launcher.seat.time", clock)
+    monkeypatch.setattr("understudy_launcher.seat.BEAT_SECONDS", 0.05)
     wakeup, slurm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     seat_end, launcher_end = socket.socketpair()
     seat = Seat(parse_seat(["--port", "1", "--generation", "0", "--certificate", "00", "true"]), ["true"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from signal import SIGINT, SIGTERM, SIGUSR1, SIGUSR2
 
-from understudy_agent.launch.signals import Meaning, Signals
+from understudy_launcher.signals import Meaning, Signals
 
 
 def warned(by: signal.Signals, at: float) -> Signals:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.launch.progress import FileProgress
-from understudy_agent.launch.slow_files import LINES_MAX, READ_SECONDS_MAX, LateText, SlowRead
-from understudy_agent.launch.verdicts import FileVerdicts
+from understudy_launcher.progress import FileProgress
+from understudy_launcher.slow_files import LINES_MAX, READ_SECONDS_MAX, LateText, SlowRead
+from understudy_launcher.verdicts import FileVerdicts
 
 
 def test_a_value_is_read_when_it_is_asked_for() -> None:
@@ -46,10 +46,10 @@ def test_a_reading_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPat
     """On a busy file system one in many always is: a gang that stands still would never be taken for hung."""
     goes_on = threading.Event()
     slow = SlowRead(lambda: goes_on.wait(30), False)
-    monkeypatch.setattr("understudy_agent.launch.slow_files.HANGS_SECONDS", 60.0)
+    monkeypatch.setattr("understudy_launcher.slow_files.HANGS_SECONDS", 60.0)
     slow.newest()
     seen = [slow.hangs]
-    monkeypatch.setattr("understudy_agent.launch.slow_files.HANGS_SECONDS", 0.0)
+    monkeypatch.setattr("understudy_launcher.slow_files.HANGS_SECONDS", 0.0)
     seen.append(slow.hangs)
     assert seen == [False, True]
     goes_on.set()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import REPOSITORY
 from tests.launch.gang import GangJob
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, Installation
 from tests.testbed.site import Site
@@ -25,11 +24,7 @@ def test_a_gang_outlives_its_faults(slurm: Installation) -> None:
     directory.chmod(0o755)
     try:
         with Site(directory, nodes=6, spares=0, slurm=slurm) as site:
-            shutil.copytree(
-                REPOSITORY / "agents" / "understudy_agent",
-                site.code / "understudy_agent",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
+            site.copy_launcher()
             meet_faults(GangJob(site, PYTHON))
     finally:
         shutil.rmtree(directory, ignore_errors=True)

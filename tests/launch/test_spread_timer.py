@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_agent.launch.spread_timer import PARTS, Turns
+from understudy_launcher.spread_timer import PARTS, Turns
 
 
 def test_each_has_its_turn_once_in_an_interval_and_few_at_a_time() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.launch.options import UsageError, parse
-from understudy_agent.launch.rank_socket import folders_of_sockets
-from understudy_agent.launch.slurm import Allocation, NoAllocation, read_allocation, srun_arguments
-from understudy_agent.launch.srun_options import check, take_out, with_mounts
+from understudy_launcher.options import UsageError, parse
+from understudy_launcher.rank_socket import folders_of_sockets
+from understudy_launcher.slurm import Allocation, NoAllocation, read_allocation, srun_arguments
+from understudy_launcher.srun_options import check, take_out, with_mounts
 
 IMAGE = "--container-image=nvcr.io#nvidia/pytorch:25.06-py3"
 

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launch.keys import GREETING, JOB_KEY
-from understudy_agent.launch import greeting, hub
-from understudy_agent.launch.hub import Hub, open_server
-from understudy_agent.launch.open_files import NotEnoughFiles, OpenFiles, files_for, needed
-from understudy_agent.launch.protocol import Message, encode
+from understudy_launcher import greeting, hub
+from understudy_launcher.hub import Hub, open_server
+from understudy_launcher.open_files import NotEnoughFiles, OpenFiles, files_for, needed
+from understudy_launcher.protocol import Message, encode
 
 
 @pytest.fixture

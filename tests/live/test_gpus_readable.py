@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests import builders as b
-from understudy_agent.wire import GpuStatus
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.live.telemetry import Telemetry
+from understudy_wire.messages import GpuStatus
 
 
 def heard(*reports: tuple[float, dict[str, Any]]) -> GpusReadable | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from understudy.save_steps import SaveSteps
-from understudy_agent.wire import OrderState, RankWindow, SaveOrder, SavesFollowed
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.saving import SaveCause, WantedSave
 from understudy_controlplane.live.save_orders import MARGIN_SECONDS, SaveOrders
+from understudy_wire.messages import OrderState, RankWindow, SaveOrder, SavesFollowed
 
 KEY = JobKey("c", 7, 100)
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests import builders as b
-from understudy_agent.wire import Collective, RankWindow, Transfers
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations, StepTable
 from understudy_controlplane.live.step_buffer import PAIRS_MAX, STARTUP_SECONDS_MIN, STEPS_KEPT, StepBuffer
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_wire.messages import Collective, RankWindow, Transfers
 
 
 def window(rank: int, first: int, times: list[float]) -> RankWindow:

@@ -13,13 +13,13 @@ from sqlalchemy import Engine, event, update
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
-from understudy_agent.wire import KernelEvent, Part, PartKind
 from understudy_controlplane.fleet.job import Attempt, Reached
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
 from understudy_controlplane.store import tables
+from understudy_wire.messages import KernelEvent, Part, PartKind
 
 pytestmark = pytest.mark.integration
 

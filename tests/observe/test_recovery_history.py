@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from tests import builders as b
-from understudy_agent.places import Place
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     ManualRepairPlan,
@@ -23,6 +22,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
+from understudy_wire.places import Place
 
 KEY = b.job().key
 WEEK_SECONDS = 7 * 24 * 3600.0

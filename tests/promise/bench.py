@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import REPOSITORY
 from tests.acceptance import gang
 from tests.acceptance.launcher_job import OTHER_PYTHON
 from tests.bench.recovery.sides import FABRIC_ADDRESS, RENDEZVOUS
@@ -275,13 +274,10 @@ def _script(site: Site, kind: str, home: Path) -> str:
         case "hook with collectives":
             return _documented(f"{program} collectives")
         case "understudy run":
-            launcher = site.code / "understudy_agent"
-            if not launcher.exists():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(REPOSITORY / "agents" / "understudy_agent", launcher, ignore=ignored)
+            site.copy_launcher()
             words = f"--nodes {GANG} --procs-per-node 1 --events {home}/events"
             command = f"{OTHER_PYTHON} {program} collectives"
-            return f"#SBATCH --no-kill\nexec {OTHER_PYTHON} -P -m understudy_agent.launch {words} -- {command}\n"
+            return f"#SBATCH --no-kill\nexec {OTHER_PYTHON} -P -m understudy_launcher {words} -- {command}\n"
         case _:
             raise ValueError(f"no such job: {kind}; there are {', '.join(JOBS)}")
 

@@ -13,7 +13,6 @@ from sqlalchemy import Engine, create_engine
 from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
-from understudy_agent.wire import Gpu, RankWindow, Report
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.node import NodeState
@@ -21,6 +20,7 @@ from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, Recov
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.slurm.protocol import SlurmError
+from understudy_wire.messages import Gpu, RankWindow, Report
 
 NODES = tuple(f"n{i}" for i in range(1, 9))
 TICK_SECONDS = 0.2

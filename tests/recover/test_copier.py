@@ -10,16 +10,6 @@ from sqlalchemy import Engine
 from tests import builders as b
 from tests.recover.test_verifier import StoodClock
 from tests.store.test_store import statements
-from understudy_agent.wire import (
-    CheckpointDeleted,
-    CheckpointShard,
-    Layout,
-    RankStarted,
-    ReadBack,
-    ReadBackOutcome,
-    ReadBackResult,
-    Tier,
-)
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Attempt, Condition, RankPlace
 from understudy_controlplane.recover.agent_work import ANSWER_SECONDS_MAX, OFFERED_SECONDS_MAX, AgentTasks, Nodes
@@ -31,6 +21,16 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
+from understudy_wire.messages import (
+    CheckpointDeleted,
+    CheckpointShard,
+    Layout,
+    RankStarted,
+    ReadBack,
+    ReadBackOutcome,
+    ReadBackResult,
+    Tier,
+)
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id

@@ -10,7 +10,6 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.recover.test_verifier import StoodClock
-from understudy_agent.wire import CheckpointShard, RankStarted, ReadBack, ReadBackOutcome, ReadBackResult, Tier
 from understudy_controlplane.config import Checkpoints, Mode
 from understudy_controlplane.decide.checkpoint_retention import SETTLED_SECONDS
 from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer, RestoreDecision
@@ -21,6 +20,7 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
+from understudy_wire.messages import CheckpointShard, RankStarted, ReadBack, ReadBackOutcome, ReadBackResult, Tier
 
 KEEPS = b.job(nodes=("n1", "n2"), comment="understudy keep=2")
 OWNER = KEEPS.slurm.user_id

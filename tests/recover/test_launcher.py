@@ -11,7 +11,12 @@ from sqlalchemy import select
 
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
-from understudy_agent.wire import (
+from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.facts import Circumstances
+from understudy_wire.messages import (
     CheckpointShard,
     FirstStep,
     JobFact,
@@ -24,11 +29,6 @@ from understudy_agent.wire import (
     RankStarted,
     RankWindow,
 )
-from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
-from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
-from understudy_controlplane.store import tables
-from understudy_controlplane.store.facts import Circumstances
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

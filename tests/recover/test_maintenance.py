@@ -11,10 +11,10 @@ from sqlalchemy import select
 
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
-from understudy_agent.wire import CheckpointShard, RankStarted
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store import tables
+from understudy_wire.messages import CheckpointShard, RankStarted
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -11,13 +11,13 @@ from sqlalchemy import select
 from tests.recover.rehearsal import Rehearsal
 from tests.recover.test_course import switch
 from tests.recover.test_launcher import ObedientLauncher, incidents_of_the_gang, report
-from understudy_agent.wire import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted, RankStarted
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Attempt, Reached
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
+from understudy_wire.messages import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted, RankStarted
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

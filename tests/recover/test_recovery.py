@@ -11,7 +11,6 @@ import pytest
 
 from tests import builders as b
 from tests.recover.rehearsal import EFFECTS, Rehearsal, refuse
-from understudy_agent.wire import RankStarted
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
@@ -22,6 +21,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.recover.runner import FRESH_SECONDS
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
+from understudy_wire.messages import RankStarted
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -17,8 +17,6 @@ from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, bearer
-from understudy_agent.stages import StageName, StageResult, StageStatus, line_of
-from understudy_agent.wire import GpuStatus
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.repair_cycle import known_of
@@ -46,6 +44,8 @@ from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
+from understudy_wire.messages import GpuStatus
+from understudy_wire.stages import StageName, StageResult, StageStatus, line_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -20,16 +20,6 @@ from understudy import objects
 from understudy.file_system import is_object
 from understudy.restore import RestorePoint, fetched, nearest
 from understudy_agent.readback import read_back
-from understudy_agent.wire import (
-    CheckpointShard,
-    Layout,
-    RankStarted,
-    ReadBackOutcome,
-    ReadBackResult,
-    RestoreOutcome,
-    RestoreReport,
-    Tier,
-)
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Attempt, RestoreAnswer
 from understudy_controlplane.recover.copier import Copier
@@ -39,6 +29,16 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
+from understudy_wire.messages import (
+    CheckpointShard,
+    Layout,
+    RankStarted,
+    ReadBackOutcome,
+    ReadBackResult,
+    RestoreOutcome,
+    RestoreReport,
+    Tier,
+)
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from tests import builders as b
 from tests.recover.test_verifier import StoodClock
-from understudy_agent.wire import ProgramFiles, ReadBackOutcome, ReadBackResult
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -18,6 +17,7 @@ from understudy_controlplane.recover.spare_warmer import (
     OFFERED_SECONDS_MAX,
     SpareWarmer,
 )
+from understudy_wire.messages import ProgramFiles, ReadBackOutcome, ReadBackResult
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id

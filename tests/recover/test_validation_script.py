@@ -10,7 +10,6 @@ import pytest
 
 from tests import builders as b
 from understudy_agent.sample.gpus import RELEASE_FILE
-from understudy_agent.stages import DEFAULTS, Stage, StageName, StageStatus, read_stages, results_of
 from understudy_controlplane.fleet.job import opted_in
 from understudy_controlplane.recover.steps.script import (
     NOTHING_CHECKED,
@@ -20,6 +19,7 @@ from understudy_controlplane.recover.steps.script import (
     validation_script,
     with_last_output,
 )
+from understudy_wire.stages import DEFAULTS, Stage, StageName, StageStatus, read_stages, results_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

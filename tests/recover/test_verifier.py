@@ -12,7 +12,6 @@ from sqlalchemy import Engine
 from tests import builders as b
 from tests.agent.test_readback import DAMAGES, Saved
 from understudy_agent.readback import read_back
-from understudy_agent.wire import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult, ShardFile, Tier
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import Attempt, Condition, RestoreAnswer
@@ -24,6 +23,7 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
+from understudy_wire.messages import CheckpointShard, RankStarted, ReadBackOutcome, ReadBackResult, ShardFile, Tier
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id

@@ -14,7 +14,10 @@ from tests.recover.rehearsal import NODES, Rehearsal, refuse
 from tests.recover.test_course import stop_before, switch
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves, report
 from tests.recover.test_maintenance import write_checkpoint
-from understudy_agent.wire import (
+from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import Verb
+from understudy_wire.messages import (
     Collective,
     FirstStep,
     GpuStatus,
@@ -23,9 +26,6 @@ from understudy_agent.wire import (
     RankStarted,
     RankWindow,
 )
-from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.signals.virtual_node import VirtualNode
-from understudy_agent.wire import Report
+from understudy_wire.messages import Report
 
 BEGIN = 1_700_000_000.0
 MINUTES = 240

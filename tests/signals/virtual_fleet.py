@@ -14,7 +14,14 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.signals.virtual_node import VirtualNode
 from tests.simulator.slurm import VirtualSlurm
-from understudy_agent.wire import (
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.config import Config
+from understudy_controlplane.detect.node_log import with_code
+from understudy_controlplane.fleet.job import KnownJob
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.store.facts import Circumstances
+from understudy_controlplane.store.queries import Queries
+from understudy_wire.messages import (
     CheckpointShard,
     Collective,
     Fact,
@@ -25,13 +32,6 @@ from understudy_agent.wire import (
     Training,
     Transfers,
 )
-from understudy_controlplane.app import ControlPlane, Outside, compose
-from understudy_controlplane.config import Config
-from understudy_controlplane.detect.node_log import with_code
-from understudy_controlplane.fleet.job import KnownJob
-from understudy_controlplane.fleet.slurm import SlurmNode
-from understudy_controlplane.store.facts import Circumstances
-from understudy_controlplane.store.queries import Queries
 
 BEGIN = 1_700_000_000.0
 GPUS = 8

@@ -22,7 +22,7 @@ from understudy_agent.sample.infiniband import PortHistory
 from understudy_agent.sample.kernel_record import parse_record
 from understudy_agent.sample.nvml import READINGS
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     RECENT_SECONDS,
     RELEASE,
     WIRE_VERSION,

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from tests.simulate.edits import Edit
 from understudy_controlplane.decide import (
     approvals,
-    course,
     gang_moves,
     guards,
     hangs,
     plans,
     quarantines,
+    recovery_recheck,
     restore_point,
     spares,
 )
-from understudy_controlplane.decide.round import Round
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.rule_budget import over_rule_budget
 from understudy_controlplane.detect.hang import _Standing
 from understudy_controlplane.detect.silence import _why_not_confirmed
@@ -115,7 +115,7 @@ DRAWN: dict[str, Drawn] = {
         "same.",
         (
             Edit(
-                course.left_by_its_owner,
+                recovery_recheck.left_by_its_owner,
                 "if not isinstance(plan, SwapPlan) or job is None or opted_in(job.comment, opt_in_word):",
                 "if True:",
             ),

@@ -26,9 +26,8 @@ from tests.simulator.saving import AskingRanks
 from tests.simulator.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Settings
 from tests.simulator.slurm import VirtualSlurm
 from tests.simulator.world import World, configuration
-from understudy_agent.wire import OrderState, RankWindow, SaveOrder
 from understudy_controlplane.config import Config, Mode, NoSpare
-from understudy_controlplane.decide import course, failures, gang_moves, guards, hangs, needs, transitions
+from understudy_controlplane.decide import failures, gang_moves, guards, hangs, needs, recovery_recheck, transitions
 from understudy_controlplane.decide.preemption import Preemptible
 from understudy_controlplane.detect import DETECTORS
 from understudy_controlplane.detect.slowness_cost import SlownessCost
@@ -46,6 +45,7 @@ from understudy_controlplane.recover.step import Done, Failed
 from understudy_controlplane.recover.steps import STEPS, seats
 from understudy_controlplane.store import recoveries
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_wire.messages import OrderState, RankWindow, SaveOrder
 
 HANG = importlib.import_module("understudy_controlplane.detect.hang")  # the package has a function of that name
 IN_GANG = Event(40.0, Kind.XID, "n2", number=79)
@@ -249,7 +249,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "mode observe acts": Broken("observe-writes-nothing", _acts_in_mode_observe, (IDLE,), Settings(observes=True)),
     "a pause halts no recovery": Broken(
-        "a-halt-halts", _returns(course, "_may_act", True), (IN_GANG, Event(41.0, Kind.PAUSES_NOW))
+        "a-halt-halts", _returns(recovery_recheck, "_may_act", True), (IN_GANG, Event(41.0, Kind.PAUSES_NOW))
     ),
     "a pause of a job is ignored": Broken(
         "a-paused-job-is-left-alone",

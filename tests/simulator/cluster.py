@@ -12,7 +12,16 @@ import msgspec
 
 from tests.simulator.saving import LOOK_SECONDS, WAIT_SECONDS_MAX, AskingRanks, Split
 from tests.simulator.scenario import PROGRAM_XIDS
-from understudy_agent.wire import (
+from understudy_controlplane.app import Core
+from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_controlplane.ingest.decode import decode_report
+from understudy_controlplane.ingest.launchers import gang_of
+from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
+from understudy_controlplane.ingest.reports import objection_to, store_facts
+from understudy_controlplane.live.telemetry import UnknownNode
+from understudy_controlplane.store.database import StoreError
+from understudy_wire.messages import (
     RELEASE,
     WIRE_VERSION,
     Anomaly,
@@ -37,15 +46,6 @@ from understudy_agent.wire import (
     Report,
     SaveOrder,
 )
-from understudy_controlplane.app import Core
-from understudy_controlplane.fleet.job import Attempt
-from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_controlplane.ingest.decode import decode_report
-from understudy_controlplane.ingest.launchers import gang_of
-from understudy_controlplane.ingest.launchers import objection_to as objection_to_launcher
-from understudy_controlplane.ingest.reports import objection_to, store_facts
-from understudy_controlplane.live.telemetry import UnknownNode
-from understudy_controlplane.store.database import StoreError
 
 CLUSTER = "testbed"
 GPUS = 2

@@ -12,13 +12,13 @@ import msgspec
 from tests.simulator.cluster import FABRIC, LICENCE, Gang, Machine
 from tests.simulator.invariants import POOL
 from tests.simulator.scenario import DRAINING_XIDS, FATAL_XIDS, SWEEPER, Event, Kind
-from understudy_agent.wire import HardwareEvent, HardwareKind
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.custody import Holder, in_slurm
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.slurm.protocol import SlurmError
+from understudy_wire.messages import HardwareEvent, HardwareKind
 
 if TYPE_CHECKING:
     from tests.simulator.world import World

@@ -11,7 +11,6 @@ from tests.simulator.cluster import FABRIC
 from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
 from tests.simulator.scenario import SWEEPER
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
-from understudy_agent.wire import OrderState
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
 from understudy_controlplane.detect.hang import may_be_mass_hang
 from understudy_controlplane.detect.silence import may_be_mass_silence
@@ -45,6 +44,7 @@ from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.store.queries import DecisionFilter, Queries
+from understudy_wire.messages import OrderState
 
 if TYPE_CHECKING:
     from tests.simulator.cluster import Machine

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from understudy.save_steps import PROPOSED, SaveSteps
-from understudy_agent.wire import OrderState, SaveOrder, SavesFollowed
 from understudy_controlplane.fleet.job import Attempt
+from understudy_wire.messages import OrderState, SaveOrder, SavesFollowed
 
 WAIT_SECONDS_MAX = 10.0
 """A third of the hook's: gangs count as hung sooner here than by default, too."""

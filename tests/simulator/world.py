@@ -31,7 +31,7 @@ from tests.simulator.scenario import (
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.app import Core, Outside, assemble
 from understudy_controlplane.config import Config, NoSpare, SignalKind
-from understudy_controlplane.decide import prospects
+from understudy_controlplane.decide import request_preview
 from understudy_controlplane.decide.drill import drill_event
 from understudy_controlplane.decide.pages import SIGNALS, rule_of
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -527,7 +527,7 @@ class World:
         """As `understudy node hold` and others do; the control plane has to run for that."""
         core = self.core
         with self.from_outside():
-            if core is not None and prospects.fits(core.stores.fleet.nodes()[node], verb):
+            if core is not None and request_preview.fits(core.stores.fleet.nodes()[node], verb):
                 self.invariants.asked(verb, node)
                 with suppress(Killed):
                     core.stores.repairs.ask(verb, node, "a person asks for it", "alice", self.clock.now())

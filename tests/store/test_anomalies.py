@@ -16,17 +16,6 @@ from sqlalchemy import Engine, func, select
 from tests import builders as b
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
-from understudy_agent.wire import (
-    Anomaly,
-    AnomalyKind,
-    CheckpointShard,
-    Fact,
-    Layout,
-    RankStarted,
-    RestoreOutcome,
-    RestoreReport,
-    TrainingInputs,
-)
 from understudy_client import CheckpointExplanation
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.cli.checkpoints import explanation_lines
@@ -43,6 +32,17 @@ from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import Queries
+from understudy_wire.messages import (
+    Anomaly,
+    AnomalyKind,
+    CheckpointShard,
+    Fact,
+    Layout,
+    RankStarted,
+    RestoreOutcome,
+    RestoreReport,
+    TrainingInputs,
+)
 
 JOB = b.job()
 

@@ -8,6 +8,10 @@ import msgspec
 import pytest
 from sqlalchemy import Engine, insert
 
+from understudy_controlplane.figures.causes import GPU, HOST, LAUNCHER, PEOPLE, PROGRAM, SLURM
+from understudy_controlplane.figures.fleet_costs import JobHistory
+from understudy_controlplane.figures.job_hours import Loss, Mark
+from understudy_controlplane.figures.spare_hours import PoolChange
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -17,10 +21,6 @@ from understudy_controlplane.fleet.recovery import (
     PoolSwapPlan,
     StepName,
 )
-from understudy_controlplane.plan.causes import GPU, HOST, LAUNCHER, PEOPLE, PROGRAM, SLURM
-from understudy_controlplane.plan.fleet_costs import JobHistory
-from understudy_controlplane.plan.job_hours import Loss, Mark
-from understudy_controlplane.plan.spare_hours import PoolChange
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.history import HistoryStore
 

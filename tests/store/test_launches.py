@@ -11,11 +11,11 @@ from sqlalchemy import Engine, insert
 
 from tests import builders as b
 from tests.store.query_plans import captured
-from understudy_agent.wire import LaunchCause
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import one_view, reading
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
+from understudy_wire.messages import LaunchCause
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,6 @@ from sqlalchemy import Engine, insert
 
 from tests import builders as b
 from tests.store.rounds import write_round
-from understudy_agent.wire import KernelEvent
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.lemon import LemonSignals
@@ -17,6 +16,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.lemons import LemonStore
+from understudy_wire.messages import KernelEvent
 
 
 def counted(engine: Engine, since: float = 0.0) -> dict[str, LemonSignals]:

@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import Engine
 
 from tests import builders as b
-from understudy_agent.wire import FirstStep
 from understudy_controlplane.api.recoveries import progress_lost
 from understudy_controlplane.fleet.job import Attempt, KnownJob, Reached, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import Queries
+from understudy_wire.messages import FirstStep
 
 JOB = b.job()
 

@@ -15,12 +15,12 @@ from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
 from tests.store.query_plans import Statements, captured, read_all, request_all, whole_tables_read
 from tests.tokens import add_tokens, as_user, bearer
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_controlplane.config import Notify
 from understudy_controlplane.fleet.event import Cursor
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.events import EventStore
+from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,6 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.store.rounds import write_round
-from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -21,6 +20,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.messages import Gpu, GpuStatus
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from tests.store.query_plans import GROWING, captured, plan_of, whole_tables_read
-from understudy_agent.wire import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, Part, PartKind, RankStarted
 from understudy_controlplane.config import Retention
 from understudy_controlplane.decide.retention import limits
 from understudy_controlplane.fleet.durations import DAY_SECONDS
@@ -35,6 +34,7 @@ from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 from understudy_controlplane.store.tokens import NewToken, TokenStore
+from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, Part, PartKind, RankStarted
 
 DAY = DAY_SECONDS
 HOUR = 3600.0

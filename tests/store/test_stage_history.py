@@ -9,9 +9,9 @@ from sqlalchemy import Engine, insert
 
 from tests import builders as b
 from tests.store.query_plans import captured, plan_of
-from understudy_agent.stages import StageName
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.stages import StageStore
+from understudy_wire.stages import StageName
 
 pytestmark = pytest.mark.integration
 

@@ -20,18 +20,6 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from tests.new_database import new_database
 from tests.store.rounds import write_round
-from understudy_agent.wire import (
-    CheckpointDeleted,
-    CheckpointShard,
-    Fact,
-    FirstStep,
-    HardwareEvent,
-    HardwareKind,
-    LaunchEnded,
-    LaunchStarted,
-    RankStarted,
-    ShardFile,
-)
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.change import Change
@@ -72,6 +60,18 @@ from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.shard_map import unpack
 from understudy_controlplane.store.tables import metadata
+from understudy_wire.messages import (
+    CheckpointDeleted,
+    CheckpointShard,
+    Fact,
+    FirstStep,
+    HardwareEvent,
+    HardwareKind,
+    LaunchEnded,
+    LaunchStarted,
+    RankStarted,
+    ShardFile,
+)
 
 JOB = b.job()
 OWNER = JOB.slurm.user_id

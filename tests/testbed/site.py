@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from tests import PYTHON_PATH
+from tests import PYTHON_PATH, REPOSITORY
 from tests.new_database import new_database
 from tests.secrets_in_logs import refuse_secrets
 from tests.testbed import fake_nvml
@@ -295,7 +295,7 @@ class Site:
                 f'address = "{self.cluster.layout.address_of(name)}"\nport = {free_ports(1)[0]}\n'
             )
             log = self.cluster.layout.log_directory / f"keeper-{name}.log"
-            command = [sys.executable, "-P", "-m", "understudy_agent.keeper", "--config", str(config)]
+            command = [sys.executable, "-P", "-m", "understudy_keeper", "--config", str(config)]
             self.cluster.spawn_on(name, command, log, {"PYTHONPATH": PYTHON_PATH})
         for name in names:
             self.wait_for((folder / f"{name}.sock").exists, 30, f"the keeper of {name} listens")
@@ -348,6 +348,13 @@ class Site:
     def code(self) -> Path:
         """Copies of what jobs import, where ordinary users can read them."""
         return self.directory / "code"
+
+    def copy_launcher(self) -> None:
+        """Users run the launcher of this checkout, whichever one is installed."""
+        for package in ("understudy_agent", "understudy_launcher", "understudy_wire"):
+            if not (self.code / package).exists():
+                bytecode = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(REPOSITORY / "agents" / package, self.code / package, ignore=bytecode)
 
     @property
     def rank_socket(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from understudy_agent.own_files import read_file, replace_file
-from understudy_agent.wire import NOT_UNDERSTOOD, Gpu
+from understudy_wire.messages import NOT_UNDERSTOOD, Gpu
 
 
 class Seen(msgspec.Struct):

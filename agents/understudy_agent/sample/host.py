@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from understudy_agent.sample.hardware_history import HardwareHistory, Seen
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     DISKS_PER_NODE_MAX,
     NOT_MOUNTED,
     PORTS_PER_NODE_MAX,

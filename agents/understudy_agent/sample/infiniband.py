@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.optics import UNKNOWN, Light
 from understudy_agent.sample.recent import Growth
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     LABEL_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
     PORTS_PER_NODE_MAX,

@@ -15,10 +15,9 @@ from typing import Any
 
 import pynvml
 
-from understudy_agent.pci import normal_bus_id
 from understudy_agent.sample.nvlink import links_up, nvlink_errors
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     GPUS_PER_NODE_MAX,
     LABEL_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
@@ -28,6 +27,7 @@ from understudy_agent.wire import (
     GpuStatus,
     printable,
 )
+from understudy_wire.pci import normal_bus_id
 
 FAST_SECONDS = 0.0
 """Read each time."""

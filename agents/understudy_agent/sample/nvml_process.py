@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 import pynvml
 
-from understudy_agent.pci import normal_bus_id
 from understudy_agent.sample.nvml import Nvml
 from understudy_agent.sample.nvml_sample import Message, NvmlEvent
+from understudy_wire.pci import normal_bus_id
 
 PR_SET_PDEATHSIG = 1
 EVENT_WAIT_MILLISECONDS = 2000

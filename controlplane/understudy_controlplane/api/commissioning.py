@@ -8,20 +8,20 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
-from understudy_agent.wire import Part
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.nodes import HOST_LIST_CHARACTERS_MAX, stage_record
 from understudy_controlplane.api.operator_requests import not_ready
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.records import StageRecord
 from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.figures.commissioning import Acceptance, acceptance, bins, progress
 from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.plan.commissioning import Acceptance, acceptance, bins, progress
 from understudy_controlplane.store.stages import KeptResult
+from understudy_wire.messages import Part
 
 Targets = Annotated[
     list[str],

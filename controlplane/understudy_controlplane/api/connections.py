@@ -17,9 +17,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.config import Limits
 from understudy_controlplane.ingest.rates import Rates
+from understudy_wire.messages import REPORT_BYTES_MAX
 
 CLOSE_SECONDS = 0.5
 HEAD_BYTES_MAX = 65_536

@@ -11,7 +11,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
-from understudy_agent.wire import NOT_UNDERSTOOD, KernelEvent
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import NodeName
 from understudy_controlplane.api.operator_requests import (
@@ -37,6 +36,7 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_wire.messages import NOT_UNDERSTOOD, KernelEvent
 
 
 class DrillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
-from understudy_agent.wire import Layout, Tier
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies, job_unknown
 from understudy_controlplane.api.jobs import job_record
@@ -25,13 +24,13 @@ from understudy_controlplane.api.requests import RequestState, only_by, request_
 from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.restore_point import other_size
 from understudy_controlplane.detect.stopped import stopped_gang
+from understudy_controlplane.figures.checkpoint_cost import Exposure, cost_of, report
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.fleet.saving import FailureClass
-from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of, report
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.saves import fleet_rate, in_memory, measured
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -40,6 +39,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
 from understudy_controlplane.store.recoveries import RecoveryFilter
 from understudy_controlplane.store.report import ReportStore
+from understudy_wire.messages import Layout, Tier
 
 CHECKPOINTS_SHOWN = 100
 RANKS_MAX = 2**31 - 1

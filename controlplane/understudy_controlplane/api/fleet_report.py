@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from understudy_controlplane.decide.observed import RuleRecord
-from understudy_controlplane.plan.fleet_costs import FleetCosts
+from understudy_controlplane.figures.fleet_costs import FleetCosts
 from understudy_controlplane.store.report import Count, RecoveryCount
 
 

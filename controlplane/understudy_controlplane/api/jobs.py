@@ -21,12 +21,12 @@ from understudy_controlplane.api.pages import (
     page,
     timed_page,
 )
+from understudy_controlplane.figures.ettr import ettr
 from understudy_controlplane.fleet import training
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.slurm import ArrayTask
 from understudy_controlplane.live.step_buffer import RankNow
-from understudy_controlplane.plan.ettr import ettr
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import JobFilter, Record
 

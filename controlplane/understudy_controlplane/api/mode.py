@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
-from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.operator_requests import RequestBody, Seconds, accepted, log_audited
 from understudy_controlplane.api.pages import known_parameters
@@ -21,6 +20,7 @@ from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_wire.messages import NOT_UNDERSTOOD
 
 BELOW = {Mode.OBSERVE: Verb.MODE_OBSERVE, Mode.APPROVE: Verb.MODE_APPROVE}
 WHY = {

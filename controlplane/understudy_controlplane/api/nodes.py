@@ -12,8 +12,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field, field_validator
 
-from understudy_agent.stages import UNITS, StageName
-from understudy_agent.wire import GpuStatus
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import NodeName, ReadDependencies
 from understudy_controlplane.api.pages import (
@@ -36,6 +34,8 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.store.queries import Record
 from understudy_controlplane.store.stages import KeptResult
+from understudy_wire.messages import GpuStatus
+from understudy_wire.stages import UNITS, StageName
 
 HOST_LIST_CHARACTERS_MAX = 8192
 

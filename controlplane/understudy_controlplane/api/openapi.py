@@ -9,17 +9,6 @@ from typing import Any
 
 import msgspec
 
-from understudy_agent.wire import (
-    Acknowledgement,
-    Challenge,
-    LauncherAnswer,
-    LauncherReport,
-    NodeToken,
-    NodeTokenRequest,
-    Refusal,
-    Report,
-    RestorePoint,
-)
 from understudy_controlplane.access.sessions import COOKIE
 from understudy_controlplane.api.commissioning import CommissioningReport
 from understudy_controlplane.api.drills import Drill, DrillBody
@@ -61,6 +50,17 @@ from understudy_controlplane.fleet.operator import Outcome, Verb
 from understudy_controlplane.ingest.alertmanager import AlertmanagerBody
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
 from understudy_controlplane.ingest.site_signals import SignalBody, SignalRecords
+from understudy_wire.messages import (
+    Acknowledgement,
+    Challenge,
+    LauncherAnswer,
+    LauncherReport,
+    NodeToken,
+    NodeTokenRequest,
+    Refusal,
+    Report,
+    RestorePoint,
+)
 
 Document = dict[str, Any]
 

@@ -15,13 +15,12 @@ import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
-from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import DecisionId, NodeName, RecoveryId, TicketId
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.decide import prospects
+from understudy_controlplane.decide import request_preview
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Identity, Permission
@@ -34,6 +33,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
+from understudy_wire.messages import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 
@@ -248,7 +248,7 @@ async def _cancel(deps: OperatorDependencies, request: Request, number: int) -> 
         return not_ready()
     before: dict[str, Json] = {"status": recovery.status.value}
     asked = await _ask(deps, operator_request, Verb.CANCEL, cancel_subject(number), before)
-    return accepted(asked, cancel_subject(number), Verb.CANCEL, prospects.of_cancel(snapshot))
+    return accepted(asked, cancel_subject(number), Verb.CANCEL, request_preview.of_cancel(snapshot))
 
 
 async def _approve(deps: OperatorDependencies, request: Request, number: int) -> Response:
@@ -350,7 +350,7 @@ async def _request_for_node(deps: OperatorDependencies, request: Request, verb: 
     current = replace(snapshot, nodes={**snapshot.nodes, node: replace(snapshot.nodes[node], record=record)})
     now = deps.clock.now()
     asked = AskedFor(0, node, verb, operator_request.reason, operator_request.by, now)
-    prospect = prospects.of_node(current, asked, deps.current.config)
+    prospect = request_preview.of_node(current, asked, deps.current.config)
     if prospect is None:
         hint = "docs/repair-cycle.md shows which request fits which state"
         if record.state is NodeState.FOREIGN_DRAIN:

@@ -13,10 +13,10 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy_agent.wire import EPOCH_SECONDS_MAX
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import Record
+from understudy_wire.messages import EPOCH_SECONDS_MAX
 
 NAME_CHARACTERS_MAX = 255
 

@@ -11,20 +11,19 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
-from understudy_agent.wire import EvidenceKind
 from understudy_controlplane.api.dependencies import IncidentId, ReadDependencies
 from understudy_controlplane.api.jobs import job_records
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.recoveries import recovery_record
 from understudy_controlplane.api.report import gpus_of
 from understudy_controlplane.clock import moment
+from understudy_controlplane.figures.hindsight import Course, hindsight
+from understudy_controlplane.figures.reliability import gpu_hours, money
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.plain_text import one_line, without_controls
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStep, StepStatus
 from understudy_controlplane.ingest.answers import refuse
-from understudy_controlplane.plan.hindsight import Course, hindsight
-from understudy_controlplane.plan.reliability import gpu_hours, money
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import (
     ALL_JOBS,
@@ -35,6 +34,7 @@ from understudy_controlplane.store.queries import (
     RequestFilter,
 )
 from understudy_controlplane.store.recoveries import RecoveryFilter
+from understudy_wire.messages import EvidenceKind
 
 DECISIONS_MAX = 500
 REQUESTS_MAX = 50

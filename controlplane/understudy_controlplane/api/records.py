@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from understudy_agent.stages import StageName, StageStatus
-from understudy_agent.wire import Gpu, Host, Part, PartKind, Port
 from understudy_controlplane.config import Importance, SignalKind
+from understudy_controlplane.figures.ettr import Ettr
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
@@ -20,7 +19,8 @@ from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RecoveryStep
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.suspicion import SuspicionCause
-from understudy_controlplane.plan.ettr import Ettr
+from understudy_wire.messages import Gpu, Host, Part, PartKind, Port
+from understudy_wire.stages import StageName, StageStatus
 
 
 class NodeInSlurm(msgspec.Struct, frozen=True):

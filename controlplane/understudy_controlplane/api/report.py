@@ -16,9 +16,9 @@ from understudy_controlplane.api.report_files import as_csv, as_html, as_text
 from understudy_controlplane.api.report_sections import sections
 from understudy_controlplane.decide.observed import records
 from understudy_controlplane.detect.lemon import lemons
+from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.slurm import gpus_of_gres
-from understudy_controlplane.plan.fleet_costs import History, Span, fleet_costs
 from understudy_controlplane.store.history import HistoryStore
 from understudy_controlplane.store.report import ReportStore
 

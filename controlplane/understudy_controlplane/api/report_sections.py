@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.clock import moment
+from understudy_controlplane.figures.causes import PEOPLE
+from understudy_controlplane.figures.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 from understudy_controlplane.fleet.counted import times
-from understudy_controlplane.plan.causes import PEOPLE
-from understudy_controlplane.plan.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 
 Cell = str | int | float | None
 LOSSES = tuple(loss.value for loss in WITH_NODES)

@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from understudy_agent.wire import REPORT_BYTES_MAX
 from understudy_controlplane.access.admission import Sender
 from understudy_controlplane.api.readers import reader
 from understudy_controlplane.config import Limits
@@ -23,6 +22,7 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
 from understudy_controlplane.live.meters import ROUTES_OF_NODES
+from understudy_wire.messages import REPORT_BYTES_MAX
 
 REPORTS = "/v1/reports"
 READING = frozenset({"GET", "HEAD"})

@@ -11,7 +11,7 @@ from pydantic import Field
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import Name, NumberedQuery, known_parameters, page
-from understudy_controlplane.decide import job_moves, prospects
+from understudy_controlplane.decide import job_moves, request_preview
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestStatus, Verb, job_of_subject, recovery_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
@@ -134,7 +134,7 @@ def _of_save(row: Record) -> tuple[RequestStatus, str]:
 def _of_decision(row: Record) -> tuple[RequestStatus, str]:
     if row["decision"] is None:
         return RequestStatus.GIVEN_UP, "a newer request about the same subject replaced it"
-    if row["table_row"] in prospects.GIVEN_UP_ROWS:
+    if row["table_row"] in request_preview.GIVEN_UP_ROWS:
         return RequestStatus.GIVEN_UP, row["decided"]
     named = f"recovery {row['recovery']}"
     return {
@@ -149,7 +149,7 @@ def _waits_for(deps: ReadDependencies, asked: Request) -> str:
     snapshot = deps.pulse.snapshot
     if snapshot is None or asked.node not in snapshot.nodes:
         return "Slurm does not show the node"
-    prospect = prospects.of_node(snapshot, asked, deps.current.config)
+    prospect = request_preview.of_node(snapshot, asked, deps.current.config)
     if prospect is None:
         return f"{asked.node} is {snapshot.nodes[asked.node].state.value}"
     return prospect.why

@@ -9,7 +9,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
-from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission, Denied, address_of
 from understudy_controlplane.access.cross_site import changes_by_other_site
 from understudy_controlplane.access.sessions import Sessions, delete_cookie, secret_in_cookie, set_cookie
@@ -19,6 +18,7 @@ from understudy_controlplane.fleet.identity import PERMISSIONS, Identity, Permis
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.store.database import StoreError
+from understudy_wire.messages import NOT_UNDERSTOOD
 
 LOGINS_PER_SECOND_PER_TOKEN = 0.1
 """Each is an entry of the audit."""

@@ -11,7 +11,6 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from msgspec import Meta
 
-from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.dependencies import JobId, NodeName, ReadDependencies
 from understudy_controlplane.api.operator_requests import RequestBody, Seconds, accepted, log_audited, not_ready
@@ -30,6 +29,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_wire.messages import NOT_UNDERSTOOD
 
 
 class SizeBody(RequestBody, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,7 +20,6 @@ import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
-from understudy_agent.wire import CREDENTIAL_CHARACTERS_MAX, NOT_UNDERSTOOD
 from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.admission import Denied, address_of
 from understudy_controlplane.access.challenges import Challenges
@@ -30,6 +29,7 @@ from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.ingest.answers import answer
+from understudy_wire.messages import CREDENTIAL_CHARACTERS_MAX, NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

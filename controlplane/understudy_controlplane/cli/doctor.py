@@ -27,9 +27,9 @@ from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config, Mode, Silence
 from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.detect.silence import BEFORE_SLURM_SECONDS, unconfirmed_seconds
+from understudy_controlplane.figures.advice import Advice, advise, hooks_of
+from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.plan.advice import Advice, advise, hooks_of
-from understudy_controlplane.plan.rule import Severity
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
 from understudy_controlplane.slurm.parse import slurmd_timeout

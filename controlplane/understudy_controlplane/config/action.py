@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from understudy_agent.stages import Stage, StageName, merged
 from understudy_controlplane.config.section import Section
+from understudy_wire.stages import Stage, StageName, merged
 
 
 class Guards(Section):

@@ -10,7 +10,6 @@ from typing import Any
 
 from fastapi import Response
 
-from understudy_agent.wire import Tier
 from understudy_controlplane.api import post_mortem
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
@@ -46,6 +45,7 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record
 from understudy_controlplane.store.recoveries import RecoveryFilter
+from understudy_wire.messages import Tier
 
 LISTED = 100
 BEFORE = "before-"

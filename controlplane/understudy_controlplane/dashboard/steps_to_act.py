@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from understudy_controlplane.api.status import Status
 from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.figures.advice import advise, hooks_of
+from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.pulse import SlurmReading
-from understudy_controlplane.plan.advice import advise, hooks_of
-from understudy_controlplane.plan.rule import Severity
 
 RELOAD = "understudy check-config && systemctl reload understudy-controlplane"
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from understudy_agent.wire import ComputeTestOrder
 from understudy_controlplane.config import Mode
 from understudy_controlplane.detect.compute import OTHERS_MIN
 from understudy_controlplane.detect.silence import step_seconds
@@ -20,6 +19,7 @@ from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
+from understudy_wire.messages import ComputeTestOrder
 
 MULTIPLICATIONS = 10
 """Of a test; the hook reports how long the shortest took (`understudy.compute.REPEATS`)."""

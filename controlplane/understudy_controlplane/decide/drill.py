@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from understudy_agent.wire import KernelEvent
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
@@ -16,6 +15,7 @@ from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeState, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.messages import KernelEvent
 
 ANY_GPU = "0000:01:00.0"
 """Of a node whose GPUs are not known."""

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.approvals import await_approval, withheld
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.gang_moves import gangs_by_node
-from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.detect.failures import Raised, failure, raised
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding

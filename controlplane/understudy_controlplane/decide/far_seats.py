@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.placement import Layout, Placement, layout_of, place
-from understudy_controlplane.decide.round import Round
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.topology import DomainKind, Topology
 

@@ -9,10 +9,10 @@ import msgspec
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, failed_switch, guards, hangs, plans, spares
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.foreign_reservations import foreign_reservations, in_the_way_of, is_in_the_way
 from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
-from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import share_had, turn
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole
 from understudy_controlplane.detect.stopped import requeued_at

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.gang_moves import gang_moves, gangs_on
 from understudy_controlplane.decide.repair_cycle import REQUEST_WAITS_SECONDS
-from understudy_controlplane.decide.round import Round
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence

@@ -10,15 +10,15 @@ from typing import NamedTuple
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, repair_actions, repair_cycle
 from understudy_controlplane.decide.approvals import waits_from_before
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
+from understudy_controlplane.decide.job_releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.launcher_restarts import restarted
 from understudy_controlplane.decide.needs import needs
 from understudy_controlplane.decide.pages import detectors_down, page, persons_needed, warnings_of_site
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.quarantines import condemnations
-from understudy_controlplane.decide.releases import excluding_jobs, held_jobs, left_seats, release
-from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.spare_checks import checks_due
 from understudy_controlplane.decide.table import SIGNAL_PRIORITY, WAITS_FOR_JOBS, Row, look_up, row_without_node
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision

@@ -7,12 +7,11 @@ from functools import partial
 
 import msgspec
 
-from understudy_agent.wire import LauncherOrders, RankLayout, Restart
 from understudy_controlplane.config import Config, Mode, NoSpare
 from understudy_controlplane.decide import hangs
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.placement import layout_of
-from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spares import standing_of
 from understudy_controlplane.fleet.distance import KINDS
 from understudy_controlplane.fleet.gang import Gang
@@ -20,6 +19,7 @@ from understudy_controlplane.fleet.job import JobKey, group_sizes
 from understudy_controlplane.fleet.node import REASON_PREFIX, NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.messages import LauncherOrders, RankLayout, Restart
 
 
 def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders | None]:

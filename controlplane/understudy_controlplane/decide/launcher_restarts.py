@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
-from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, LaunchDetail

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.far_seats import nearer
 from understudy_controlplane.decide.placement import NO_PLACEMENT, layout_of, place
-from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole, rule_of, startable, whole
 from understudy_controlplane.fleet.job import Job
 

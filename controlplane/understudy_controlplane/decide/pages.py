@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from understudy_controlplane.config import SignalEffect
 from understudy_controlplane.decide import guards
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.needs import SHOWN_MAX, shown
-from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Because, Decision
 from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS

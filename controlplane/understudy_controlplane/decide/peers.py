@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from understudy_agent.stages import StageName
 from understudy_controlplane.config import Config, RunStages
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.spares import natural
@@ -14,6 +13,7 @@ from understudy_controlplane.fleet.durations import HOUR_SECONDS, MINUTE_SECONDS
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, StepName, StepStatus, ValidationPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.stages import StageName
 
 PEERS_MAX = 3
 ROUNDS_SECONDS = 1800.0

@@ -2,7 +2,7 @@
 
 The cost of a node in a gang's seat is the traffic of the seat's ranks with each other seat, times the distance to the
 node there (`fleet.distance`). Traffic follows from the sizes of the gang's parallelism and from Slurm's block
-distribution of ranks over seats (`understudy_agent.parallelism`).
+distribution of ranks over seats (`understudy_wire.parallelism`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from understudy_agent.parallelism import (
+from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.job import Job, group_sizes
+from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import Topology
+from understudy_wire.parallelism import (
     ANY,
     DATA_PARALLEL,
     Parallelism,
@@ -21,11 +26,6 @@ from understudy_agent.parallelism import (
     ranks_of_node,
     traffic_of_node,
 )
-from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.job import Job, group_sizes
-from understudy_controlplane.fleet.slurm import gpus_of_gres
-from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.fleet.topology import Topology
 
 RUNNERS_UP = 3
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from understudy_controlplane.decide import guards, plans, spares
-from understudy_controlplane.decide.round import Entered, Round
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.evidence import Evidence

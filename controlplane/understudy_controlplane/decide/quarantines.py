@@ -8,8 +8,8 @@ from dataclasses import replace
 from understudy_controlplane.decide import guards, plans, repair_actions, spares
 from understudy_controlplane.decide.allocation_swap import seats_of
 from understudy_controlplane.decide.approvals import awaits_approval
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.gang_moves import Move, gang_moves, gangs_on, move_key
-from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Condition, Row, row_without_node
 from understudy_controlplane.fleet.custody import Holder
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision

@@ -8,9 +8,9 @@ import msgspec
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide import guards, plans
+from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.peers import network_is_tested, peers_of
 from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
-from understudy_controlplane.decide.round import Entered, Round
 from understudy_controlplane.decide.table import Row
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from understudy_agent.wire import AnomalyKind, RestoreOutcome, Tier
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import (
     Attempt,
@@ -18,6 +17,7 @@ from understudy_controlplane.fleet.job import (
     StoredAnomaly,
     StoredRestoreReport,
 )
+from understudy_wire.messages import AnomalyKind, RestoreOutcome, Tier
 
 NAMED_MAX = 3
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import spares
+from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.gang_moves import gang_moves, move_key
-from understudy_controlplane.decide.round import Round
 from understudy_controlplane.decide.spare_turns import turn
 from understudy_controlplane.decide.whole_blocks import Leaving, no_room_at, rule_of, startable
 from understudy_controlplane.detect.gpu_set import lacks_gpus

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from understudy_agent.kernel_line import Form, KernelLine
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict
 from understudy_controlplane.fleet.node import StoredKernelEvent
 from understudy_controlplane.xid_policy import EchoOf, FaultClass, PolicyRow
+from understudy_wire.kernel_line import Form, KernelLine
 
 RECOVERY_ACTION = 154
 """The driver's recovery action for another error; never a cause itself."""

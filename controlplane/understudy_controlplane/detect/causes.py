@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
-from understudy_agent.wire import Gpu, Host, Port
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.node import NodeView
+from understudy_wire.messages import Gpu, Host, Port
 
 
 class Cause(StrEnum):

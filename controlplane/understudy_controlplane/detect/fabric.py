@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from understudy_agent.wire import Gpu, HardwareEvent, HardwareKind, Port
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, bears_witness, domain_faults, nodes_alike
 from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
@@ -25,6 +24,7 @@ from understudy_controlplane.fleet.incident import PORT_DOWN
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.messages import Gpu, HardwareEvent, HardwareKind, Port
 
 ACTIVE = "ACTIVE"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.messages import Gpu
 
 
 def gpu_finding(  # where, what it means, why, and which repair

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import fault_or_at_job_end
@@ -20,6 +19,7 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.slurm import gpus_of_gres, has_gpus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.messages import Gpu, GpuStatus
 
 ERROR_CHARACTERS_MAX = 200
 

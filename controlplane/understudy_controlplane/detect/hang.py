@@ -22,7 +22,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Hang, Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
 from understudy_controlplane.fleet.counted import counted
@@ -35,6 +34,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.topology import REDUNDANT
+from understudy_wire.messages import Gpu
 
 RANKS_SHOWN_MAX = 32
 

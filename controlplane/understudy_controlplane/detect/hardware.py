@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_agent.wire import Gpu, GpuStatus, HardwareKind
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.common_cause import shared_signs_joined
 from understudy_controlplane.detect.fabric import (
@@ -25,6 +24,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.messages import Gpu, GpuStatus, HardwareKind
 
 GPU_MISSING = GpuStatus.MISSING
 FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_agent.kernel_line import Form
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.node_log import kernel_row_name, read
 from understudy_controlplane.detect.xid import SIGNALS
@@ -17,6 +16,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.kernel_line import Form
 
 SUMMARY_CHARACTERS_MAX = 160
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, LaunchDetail, Signal
 from understudy_controlplane.fleet.job import Job
@@ -14,6 +13,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
+from understudy_wire.messages import LauncherPhase
 
 USERS_MIN = 2
 """One user's program may have its own reasons for failing first on the same node, and is submitted repeatedly; and a

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from understudy_agent.kernel_line import Form, KernelLine
 from understudy_controlplane.xid_policy import Decode, FaultClass, NvlinkUnit, Policy, PolicyRow, Repair
+from understudy_wire.kernel_line import Form, KernelLine
 
 FALLEN_OFF_THE_BUS = 79
 V2_BRANCH = 575

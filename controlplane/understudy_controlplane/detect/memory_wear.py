@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.messages import Gpu
 
 
 def gpu_memory(node: NodeView, gpu: Gpu) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
@@ -21,6 +20,7 @@ from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
+from understudy_wire.messages import Gpu
 
 CORRECTED_PER_DAY_MIN = 1000
 GROWTH_MIN = 4.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
-from understudy_agent.kernel_line import Form, KernelLine, is_about_a_device
 from understudy_controlplane.config import Xid
 from understudy_controlplane.detect.attribution import Sightings, suspicion
 from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, Burst, Reading, bursts
@@ -24,6 +23,7 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signa
 from understudy_controlplane.fleet.node import NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import FaultClass, Policy, Repair, driver_branch
+from understudy_wire.kernel_line import Form, KernelLine, is_about_a_device
 
 TOGETHER_SECONDS = 1.0
 """The driver logs its recovery action together with the error that it is for, not always after it."""

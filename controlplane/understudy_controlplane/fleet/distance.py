@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from understudy_agent.parallelism import ALL_RAILS, ELSEWHERE, SAME_BLOCK, SAME_POD, SAME_RACK
+from understudy_wire.parallelism import ALL_RAILS, ELSEWHERE, SAME_BLOCK, SAME_POD, SAME_RACK
 
 if TYPE_CHECKING:
     from understudy_controlplane.fleet.topology import Topology

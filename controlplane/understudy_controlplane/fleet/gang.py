@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from understudy_agent.wire import EarlierAllocations, LauncherOrders, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_wire.messages import EarlierAllocations, LauncherOrders, LauncherPhase, LauncherState
 
 LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase.DONE})
 """In these phases a launcher starts no further launch."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_agent.wire import Report
+from understudy_wire.messages import Report
 
 _NVML_ERROR = re.compile(r"NVML error (\d{1,9})\b")
 

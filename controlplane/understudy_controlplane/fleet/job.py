@@ -9,9 +9,9 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from understudy_agent.parallelism import words_of_sizes
-from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.slurm import SlurmJob
+from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome, Tier
+from understudy_wire.parallelism import words_of_sizes
 
 CHECKPOINTS = "checkpoints="
 OBJECT = "s3://"

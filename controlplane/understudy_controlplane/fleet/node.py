@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from understudy_agent.wire import Gpu, HardwareEvent, Host, Keeper, KernelEvent, Part, Port
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
+from understudy_wire.messages import Gpu, HardwareEvent, Host, Keeper, KernelEvent, Part, Port
 
 REASON_PREFIX = "understudy:"
 """Every reason that the control plane gives Slurm begins with this; other reasons are an administrator's or Slurm's."""

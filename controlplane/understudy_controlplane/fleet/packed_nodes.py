@@ -1,4 +1,4 @@
-"""Nodes of large gangs, as launchers pack them into a line of 64 KiB (`understudy_agent.launch.messages`)."""
+"""Nodes of large gangs, as launchers pack them into a line of 64 KiB (`understudy_launcher.messages`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from understudy_agent.wire import LauncherState, LaunchStarted
 from understudy_controlplane.fleet.hostlist import HostListError, expand
+from understudy_wire.messages import LauncherState, LaunchStarted
 
 NAMES_CHARACTERS_MAX = 1 << 20
 """Of all names together, and of the text that names them: 12,500 nodes whose names have 80 characters. A text of a few

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_agent.wire import Keeper, KeptSave
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import Attempt
+from understudy_wire.messages import Keeper, KeptSave
 
 SAME_SAVE_MAX = 2
 """Attempts that go on from the same save."""

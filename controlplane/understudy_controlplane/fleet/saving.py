@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from understudy_agent.wire import SaveOrder, Tier
 from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_wire.messages import SaveOrder, Tier
 
 
 class SaveCause(StrEnum):

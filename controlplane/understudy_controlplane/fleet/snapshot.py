@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from understudy_agent.places import Place
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.custody import Custody, custody_of
@@ -44,6 +43,7 @@ from understudy_controlplane.fleet.slurm import Service, SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable, restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
+from understudy_wire.places import Place
 
 LEFT_SECONDS = 3600.0
 """A node that has been quarantined for this time waits for a person where the control plane has nothing to do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from understudy_agent.stages import StageName, StageResult, StageStatus
+from understudy_wire.stages import StageName, StageResult, StageStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from understudy_agent.places import Place
-from understudy_agent.wire import Training
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
+from understudy_wire.messages import Training
+from understudy_wire.places import Place
 
 BLOCK_STEPS = 100
 BLOCKS_KEPT = 3

@@ -8,8 +8,8 @@ from http import HTTPStatus
 import msgspec
 from fastapi import Request, Response
 
-from understudy_agent.wire import Refusal
 from understudy_controlplane.access.admission import Denied
+from understudy_wire.messages import Refusal
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect, structs
 
-from understudy_agent.wire import (
+from understudy_wire.messages import (
     NOT_UNDERSTOOD,
     RELEASE,
     Anomaly,
@@ -30,7 +30,7 @@ from understudy_agent.wire import (
     in_words,
     printable,
 )
-from understudy_agent.wire_unknown import KIND, NAME_CHARACTERS_MAX, unknown_in
+from understudy_wire.unknown import KIND, NAME_CHARACTERS_MAX, unknown_in
 
 _report = msgspec.json.Decoder(Report)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])

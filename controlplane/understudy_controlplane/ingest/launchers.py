@@ -7,15 +7,6 @@ import asyncio
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from understudy_agent.wire import (
-    NOT_UNDERSTOOD,
-    REPORT_BYTES_MAX,
-    WIRE_VERSION,
-    LauncherAnswer,
-    LauncherReport,
-    LauncherState,
-    in_words,
-)
 from understudy_controlplane.access.admission import Admission, only_for
 from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
 from understudy_controlplane.fleet.hostlist import HostListError
@@ -26,8 +17,17 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.reports import ReportDependencies, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.store.database import StoreError
+from understudy_wire.messages import (
+    NOT_UNDERSTOOD,
+    REPORT_BYTES_MAX,
+    WIRE_VERSION,
+    LauncherAnswer,
+    LauncherReport,
+    LauncherState,
+    in_words,
+)
 
-COMPARE = "compare it with agents/understudy_agent/wire.py"
+COMPARE = "compare it with agents/understudy_wire/messages.py"
 
 _decoder = msgspec.json.Decoder(LauncherReport)
 

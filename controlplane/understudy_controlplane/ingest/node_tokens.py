@@ -16,14 +16,6 @@ import msgspec
 import structlog
 from fastapi import APIRouter, Request, Response
 
-from understudy_agent.wire import (
-    NOT_UNDERSTOOD,
-    WIRE_VERSION,
-    Challenge,
-    NodeClaim,
-    NodeToken,
-    NodeTokenRequest,
-)
 from understudy_controlplane.access.addresses import NodeAddresses, TooManyNames
 from understudy_controlplane.access.admission import Admission, Denied, address_of
 from understudy_controlplane.access.challenges import Challenges
@@ -38,6 +30,14 @@ from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import read_body, wrong_version
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.tokens import TokenStore
+from understudy_wire.messages import (
+    NOT_UNDERSTOOD,
+    WIRE_VERSION,
+    Challenge,
+    NodeClaim,
+    NodeToken,
+    NodeTokenRequest,
+)
 
 log = structlog.get_logger()
 
@@ -91,7 +91,9 @@ def node_tokens_router(deps: NodeTokenDependencies) -> APIRouter:
         try:
             asked = _request_decoder.decode(body or b"")
         except NOT_UNDERSTOOD as error:
-            raise Denied(400, f"the request cannot be read: {error}", "see agents/understudy_agent/wire.py") from error
+            raise Denied(
+                400, f"the request cannot be read: {error}", "see agents/understudy_wire/messages.py"
+            ) from error
         if asked.version != WIRE_VERSION:
             return wrong_version(asked.version)
         return answer(await issuer.issue(asked, address_of(request)))

@@ -8,9 +8,9 @@ import msgspec
 import structlog
 from fastapi import Response
 
-from understudy_agent.wire import Refusal
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.live.meters import Meters
+from understudy_wire.messages import Refusal
 
 log = structlog.get_logger()
 

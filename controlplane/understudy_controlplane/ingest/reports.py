@@ -17,7 +17,25 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from understudy_agent.wire import (
+from understudy_controlplane.access.admission import Admission, Denied, address_of, only_for
+from understudy_controlplane.clock import Clock
+from understudy_controlplane.detect.node_log import with_code
+from understudy_controlplane.fleet.identity import Identity, Permission
+from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, RestoreAnswer, RestoreDecision, TrainingRun
+from understudy_controlplane.fleet.node import Generation, generation_of
+from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.ingest.decode import Decoded, decode_report
+from understudy_controlplane.ingest.quotas import Quotas
+from understudy_controlplane.ingest.rates import Rates
+from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
+from understudy_controlplane.live.allocations import MARGIN_SECONDS
+from understudy_controlplane.live.directory import JobDirectory
+from understudy_controlplane.live.meters import Meters
+from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
+from understudy_controlplane.store.database import StoreError
+from understudy_controlplane.store.facts import Circumstances, FactStore
+from understudy_controlplane.store.launches import LaunchStore
+from understudy_wire.messages import (
     DISKS_PER_NODE_MAX,
     FACTS_PER_REPORT_MAX,
     GPUS_PER_NODE_MAX,
@@ -40,24 +58,6 @@ from understudy_agent.wire import (
     RestorePoint,
     ShardFile,
 )
-from understudy_controlplane.access.admission import Admission, Denied, address_of, only_for
-from understudy_controlplane.clock import Clock
-from understudy_controlplane.detect.node_log import with_code
-from understudy_controlplane.fleet.identity import Identity, Permission
-from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, RestoreAnswer, RestoreDecision, TrainingRun
-from understudy_controlplane.fleet.node import Generation, generation_of
-from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.ingest.decode import Decoded, decode_report
-from understudy_controlplane.ingest.quotas import Quotas
-from understudy_controlplane.ingest.rates import Rates
-from understudy_controlplane.ingest.refusals import BY_STATUS, Cause, Refusals, error_of
-from understudy_controlplane.live.allocations import MARGIN_SECONDS
-from understudy_controlplane.live.directory import JobDirectory
-from understudy_controlplane.live.meters import Meters
-from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
-from understudy_controlplane.store.database import StoreError
-from understudy_controlplane.store.facts import Circumstances, FactStore
-from understudy_controlplane.store.launches import LaunchStore
 
 log = structlog.get_logger()
 
@@ -293,7 +293,7 @@ def _version_of(body: bytes) -> int:
 
 def _unreadable(error: Exception) -> Response:
     return refuse(
-        400, f"the report cannot be read: {error}", "compare the message with agents/understudy_agent/wire.py"
+        400, f"the report cannot be read: {error}", "compare the message with agents/understudy_wire/messages.py"
     )
 
 

@@ -13,7 +13,6 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from understudy_agent.wire import NOT_UNDERSTOOD
 from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import SignalKind
@@ -28,6 +27,7 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
+from understudy_wire.messages import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

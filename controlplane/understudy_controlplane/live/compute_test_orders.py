@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from understudy_agent.wire import ComputeTestOrder, RankWindow
 from understudy_controlplane.fleet.job import Attempt
+from understudy_wire.messages import ComputeTestOrder, RankWindow
 
 
 class ComputeTestOrders:

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
+from understudy_wire.messages import LauncherOrders
 
 WAITING_MAX = 2000
 """A poll above this number is answered at once; its agent asks again."""

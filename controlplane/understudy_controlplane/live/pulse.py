@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_agent.stages import StageName, StageStatus
 from understudy_controlplane.fleet.need import Need
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.live.meters import Meters
+from understudy_wire.stages import StageName, StageStatus
 
 
 @dataclass(slots=True)

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_agent.places import Place
-from understudy_agent.wire import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, ProgramFiles, RankWindow, Report
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
 from understudy_controlplane.fleet.steps import Durations, StepTable
@@ -17,6 +15,8 @@ from understudy_controlplane.live.job_notes import JobNotes
 from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
+from understudy_wire.messages import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, ProgramFiles, RankWindow, Report
+from understudy_wire.places import Place
 
 STEP_SECONDS_MAX = 1e6
 RANKS_PER_NODE_USUAL = 16

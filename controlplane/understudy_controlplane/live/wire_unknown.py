@@ -19,7 +19,7 @@ class WireUnknown:
         self._names: set[str] = set()
 
     def note(self, unknown: Iterable[str]) -> list[str]:
-        """`unknown` as understudy_agent.wire_unknown names it. Returns the names that were not seen before."""
+        """`unknown` as understudy_wire.unknown names it. Returns the names that were not seen before."""
         new = []
         with self._lock:
             for name in unknown:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.gpu import WearSample
+from understudy_wire.messages import Gpu
 
 SAMPLE_SECONDS = 5 * 3600.0
 SAMPLES_MAX = 34

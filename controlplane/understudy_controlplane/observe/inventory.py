@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.sources import RepairReads
+from understudy_wire.messages import Gpu
 
 RECORD_INTERVAL_SECONDS = 3600.0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.decision import Quarantine
@@ -40,6 +39,7 @@ from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.observe.topology_reader import TopologyReader
 from understudy_controlplane.slurm.parse import slurmd_timeout
 from understudy_controlplane.slurm.protocol import miscounts_dead_gangs
+from understudy_wire.messages import Gpu
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from understudy_agent.places import Place
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import (
     REPAIR_KINDS,
@@ -30,6 +29,7 @@ from understudy_controlplane.fleet.recovery import (
     ValidationPlan,
 )
 from understudy_controlplane.observe.sources import RecoveryReads
+from understudy_wire.places import Place
 
 LIFTS = (StepName.RESUME_NODE, StepName.LIFT_DRAIN)
 UNDONE = (RecoveryStatus.FAILED, RecoveryStatus.CANCELLED)

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.decision import Quarantine
@@ -46,6 +45,7 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.slurm.protocol import SlurmReads
+from understudy_wire.messages import Gpu
 
 
 class FactReads(Protocol):

@@ -17,12 +17,12 @@ from typing import Protocol
 
 import structlog
 
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackResult, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import StoreError
+from understudy_wire.messages import FileToRead, ReadBack, ReadBackResult, Tier
 
 log = structlog.get_logger()
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import structlog
 
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
 from understudy_controlplane.recover.agent_work import AgentWork, Nodes, Part, Work
 from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
 
 log = structlog.get_logger()
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints, Mode
 from understudy_controlplane.decide.checkpoint_retention import dispensable
@@ -21,6 +20,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.recover.agent_work import AgentWork, Part, Work
 from understudy_controlplane.recover.restore import ANY_LATER, RestorePoints, RunCheckpoints
 from understudy_controlplane.store.checkpoints import EXPIRED_WHY, CheckpointStore
+from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
 
 log = structlog.get_logger()
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import structlog
 
-from understudy_agent.wire import Layout, RestoreOutcome, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.decide import restore_point
-from understudy_controlplane.decide.disks import Part, strangers
 from understudy_controlplane.decide.run_lineage import Lineage, lineage
+from understudy_controlplane.decide.shards_elsewhere import Part, strangers
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
@@ -28,6 +27,7 @@ from understudy_controlplane.fleet.job import (
 from understudy_controlplane.fleet.run_attempts import RunAttempt
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_wire.messages import Layout, RestoreOutcome, Tier
 
 log = structlog.get_logger()
 

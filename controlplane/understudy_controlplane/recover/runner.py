@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from understudy_agent.stages import StageName, StageResult
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.decide.course import (
+from understudy_controlplane.decide.peers import NO_TURNS, Turn
+from understudy_controlplane.decide.recovery_recheck import (
     AS_PLANNED,
     Course,
     Ending,
@@ -23,7 +23,6 @@ from understudy_controlplane.decide.course import (
     undo_steps,
     undo_steps_of_failure,
 )
-from understudy_controlplane.decide.peers import NO_TURNS, Turn
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS
 from understudy_controlplane.fleet.recovery import (
@@ -51,6 +50,7 @@ from understudy_controlplane.recover.timeouts import timeout_seconds
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_for_effects
 from understudy_controlplane.slurm.slurmds import ask_slurmds
 from understudy_controlplane.store.stores import Stores
+from understudy_wire.stages import StageName, StageResult
 
 log = structlog.get_logger()
 

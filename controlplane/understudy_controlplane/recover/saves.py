@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 import structlog
 
-from understudy_agent.wire import OrderState, Tier
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.save_steps import wanted
+from understudy_controlplane.figures.checkpoint_cost import Exposure, cost_of
+from understudy_controlplane.figures.checkpoint_interval import FailureRate, failure_rate
+from understudy_controlplane.figures.tier_cadence import class_of
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.job import Job, JobKey, MeasuredCheckpoint
 from understudy_controlplane.fleet.saves_in_memory import SaveInMemory, saves_in_memory
@@ -18,12 +20,10 @@ from understudy_controlplane.fleet.saving import FailureClass, SaveCause, SaveCo
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.save_orders import SaveOrders
-from understudy_controlplane.plan.checkpoint_cost import Exposure, cost_of
-from understudy_controlplane.plan.checkpoint_interval import FailureRate, failure_rate
-from understudy_controlplane.plan.tier_cadence import class_of
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.report import ReportStore
+from understudy_wire.messages import OrderState, Tier
 
 log = structlog.get_logger()
 

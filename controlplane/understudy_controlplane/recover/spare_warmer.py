@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from understudy_agent.wire import ProgramFiles, ReadBack, ReadBackOutcome, ReadBackResult
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.spares import free_spares, suits
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.telemetry import Heard
+from understudy_wire.messages import ProgramFiles, ReadBack, ReadBackOutcome, ReadBackResult
 
 log = structlog.get_logger()
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from understudy_agent.stages import StageResult
-from understudy_agent.wire import LauncherOrders
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.peers import Turn
 from understudy_controlplane.fleet.custody import custody_in
@@ -29,6 +27,8 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from understudy_controlplane.slurm.protocol import Slurm
+from understudy_wire.messages import LauncherOrders
+from understudy_wire.stages import StageResult
 
 PlanT = TypeVar("PlanT", bound=PlanBase)
 

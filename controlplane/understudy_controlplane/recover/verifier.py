@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import structlog
 
-from understudy_agent.wire import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Condition, WrittenCheckpoint
 from understudy_controlplane.recover.agent_work import AgentWork, Part, Work
+from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
 
 log = structlog.get_logger()
 

@@ -22,7 +22,6 @@ from sqlalchemy import (
     update,
 )
 
-from understudy_agent.wire import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import (
     OBJECT,
@@ -44,6 +43,7 @@ from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import of_job, rows_of_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
+from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome, Tier
 
 WRITTEN_OVER_WHY = "a later checkpoint has written its files"
 

@@ -34,7 +34,24 @@ from sqlalchemy import (
     update,
 )
 
-from understudy_agent.wire import (
+from understudy_controlplane.fleet.hostlist import HostListError
+from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
+from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
+from understudy_controlplane.fleet.packed_nodes import with_nodes
+from understudy_controlplane.fleet.run_attempts import INPUTS
+from understudy_controlplane.store import tables
+from understudy_controlplane.store.database import (
+    Columns,
+    caused_by_content,
+    insert_if_new,
+    insert_new,
+    insert_or_update,
+    number_in_order,
+    reading,
+)
+from understudy_controlplane.store.fleet import note_run
+from understudy_controlplane.store.shard_map import unpack
+from understudy_wire.messages import (
     NOT_UNDERSTOOD,
     Anomaly,
     CheckpointDeleted,
@@ -56,23 +73,6 @@ from understudy_agent.wire import (
     Tier,
     TrainingInputs,
 )
-from understudy_controlplane.fleet.hostlist import HostListError
-from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
-from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
-from understudy_controlplane.fleet.packed_nodes import with_nodes
-from understudy_controlplane.fleet.run_attempts import INPUTS
-from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import (
-    Columns,
-    caused_by_content,
-    insert_if_new,
-    insert_new,
-    insert_or_update,
-    number_in_order,
-    reading,
-)
-from understudy_controlplane.store.fleet import note_run
-from understudy_controlplane.store.shard_map import unpack
 
 log = structlog.get_logger()
 

@@ -19,6 +19,12 @@ from sqlalchemy import (
     select,
 )
 
+from understudy_controlplane.figures.alarms import Transition
+from understudy_controlplane.figures.causes import OF_LAUNCH, OF_STATE, PEOPLE, SLURM, cause_of
+from understudy_controlplane.figures.ettr import AttemptProgress
+from understudy_controlplane.figures.fleet_costs import Interruption, JobHistory
+from understudy_controlplane.figures.job_hours import Loss, Mark
+from understudy_controlplane.figures.spare_hours import PoolChange
 from understudy_controlplane.fleet.decision import TAKES_OUT
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import (
@@ -33,12 +39,6 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.slurm import ENDED_STATES
-from understudy_controlplane.plan.alarms import Transition
-from understudy_controlplane.plan.causes import OF_LAUNCH, OF_STATE, PEOPLE, SLURM, cause_of
-from understudy_controlplane.plan.ettr import AttemptProgress
-from understudy_controlplane.plan.fleet_costs import Interruption, JobHistory
-from understudy_controlplane.plan.job_hours import Loss, Mark
-from understudy_controlplane.plan.spare_hours import PoolChange
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import IDS_AT_ONCE

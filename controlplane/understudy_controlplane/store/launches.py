@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, and_, bindparam, case, func, or_, select
 
-from understudy_agent.wire import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Earlier, Gang, RanOn
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
+from understudy_wire.messages import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
 
 _END, _JOB = tables.launch_end, tables.job
 LAUNCHES_MAX = 200

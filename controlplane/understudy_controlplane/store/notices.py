@@ -22,7 +22,6 @@ from sqlalchemy import (
     update,
 )
 
-from understudy_agent.wire import LaunchCause
 from understudy_controlplane.config import Importance
 from understudy_controlplane.decide.notices import (
     MOVES,
@@ -41,6 +40,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.launches import ANY_LAUNCH, COUNT_FROM, RESTORED_STEP
 from understudy_controlplane.store.recoveries import plan_of
+from understudy_wire.messages import LaunchCause
 
 AT_ONCE = 500
 """Rows of one query."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Engine, bindparam, select, tuple_, update
 
-from understudy_agent.wire import Part
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
+from understudy_wire.messages import Part
 
 _SEEN = tables.part_seen
 _KNOWN = select(_SEEN.c.id, _SEEN.c.kind, _SEEN.c.identity, _SEEN.c.node).where(

@@ -11,13 +11,13 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, false, f
 
 from understudy_controlplane.decide.observed import HeldDecision
 from understudy_controlplane.decide.restore_point import suspicion
+from understudy_controlplane.figures.ettr import AttemptProgress
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import NOTES, Verb, decision_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.subject import SubjectKind
-from understudy_controlplane.plan.ettr import AttemptProgress
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore, is_complete
 from understudy_controlplane.store.database import ID_MAX, reading

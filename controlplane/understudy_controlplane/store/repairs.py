@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, and_, bindparam, exists, func, insert, select, tuple_, update
 
-from understudy_agent.wire import Gpu
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Quarantine
 from understudy_controlplane.fleet.drill import Drill
@@ -34,6 +33,7 @@ from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
+from understudy_wire.messages import Gpu
 
 _DECISION, _INTENT = tables.decision, tables.operator_intent
 _QUARANTINES = (

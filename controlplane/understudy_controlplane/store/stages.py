@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Engine, Row, bindparam, func, select
 
-from understudy_agent.stages import StageName, StageResult, StageStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
+from understudy_wire.stages import StageName, StageResult, StageStatus
 
 _STAGE = tables.stage_result
 _NEWEST = (

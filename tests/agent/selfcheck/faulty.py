@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from understudy_agent.selfcheck.check import Extent, check
-from understudy_agent.selfcheck.numpy_backend import NumpyBackend, NumpyProblem
-from understudy_agent.selfcheck.worker import GpuList, WorkerResult
+from understudy_selfcheck.check import Extent, check
+from understudy_selfcheck.numpy_backend import NumpyBackend, NumpyProblem
+from understudy_selfcheck.worker import GpuList, WorkerResult
 
 SIZE, DEPTH = 128, 256
 

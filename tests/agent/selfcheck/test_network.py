@@ -15,13 +15,13 @@ import pytest
 from sqlalchemy import insert
 
 from tests.new_database import new_database
-from understudy_agent.selfcheck import network
-from understudy_agent.selfcheck.network import Host, NetworkError, Rates, join, judge, measure
-from understudy_agent.selfcheck.peer_jobs import TOKEN_VARIABLE, measured
-from understudy_agent.stages import StageName, StageResult, StageStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.stages import StageStore
+from understudy_selfcheck import network
+from understudy_selfcheck.network import Host, NetworkError, Rates, join, judge, measure
+from understudy_selfcheck.peer_jobs import TOKEN_VARIABLE, measured
+from understudy_wire.stages import StageName, StageResult, StageStatus
 
 pytestmark = pytest.mark.integration
 
@@ -157,7 +157,7 @@ def test_a_peer_joins_by_its_command_and_torch_carries_the_same_schedule() -> No
     command = [
         sys.executable,
         "-m",
-        "understudy_agent.selfcheck",
+        "understudy_selfcheck",
         "--join",
         f"127.0.0.1:{host.port}",
         "--seconds",

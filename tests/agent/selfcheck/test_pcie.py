@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy_agent.selfcheck.pcie import LinkWatch
+from understudy_selfcheck.pcie import LinkWatch
 
 FULL = {"current_link_width": "16", "current_link_speed": "32.0 GT/s PCIe"}
 BEST = {"max_link_width": "16", "max_link_speed": "32.0 GT/s PCIe"}

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import understudy_agent.selfcheck.__main__ as command
+import understudy_selfcheck.__main__ as command
 from tests.agent.selfcheck.faulty import Faulty
-from understudy_agent.selfcheck.__main__ import main, render
-from understudy_agent.selfcheck.backend import Backend
-from understudy_agent.selfcheck.check import Extent, Result, check
-from understudy_agent.selfcheck.node import CheckOptions, NodeResult, check_node
-from understudy_agent.selfcheck.numpy_backend import NumpyBackend
-from understudy_agent.selfcheck.patterns import DEPTH_MAX, PATTERNS, TILE, Pattern
-from understudy_agent.selfcheck.torch_backend import TorchBackend
-from understudy_agent.selfcheck.worker import run
+from understudy_selfcheck.__main__ import main, render
+from understudy_selfcheck.backend import Backend
+from understudy_selfcheck.check import Extent, Result, check
+from understudy_selfcheck.node import CheckOptions, NodeResult, check_node
+from understudy_selfcheck.numpy_backend import NumpyBackend
+from understudy_selfcheck.patterns import DEPTH_MAX, PATTERNS, TILE, Pattern
+from understudy_selfcheck.torch_backend import TorchBackend
+from understudy_selfcheck.worker import run
 
 pytestmark = pytest.mark.integration
 

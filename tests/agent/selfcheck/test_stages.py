@@ -16,13 +16,14 @@ import pytest
 
 from tests import PYTHON_PATH
 from tests.testbed.fake_nvml import FakeGpus, build, h100_node
-from understudy_agent.selfcheck import stage_runs
-from understudy_agent.selfcheck.__main__ import main
-from understudy_agent.selfcheck.check import KindResult, Result
-from understudy_agent.selfcheck.heat import HeatWatch
-from understudy_agent.selfcheck.node import Device, NodeResult
-from understudy_agent.selfcheck.stage_runs import NotPossible, Place, clock_offset_ms, filesystem_of, run_stages
-from understudy_agent.stages import (
+from understudy_selfcheck import stage_runs
+from understudy_selfcheck.__main__ import main
+from understudy_selfcheck.check import KindResult, Result
+from understudy_selfcheck.heat import HeatWatch
+from understudy_selfcheck.node import Device, NodeResult
+from understudy_selfcheck.stage_runs import NotPossible, Place, clock_offset_ms, filesystem_of, run_stages
+from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.stages import (
     DEFAULTS,
     LINE_BYTES_MAX,
     PREFIX,
@@ -38,10 +39,9 @@ from understudy_agent.stages import (
     results_of,
     toml_of,
 )
-from understudy_agent.wire import Gpu, GpuStatus
 
 FAULTY = (sys.executable, "-m", "tests.agent.selfcheck.faulty")
-REAL = (sys.executable, "-m", "understudy_agent.selfcheck.worker")
+REAL = (sys.executable, "-m", "understudy_selfcheck.worker")
 
 
 def only(name: StageName, stage: Stage) -> dict[StageName, Stage]:
@@ -268,7 +268,7 @@ def test_a_soak_reads_nvml_while_the_gpus_compute(tmp_path: Path) -> None:
     fake.write(h100_node("n1"))
     library = build(tmp_path / "lib")
     program = (
-        "import time\nfrom understudy_agent.selfcheck.heat import HeatWatch, by_nvml\n"
+        "import time\nfrom understudy_selfcheck.heat import HeatWatch, by_nvml\n"
         "with HeatWatch(by_nvml(), 0.01) as heat:\n    time.sleep(0.5)\nprint(heat.words)"
     )
     known = {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_STATE": str(fake.path), "PYTHONPATH": PYTHON_PATH}

@@ -23,8 +23,8 @@ from understudy.checksum import new_sum
 from understudy.dcp import UnderstudyWriter
 from understudy.identity import read_identity
 from understudy.keeper import KeeperLink, keeper_socket
-from understudy.live import LiveState
 from understudy.peer import PeerState
+from understudy.state_handover import LiveState
 from understudy.torch_save import save
 from understudy_agent.readback import read_back
 

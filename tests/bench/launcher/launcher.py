@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from understudy_agent.launch import hub
-from understudy_agent.launch.__main__ import main
+from understudy_launcher import hub
+from understudy_launcher.__main__ import main
 
 HOME = Path(os.environ["BENCH_HOME"])
 SLOWEST = 20

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from understudy_agent.launch.protocol import (
+from understudy_controlplane.fleet.hostlist import expand
+from understudy_launcher.protocol import (
     BEAT,
     BEAT_SECONDS,
     RESTING_BEAT_SECONDS,
@@ -30,7 +31,6 @@ from understudy_agent.launch.protocol import (
     Message,
     encode,
 )
-from understudy_controlplane.fleet.hostlist import expand
 
 HOME = Path(os.environ.get("BENCH_HOME", "."))
 LOOK_SECONDS = 0.01

@@ -67,7 +67,7 @@ class Side:
 def understudy(*options: str, words: Sequence[str] = ()) -> Callable[[Job], str]:
     def script(job: Job) -> str:
         launcher = [
-            f"exec {job.python} -P -m understudy_agent.launch --nodes {GANG} --procs-per-node 1 --rearm-seconds 0.5"
+            f"exec {job.python} -P -m understudy_launcher --nodes {GANG} --procs-per-node 1 --rearm-seconds 0.5"
         ]
         launcher += ["--events events --progress-file steps", f"--hang-seconds {HANG_SECONDS:g}"]
         launcher += [*options, "--", job.command(*words)]

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from understudy_agent.wire import RELEASE
 from understudy_controlplane.api.certificate import ends_at
 from understudy_controlplane.api.exported.metric import Kind, Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
 from understudy_controlplane.config import Mode
+from understudy_wire.messages import RELEASE
 
 PROC = Path("/proc/self")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from understudy_agent.stages import StageName, StageStatus
-from understudy_agent.wire import GpuStatus
 from understudy_controlplane.api.exported.metric import Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
 from understudy_controlplane.config import SignalKind
@@ -19,6 +17,8 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.subject import SubjectKind
+from understudy_wire.messages import GpuStatus
+from understudy_wire.stages import StageName, StageStatus
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.api.exported.metric import Metric, Sample, escaped
 from understudy_controlplane.api.exported.source import Source
+from understudy_wire.messages import Gpu, GpuStatus
 
 
 def _of_gpus(value: Callable[[Gpu], float | None]) -> Callable[[Source], Iterator[Sample]]:

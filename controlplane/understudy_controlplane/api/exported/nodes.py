@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from understudy_agent.wire import Keeper
 from understudy_controlplane.api.exported.metric import Kind, Metric, Sample, escaped
 from understudy_controlplane.api.exported.source import GpuSum, Source
+from understudy_wire.messages import Keeper
 
 
 def _of_gpu_sums(value: Callable[[GpuSum], float | None]) -> Callable[[Source], Iterator[Sample]]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from understudy_agent.wire import Gpu, GpuStatus
 from understudy_controlplane.api.exported.metric import Sample, escaped, labels_text
 from understudy_controlplane.api.needs import NeedRecord, needs_of
 from understudy_controlplane.config import Config
@@ -16,6 +15,7 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
+from understudy_wire.messages import Gpu, GpuStatus
 
 JOBS_MAX = 500
 """Jobs with series of their own: those of the most nodes."""

@@ -24,8 +24,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from understudy_agent.kernel_line import is_about_a_device, is_of_the_kernel
-from understudy_agent.wire import TEXT_CHARACTERS_MAX, KernelEvent
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect.kernel_log import kernel_log
@@ -38,6 +36,8 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.kernel_line import is_about_a_device, is_of_the_kernel
+from understudy_wire.messages import TEXT_CHARACTERS_MAX, KernelEvent
 
 LINE_BYTES_MAX = 65_536
 """A longer line is read in pieces of this size."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from understudy_agent.wire import LauncherPhase
 from understudy_controlplane.decide.launcher_orders import orders_of
 from understudy_controlplane.fleet.gang import ENDED_WELL, Gang
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.slurm.protocol import Slurm
+from understudy_wire.messages import LauncherPhase
 
 
 def observe_launcher(context: StepContext) -> Observation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from understudy_agent.stages import StageStatus, results_of
 from understudy_controlplane.fleet.custody import boot_given_up, in_slurm
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -26,6 +25,7 @@ from understudy_controlplane.recover.steps.script import (
     with_last_output,
 )
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable
+from understudy_wire.stages import StageStatus, results_of
 
 START_SECONDS = 300.0
 """How long the control plane's job on a node may take to start: an Epilog may run there. A job that has not started by

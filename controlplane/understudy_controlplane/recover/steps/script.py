@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy_agent.stages import Stage, StageName, toml_of
 from understudy_controlplane.config import Repair, RunStages, Validation
 from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_wire.stages import Stage, StageName, toml_of
 
 NOTHING_CHECKED = 3
 """Exit code of a validation in which nothing could be checked: it proves nothing, so it does not pass."""

@@ -1,0 +1,55 @@
+"""The seat's end of its connection to a rank that may go on in the next launch (`--in-process`).
+
+Belongs here: the descriptor that the rank inherits, and the messages over it: `restartable` and `waiting` from the
+rank, the environment of its next launch from the seat. Must not: when a rank goes on, or what happens to one that does
+not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+
+from understudy_launcher.protocol import Lines
+from understudy_wire.errors import ProtocolError
+
+DESCRIPTOR_VARIABLE = "UNDERSTUDY_RESTART_FD"
+"""`understudy.restart` has the same name: the hook cannot import this package. A test compares the two."""
+
+
+class Channel:
+    def __init__(self) -> None:
+        self.seat_end, self._rank_end = socket.socketpair()
+        self.seat_end.setblocking(False)
+        self.descriptor = self._rank_end.fileno()
+        self.open = True
+        self.restartable = False
+        """Its program has reported that it can continue in the next launch."""
+        self.waiting = False
+        """It has left its gang."""
+        self._lines = Lines()
+
+    def close_rank_end(self) -> None:
+        """After the rank has inherited it. Otherwise the seat would not notice that the rank is gone."""
+        self._rank_end.close()
+
+    def read(self) -> bool:
+        """Whether a message came. A message that is malformed closes the channel."""
+        try:
+            messages = self._lines.feed(piece := self.seat_end.recv(65536))
+        except BlockingIOError:
+            return False
+        except (OSError, ProtocolError):
+            self.open = False
+            return False
+        self.open = bool(piece)
+        for message in messages:
+            self.restartable = self.restartable or message["type"] == "restartable"
+            self.waiting = self.waiting or message["type"] == "waiting"
+        return bool(messages)
+
+    def go_on(self, environment: dict[str, str]) -> None:
+        self.waiting = False
+        with contextlib.suppress(OSError):  # the rank has ended meanwhile: the seat sees its exit
+            self.seat_end.sendall(json.dumps({"environment": environment}).encode() + b"\n")

@@ -1,0 +1,1 @@
+"""What travels between nodes and the control plane, and among nodes: each message, line and frame, defined once."""

@@ -1,0 +1,79 @@
+"""What will come of an operator's request, before the loop takes it up, by the same rows and guards. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.decide import guards, repair_actions, repair_cycle
+from understudy_controlplane.decide.decision_context import Entered, Round
+from understudy_controlplane.decide.gang_moves import gang_moves
+from understudy_controlplane.decide.table import look_up, row_of
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.operator import Outcome, Prospect, Request, Verb
+from understudy_controlplane.fleet.snapshot import Snapshot
+
+GIVEN_UP_ROW = row_of(Signal.REQUEST_GIVEN_UP).number
+GIVEN_UP_ROWS = (GIVEN_UP_ROW, row_of(Signal.MOVE_GIVEN_UP).number)
+
+OBSERVES = 'the control plane only observes (mode = "observe"): the request is recorded, and nothing is done'
+
+
+def fits(record: NodeRecord, verb: Verb) -> bool:
+    """Whether the request changes anything about a node in this state."""
+    return look_up(record, repair_cycle.ASKED.get(verb, Signal.RELEASE_ASKED)) is not None
+
+
+def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | None:
+    """None: it would change nothing, because the node's state has no row for it."""
+    node = snapshot.nodes[request.node]
+    acting = replace(snapshot, mode=Mode.ACT)
+    finding = repair_cycle.asked(acting, node, request, config)
+    row = look_up(node.record, finding.signal)
+    if row is None:
+        return None
+    if repair_cycle.dismisses(node.state, request.verb):
+        return _of_dismissal(snapshot, node)
+    if snapshot.mode is Mode.OBSERVE:
+        return Prospect(Outcome.OBSERVE_ONLY, OBSERVES)
+    if row.action is Action.QUARANTINE:
+        return _of_quarantine(snapshot, finding, config)
+    requests = {**snapshot.requests, request.node: request}
+    objection = repair_actions.object_to(replace(snapshot, requests=requests), Entered(row, finding), config, ())
+    if objection is not None:
+        return Prospect(Outcome.HELD_BY_GUARD, objection.words)
+    becomes = f"{node.name} becomes {row.to.value}" if row.to is not None else f"{row.action.value}: {row.why}"
+    return Prospect(Outcome.WILL_ACT, becomes)
+
+
+def _of_dismissal(snapshot: Snapshot, node: NodeView) -> Prospect | None:
+    """None: nothing is known against the node."""
+    incident = snapshot.incident_of(node.name)
+    if incident is None and node.state is not NodeState.SUSPECT:
+        return None
+    what = "the suspicion" if incident is None else f"incident {incident.id} ({incident.summary})"
+    return Prospect(
+        Outcome.WILL_ACT,
+        f"{what} is dismissed, and {node.name} stays in service; what is received from now on, or still read, counts",
+    )
+
+
+def _of_quarantine(snapshot: Snapshot, finding: Finding, config: Config) -> Prospect:
+    """With what becomes of the gang on the node."""
+    objection = guards.object_to_quarantine(snapshot, config, finding, ())
+    if objection is not None:
+        return Prospect(Outcome.HELD_BY_GUARD, objection.words)
+    current = Round(snapshot, config).with_condemned(frozenset({finding.node})).with_idle()
+    moves = (f"; {move.words}" for move in gang_moves(current, [finding]).values())
+    return Prospect(Outcome.WILL_ACT, f"{finding.node} becomes {NodeState.QUARANTINED.value}{''.join(moves)}")
+
+
+def of_cancel(snapshot: Snapshot) -> Prospect:
+    if snapshot.mode is Mode.OBSERVE:
+        why = 'no recovery goes on while the control plane only observes (mode = "observe"): it is cancelled after that'
+        return Prospect(Outcome.OBSERVE_ONLY, why)
+    if snapshot.slurm_error:
+        return Prospect(Outcome.HELD_BY_GUARD, f"Slurm cannot be read: {snapshot.slurm_error}")
+    return Prospect(Outcome.WILL_ACT, "what it began is undone; its outcome names what stays")

@@ -1,0 +1,183 @@
+"""What interrupted a gang, in the form of Llama 3's table (arXiv 2407.21783, table 5): component, category, count and
+share. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from understudy_controlplane.figures.reliability import money, mtbf
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
+
+
+class Cause(NamedTuple):
+    component: str
+    category: str
+
+
+GPU = Cause("Faulty GPU", "GPU")
+GPU_MEMORY = Cause("GPU memory", "GPU")
+GPU_SRAM = Cause("GPU SRAM", "GPU")
+GPU_PROCESSOR = Cause("GPU system processor", "GPU")
+GPU_HEAT = Cause("GPU thermal interface and sensor", "GPU")
+CORRUPTION = Cause("Silent data corruption", "GPU")
+NVLINK = Cause("NVLink and NVSwitch", "Network")
+FABRIC = Cause("Network switch, cable or port", "Network")
+DISK = Cause("Disk", "Host")
+CPU = Cause("CPU", "Host")
+MEMORY = Cause("System memory", "Host")
+HOST = Cause("Host: dead or silent", "Host")
+DRIVER = Cause("GPU driver", "Software")
+PROGRAM = Cause("Program of the user", "Software")
+HANG = Cause("Hang of a collective operation", "Unknown")
+SLOW = Cause("Slow rank", "Unknown")
+BLACK_HOLE = Cause("Node on which jobs fail", "Unknown")
+LAUNCHER = Cause("Node, as the launcher saw it", "Unknown")
+SITE = Cause("Power, cooling or site", "Environment")
+PEOPLE = Cause("Maintenance by people", "Planned")
+SLURM = Cause("Requeued or ended by Slurm", "Unknown")
+UNKNOWN = Cause("Unknown", "Unknown")
+
+XIDS: Mapping[Cause, tuple[int, ...]] = {
+    GPU_MEMORY: (48, 63, 64, 92, 94, 95, 140, 160, 161, 168, 171, 175),
+    GPU_SRAM: (172,),
+    GPU_PROCESSOR: (61, 62, 119, 120, 169),
+    NVLINK: (74, 108, 136, *range(144, 151), 155, 166, 170),
+    PROGRAM: (13, 31, 32, 43, 45, 69, 109, 137),
+    DRIVER: (38, 66, 67),
+}
+"""Any other is the GPU's."""
+
+OF_XID = {f"xid.{code}": cause for cause, codes in XIDS.items() for code in codes}
+
+OF_RULE: Mapping[str, Cause] = {
+    "xid.": GPU,
+    "sxid.": NVLINK,
+    "gpu.": GPU,
+    "gpus.": GPU,
+    "inventory.": GPU,
+    "nvml.": GPU,
+    "nvml.driver_mismatch": DRIVER,
+    "nvml.not_": DRIVER,
+    "nvml.no_library": DRIVER,
+    "nvml.no_permission": DRIVER,
+    "drift.": DRIVER,
+    "driver.": DRIVER,
+    "event.nvml_": GPU,
+    "event.nvml_memory_storm": GPU_MEMORY,
+    "event.nvml_page_retirement": GPU_MEMORY,
+    "event.nvml_poison": GPU_MEMORY,
+    "event.port_outage": FABRIC,
+    "memory.": GPU_MEMORY,
+    "memory.sram": GPU_SRAM,
+    "memory.host": MEMORY,
+    "thermal.": GPU_HEAT,
+    "corruption.": CORRUPTION,
+    "nvlink.": NVLINK,
+    "fabric.": NVLINK,
+    "infiniband.": FABRIC,
+    "kernel.": HOST,
+    "kernel.adapter_": FABRIC,
+    "kernel.ext4": DISK,
+    "kernel.gpu_": GPU,
+    "kernel.gsp_": GPU_PROCESSOR,
+    "kernel.host_out_of_memory": MEMORY,
+    "kernel.machine_check": CPU,
+    "kernel.memory_": MEMORY,
+    "kernel.nvme": DISK,
+    "kernel.nvswitch": NVLINK,
+    "kernel.pcie_fatal_adapter": FABRIC,
+    "kernel.pcie_fatal_gpu": GPU,
+    "kernel.rank_out_of_memory": PROGRAM,
+    "kernel.uvm": DRIVER,
+    "kernel.xfs": DISK,
+    "host.": HOST,
+    "host.disk": DISK,
+    "silence.": HOST,
+    "hang.": HANG,
+    "straggler.": SLOW,
+    "launches.": BLACK_HOLE,
+    "launches.crash": PROGRAM,
+    "launches.hang": HANG,
+    "signal.": SITE,
+    "operator.": PEOPLE,
+    "administration.": PEOPLE,
+    "seats.": PEOPLE,
+    "stranded.": PEOPLE,
+    "slurm.": SLURM,
+}
+"""Beginning of a rule's name → cause; the longest one counts."""
+
+OF_LAUNCH: Mapping[str, Cause] = {
+    "hardware": LAUNCHER,
+    "black_hole": BLACK_HOLE,
+    "program": PROGRAM,
+    "hang": HANG,
+    "outside": PEOPLE,
+}
+"""How a launcher says that its launch ended."""
+
+OF_STATE: Mapping[str, Cause] = {
+    "NODE_FAIL": HOST,
+    "BOOT_FAIL": HOST,
+    "FAILED": PROGRAM,
+    "OUT_OF_MEMORY": PROGRAM,
+}
+"""How Slurm says that a job ended."""
+
+
+def cause_of(rule: str) -> Cause:
+    if rule in OF_XID:
+        return OF_XID[rule]
+    known = [beginning for beginning in OF_RULE if rule.startswith(beginning)]
+    return OF_RULE[max(known, key=len)] if known else UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class CauseRow:
+    component: str
+    category: str
+    interruptions: int
+    share: float  # of the interruptions that were not planned
+    mtbf_hours: float | None  # between these interruptions
+    incidents: int  # of nodes, gangs and domains: most interrupt no gang
+    lost_gpu_hours: float  # to these interruptions, of jobs whose steps are known
+    lost_money: float | None = None
+
+
+def table(
+    interruptions: Iterable[Cause],
+    incidents: Mapping[str, int],
+    seconds: float,
+    lost: Mapping[Cause, float] | None = None,
+    price: float | None = None,
+) -> list[CauseRow]:
+    """The most frequent first. `incidents`: by rule; `lost`: GPU-hours by cause; `price`: of one."""
+    counts, of_incidents = Counter(interruptions), Counter[Cause]()
+    for rule, count in incidents.items():
+        of_incidents[cause_of(rule)] += count
+    unplanned = sum(count for cause, count in counts.items() if cause is not PEOPLE)
+    hours = lost or {}
+    known = dict.fromkeys((*counts, *of_incidents, *hours))
+    rows = [
+        _row(cause, counts[cause], unplanned, of_incidents[cause], seconds, hours.get(cause, 0.0)) for cause in known
+    ]
+    if price is not None:
+        rows = [replace(row, lost_money=money(row.lost_gpu_hours, price)) for row in rows]
+    return sorted(rows, key=lambda row: (-row.interruptions, -row.incidents, row.component))
+
+
+def _row(cause: Cause, count: int, unplanned: int, incidents: int, seconds: float, lost: float) -> CauseRow:
+    share = count / unplanned if unplanned and cause is not PEOPLE else 0.0
+    between = mtbf(seconds, count)
+    return CauseRow(
+        *cause,
+        count,
+        share,
+        None if between is None else between / HOUR_SECONDS,
+        incidents,
+        lost,
+    )
