@@ -19,7 +19,7 @@ from understudy_agent.log import KeyValueFormatter
 from understudy_controlplane.serve import StandardError, configure_logging
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SOURCES = ("agents", "controlplane/understudy_controlplane")
+SOURCES = ("agents/understudy_agent", "agents/understudy_keeper", "controlplane/understudy_controlplane")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 KEYS = {

@@ -136,7 +136,17 @@ def report(folder: Path) -> dict[str, object]:
 
 def import_callbacks() -> list[str]:
     sys.meta_path.insert(0, AbsentFrameworks())  # real ones, where they are installed, take long to import
-    names = ("dcp", "ddp", "deepspeed", "huggingface", "lightning", "live", "megatron", "restart", "torch_save")
+    names = (
+        "dcp",
+        "ddp",
+        "deepspeed",
+        "huggingface",
+        "lightning",
+        "state_handover",
+        "megatron",
+        "restart",
+        "torch_save",
+    )
     return [importlib.import_module("understudy." + name).__name__ for name in names]
 
 

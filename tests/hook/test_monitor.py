@@ -47,7 +47,7 @@ FRAMEWORKS = {
     "checksum": {"xxhash"},  # where it is installed
     "objects": {"botocore"},
     "ddp": {"torch"},
-    "live": {"torch"},
+    "state_handover": {"torch"},
     "peer": {"torch"},
     "training_state": {"torch"},
     "pinned": {"torch"},

@@ -65,7 +65,7 @@ def test_hook_and_warm_start_work_on_this_version(
                 "deepspeed",
                 "huggingface",
                 "lightning",
-                "live",
+                "state_handover",
                 "megatron",
                 "restart",
                 "torch_save",
