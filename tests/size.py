@@ -19,6 +19,7 @@ from understudy_controlplane.store.tables import metadata
 OUTPUT = REPOSITORY / "build" / "size.json"
 CODE = (".css", ".html", ".js", ".mako", ".py", ".sh", ".toml")
 PRODUCT = ("agents", "controlplane", "deploy", "migrations")
+WORD = r"[^\s|]*\w[^\s|]*"
 ROUTE = r"^ +@\w+\.(?:get|post|put|delete|patch)\("
 
 
@@ -50,7 +51,7 @@ def size() -> dict[str, int | dict[str, int]]:
             counted[_package(path)] += text.count("\n")
             routes += len(re.findall(ROUTE, text, re.MULTILINE)) if counted is product else 0
         elif path.suffix == ".md" and path.parts[0] in ("docs", path.name):
-            words[str(path)] = len(file.read_text().split())
+            words[str(path)] = len(re.findall(WORD, file.read_text()))
     reference = {page: (REPOSITORY / "docs" / f"{page}.md").read_text() for page in ("configuration", "cli", "metrics")}
     return {
         "product_lines": dict(product),

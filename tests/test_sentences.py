@@ -1,0 +1,142 @@
+"""Docstrings and own-line comments have a subject: none begins with a preposition or a relative word.
+
+`ALLOWED` counts, by room, those written before this rule. A number here may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FOLDERS = ("agents", "controlplane", "deploy", "docs", "migrations", "tests")
+WORDS = (
+    "as|among|at|beside|between|by|for|from|in|into|of|on|onto|than|that|through|to|where|whether|which|whom|whose|with|"
+    "within|without"
+)
+WITHOUT_SUBJECT = re.compile(rf"[\"'`(]*({WORDS})\b", re.IGNORECASE)
+CANDIDATE = re.compile(rf"^\s*(#|[a-z]?[\"'])\s*[\"'`(]*({WORDS})\b", re.IGNORECASE | re.MULTILINE)
+"""Finds fast the few files that have to be parsed."""
+ALLOWED: dict[str, int] = {
+    "agents/understudy": 103,
+    "agents/understudy_agent": 108,
+    "agents/understudy_keeper": 32,
+    "agents/understudy_launcher": 162,
+    "agents/understudy_selfcheck": 20,
+    "agents/understudy_wire": 27,
+    "controlplane/understudy_client": 6,
+    "controlplane/understudy_controlplane": 20,
+    "controlplane/understudy_controlplane/access": 14,
+    "controlplane/understudy_controlplane/api": 40,
+    "controlplane/understudy_controlplane/cli": 16,
+    "controlplane/understudy_controlplane/config": 9,
+    "controlplane/understudy_controlplane/dashboard": 12,
+    "controlplane/understudy_controlplane/decide": 146,
+    "controlplane/understudy_controlplane/detect": 91,
+    "controlplane/understudy_controlplane/figures": 28,
+    "controlplane/understudy_controlplane/fleet": 85,
+    "controlplane/understudy_controlplane/ingest": 10,
+    "controlplane/understudy_controlplane/live": 34,
+    "controlplane/understudy_controlplane/notify": 14,
+    "controlplane/understudy_controlplane/observe": 16,
+    "controlplane/understudy_controlplane/recover": 49,
+    "controlplane/understudy_controlplane/slurm": 19,
+    "controlplane/understudy_controlplane/store": 115,
+    "deploy": 1,
+    "deploy/slurm": 1,
+    "docs": 2,
+    "tests": 28,
+    "tests/acceptance": 24,
+    "tests/access": 5,
+    "tests/agent": 23,
+    "tests/api": 17,
+    "tests/bench": 33,
+    "tests/cli": 5,
+    "tests/contract": 5,
+    "tests/dashboard": 1,
+    "tests/decide": 36,
+    "tests/demo": 3,
+    "tests/detect": 12,
+    "tests/figures": 5,
+    "tests/fleet": 4,
+    "tests/fuzz": 8,
+    "tests/hardware": 10,
+    "tests/hook": 21,
+    "tests/ingest": 4,
+    "tests/keeper": 8,
+    "tests/launch": 20,
+    "tests/live": 3,
+    "tests/notify": 2,
+    "tests/packages": 7,
+    "tests/promise": 11,
+    "tests/recover": 30,
+    "tests/signals": 7,
+    "tests/simulate": 7,
+    "tests/simulator": 58,
+    "tests/slurm": 4,
+    "tests/store": 9,
+    "tests/testbed": 31,
+}
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, also of an attribute, and of each block of comment lines."""
+    for node in ast.walk(ast.parse(source)):
+        for statement in getattr(node, "body", []) if isinstance(node, ast.Module | ast.stmt) else []:
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text.strip()
+    above = -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+            if above != token.start[0] - 1:
+                yield token.start[0], token.string.lstrip("# ")
+            above = token.start[0]
+
+
+def offences(source: str) -> list[tuple[int, str]]:
+    if not CANDIDATE.search(source):
+        return []
+    return [(line, text.split("\n")[0]) for line, text in prose(source) if WITHOUT_SUBJECT.match(text)]
+
+
+def room(path: str) -> str:
+    parts = path.split("/")
+    return "/".join(parts[: min(3 if parts[0] == "controlplane" else 2, len(parts) - 1)])
+
+
+def test_docstrings_and_comments_have_a_subject() -> None:
+    found: dict[str, list[str]] = {}
+    for folder in FOLDERS:
+        for file in sorted((REPOSITORY / folder).rglob("*.py")):
+            path = str(file.relative_to(REPOSITORY))
+            for line, text in offences(file.read_text()):
+                found.setdefault(room(path), []).append(f"{path}:{line}: {text}")
+    over = {name: lines for name, lines in found.items() if len(lines) > ALLOWED.get(name, 0)}
+    if over:
+        listed = "\n".join(line for lines in over.values() for line in lines)
+        counted = dict(Counter({name: len(lines) for name, lines in over.items()}))
+        pytest.fail(f"a docstring or comment begins without a subject: {counted}\n{listed}", pytrace=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ('"""Of steps of ranks."""', [1]),
+        ('a = 1\n"""By which a file may be younger."""', [2]),
+        ('def f():\n    """Whether it is so."""', [2]),
+        ("# In seconds.\na = 1", [1]),
+        ("# One line\n# of two.\na = 1  # in seconds", []),
+        ('"""Newest step of which every part exists."""', []),
+        ('a = f("of a text")', []),
+    ],
+)
+def test_what_the_check_finds(source: str, lines: list[int]) -> None:
+    assert [line for line, _ in offences(source)] == lines
