@@ -296,7 +296,7 @@ class Loop:
         self._running = now_running
 
     def _advance(self, recovery: Recovery, its_course: Callable[[], Course]) -> bool:
-        """Whether to go on with others: a recovery that runs into something unforeseen does not hold them up."""
+        """True if to go on with others: a recovery that runs into something unforeseen does not hold them up."""
         self.pulse.turns += 1
         try:
             return self._runner.advance(recovery, its_course())

@@ -25,7 +25,7 @@ SEEN_SECONDS = 24 * 3600.0
 """A job that stays as it is is written once a day: how long Slurm has not shown a job decides when it is deleted."""
 
 SEEN_AT_ONCE = 100
-"""Of one reading of Slurm."""
+"""Jobs taken from one reading of Slurm."""
 
 
 class SlurmRecorder:
@@ -52,12 +52,12 @@ class SlurmRecorder:
         self._names: set[str] = set()
         """Nodes in the database; none is ever deleted."""
         self._seen: dict[int, Job] = {}
-        """By Slurm's job id, as it was when it was last written."""
+        """Jobs by Slurm's id, as last written."""
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
         self._counts_known = False
-        """Whether it is known what steps the jobs counted from before this process started."""
+        """False until the steps are known that the jobs counted before this process started."""
         self._attempts: dict[int, Attempt] | None = None
-        """By job row: those that are open in the database; None: not known."""
+        """Open attempts in the database by job row; None: not known."""
 
     def record(self, view: SlurmView) -> None:
         """`view` is what Slurm showed just now. In the database first, then in memory."""
@@ -125,7 +125,7 @@ class SlurmRecorder:
         if not new_nodes:
             return
         self._fleet.add_nodes(new_nodes, now)
-        # Without any node in the database the control plane is new, not the nodes.
+        # If the database has no node, the control plane is new, not the nodes.
         if self._names and self._current.config.validation.burn_in_new_nodes:
             for name in new_nodes:
                 self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
@@ -190,7 +190,6 @@ class SlurmRecorder:
 
 
 def _differ(job: Job, written: Job | None) -> bool:
-    """In what is written."""
     if written is None or job is written:
         return written is None
     now, then = job.slurm, written.slurm

@@ -99,7 +99,7 @@ class LauncherJob:
         os.kill(pid, signal.SIGKILL)
 
     def owns(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process with this environment is of this job: clusters of other tests have such a number too."""
+        """True if a process with this environment is of this job: clusters of other tests have such a number too."""
         cluster = str(self.site.cluster.directory)
         return (environment.get(MARK), environment.get("SLURM_JOB_ID")) == (cluster, str(self.job))
 

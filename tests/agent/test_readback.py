@@ -644,7 +644,7 @@ def test_a_program_is_read_no_further_when_the_answer_to_a_report_has_no_such_ta
     checkpoint = ReadBack(2, OWNER, str(public), files, True, 10.0)
 
     async def goes_on(*tasks: ReadBack | None) -> bool:
-        """Whether the first of these tasks is still at work after the answers with the others."""
+        """True if the first of these tasks is still at work after the answers with the others."""
         readbacks = Readbacks()
         readbacks.take(tasks[0])
         first = readbacks.reading

@@ -149,7 +149,7 @@ class Fuzzer:
         return path
 
     def _execute(self, content: bytes) -> bool:
-        """Whether it reached a new line. Raises DefectError."""
+        """True if it reached a new line. Raises DefectError."""
         before = self.lines
         self.executions += 1
         sys.settrace(self._trace)

@@ -600,7 +600,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether two sets of weights are equal, bit for bit."""
+    """True if two sets of weights are equal, bit for bit."""
     import torch
 
     return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)

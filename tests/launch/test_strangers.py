@@ -43,7 +43,7 @@ def received(of: Hub, seconds: float) -> list[Message]:
 
 
 def a_seat_gets_in(to: Hub, seconds: float = 5.0) -> bool:
-    """Whether a true seat, on a node of its own, is verified."""
+    """True if a true seat, on a node of its own, is verified."""
     errors: list[BaseException] = []
 
     def greet() -> None:

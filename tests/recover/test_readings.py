@@ -20,7 +20,7 @@ def test_a_process_that_waits_for_its_job_to_be_shown_gets_a_reading_soon(tmp_pa
     loop = rehearsal.control_plane.loop
 
     def read_after(seconds: float) -> bool:
-        """Whether a tick reads Slurm when the newest reading is so old."""
+        """True if a tick reads Slurm when the newest reading is so old."""
         loop.look(0.0)
         before = loop.observer.reading.at
         rehearsal.fake.advance(seconds)

@@ -123,7 +123,7 @@ class Machine:
         ]
 
     def answers(self, now: float) -> bool:
-        """Whether agent and slurmd can be reached."""
+        """True if agent and slurmd can be reached."""
         return self.alive and now >= self.cut_until
 
     def port_is_down(self, now: float) -> bool:

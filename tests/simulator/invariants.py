@@ -425,7 +425,7 @@ class Invariants:
         return request is not None and request.verb in TAKES_NODE
 
     def _makes_progress(self, machine: Machine) -> bool:
-        """Whether any job on the node does, and has for long enough to be known. A launcher may have it as a spare."""
+        """True if any job on the node does, and has for long enough to be known. A launcher may have it as a spare."""
         now, gangs = self._world.now, self._world.cluster.gangs
         works = {gang.job_id for gang in gangs if gang.computes and now - gang.stuck_at > LATE_SECONDS}
         stopped = {gang.job_id for gang in gangs if gang.job_id not in works or machine.name not in gang.seats}

@@ -44,7 +44,7 @@ class AskingRanks:
         """A rank has waited for as long as it may, and then not followed the order."""
 
     def ask(self, step: int, own_every: int) -> list[bool]:
-        """Whether each rank saves before this step."""
+        """True if each rank saves before this step."""
         self.gave_up |= any(self._waiting(step))
         self.asked = step
         return [rank.due(step, own_every) for rank in self._ranks]
@@ -79,7 +79,7 @@ class AskingRanks:
 
     @property
     def is_one_schedule(self) -> bool:
-        """Whether all ranks save by the same order, and know the same one that is not withdrawn."""
+        """True if all ranks save by the same order, and know the same one that is not withdrawn."""
         known = [one for one in map(self.report, range(len(self._ranks))) if one]
         settled = (None, OrderState.WITHDRAWN)
         return len({(0 if one.state in settled else one.number, one.in_force) for one in known}) <= 1

@@ -249,7 +249,7 @@ def test_an_imitated_job_is_asked_for_by_its_id(scontrol: Make, calls: Calls) ->
 
 def test_squeue_is_asked_when_a_job_is_new_or_runs_again_after_its_end(scontrol: Make, tmp_path: Path) -> None:
     def reads(text: str) -> bool:
-        """Whether squeue is asked."""
+        """True if squeue is asked."""
         (tmp_path / "printed").write_text(text)
         (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\necho 1 2\n")
         gateway.jobs()

@@ -216,7 +216,7 @@ class SlurmCluster:
 
     @property
     def has_machines(self) -> bool:
-        """Whether each node has a network of its own."""
+        """True if each node has a network of its own."""
         return self.layout.addresses is not None
 
     def power_off(self, node: str) -> list[int]:

@@ -237,7 +237,7 @@ def _leaves(nodes: Sequence[str], racks: Mapping[str, int]) -> Iterator[tuple[st
 
 
 def is_in_namespace_of(holder: int, pid: int) -> bool:
-    """Whether a process runs on the machine whose namespace that other process holds."""
+    """True if a process runs on the machine whose namespace that other process holds."""
     try:
         return Path(f"/proc/{pid}/ns/net").samefile(f"/proc/{holder}/ns/net")
     except OSError:

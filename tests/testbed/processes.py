@@ -63,7 +63,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_running(process: Process) -> bool:
-    """Whether this very process still runs; a zombie does not."""
+    """True if this very process still runs; a zombie does not."""
     now = read_process(process.pid)
     return now is not None and now.started_ticks == process.started_ticks and now.state not in "ZX"
 
@@ -109,7 +109,7 @@ def command_of(pid: int) -> bytes:
 
 
 def holds_open(pid: int, path: Path) -> bool:
-    """Whether the process has `path`, or a file below it, open.
+    """True if the process has `path`, or a file below it, open.
 
     In another mount namespace the directory may hang below some other: then that stands before it.
     """

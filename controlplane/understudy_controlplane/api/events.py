@@ -160,7 +160,7 @@ class EventFeed:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _read_on(self) -> bool:
-        """Whether there is more."""
+        """True if there is more."""
         if self._begin is None or self._end is None:
             self._begin = self._end = await self.begin(None)
             self._notify()  # what happened after the streams' own look and before this one

@@ -132,7 +132,7 @@ def _port(config: Config) -> str:
 
 
 def _control_plane_answers(config: Config) -> bool:
-    """Whether the program on the port answers as a control plane does."""
+    """True if the program on the port answers as a control plane does."""
     import httpx
 
     host = config.server.host if config.server.host not in ("0.0.0.0", "::") else "localhost"  # noqa: S104 - compared

@@ -58,7 +58,7 @@ class Server(Section):
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs on this host can connect."""
+        """True if only programs on this host can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -68,7 +68,7 @@ def key_of(plan: Plan) -> ProposalKey:
 
 
 def the_same(approved: Plan, planned: Plan) -> bool:
-    """Whether both do the same to the same nodes and jobs. Their words may differ."""
+    """True if both do the same to the same nodes and jobs. Their words may differ."""
     return _effects(approved) == _effects(planned)
 
 
@@ -98,13 +98,13 @@ def _by_key(snapshot: Snapshot) -> dict[ProposalKey, list[Recovery]]:
 
 
 def awaits_approval(snapshot: Snapshot, node: str) -> bool:
-    """Whether what is planned for the node is not done yet."""
+    """True if what is planned for the node is not done yet."""
     asks = snapshot.mode is Mode.APPROVE or _is_older_than_mode(snapshot, Subject.of_node(node))
     return asks and not _is_approved(snapshot, node)
 
 
 def waits_from_before(snapshot: Snapshot, finding: Finding) -> bool:
-    """Whether it was known before mode act, and no operator has approved what follows: it must not hide a new fault."""
+    """True if it was known before mode act, and no operator has approved what follows: it must not hide a new fault."""
     return _is_older_than_mode(snapshot, finding.subject, finding) and not _is_approved(snapshot, finding.node)
 
 

@@ -118,7 +118,7 @@ def _start_again(current: Round, job: Job, finding: Finding) -> Move:
 
 
 def _is_taken(current: Round, job: Job, name: str) -> bool:
-    """Whether the gang cannot have this node again just now, though it is well."""
+    """True if the gang cannot have this node again just now, though it is well."""
     snapshot, node = current.snapshot, current.snapshot.nodes.get(name)
     if node is None or node.service is not Service.USABLE or node.is_spare or node.state in OUT_OF_SERVICE:
         return True
@@ -281,7 +281,7 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
 
 
 def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
-    """Whether the plan was made for the same: a hang since which no step was made, the same nodes, or the attempt of a
+    """True if the plan was made for the same: a hang since which no step was made, the same nodes, or the attempt of a
     gang that waits since.
     """
     if any(finding.signal is Signal.GANG_STOPPED for finding in findings):

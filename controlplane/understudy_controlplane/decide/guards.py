@@ -184,7 +184,7 @@ def _object_to_rule_of(node: NodeView, finding: Finding, config: Config) -> Obje
 
 
 def only_observes(node: NodeView, row: Row, finding: Finding, config: Config) -> bool:
-    """Whether the node stays in service, because this site lets the rule only observe."""
+    """True if the node stays in service, because this site lets the rule only observe."""
     return row.action in TAKES_OUT and _object_to_rule_of(node, finding, config) is not None
 
 

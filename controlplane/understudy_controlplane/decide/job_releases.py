@@ -95,7 +95,7 @@ def release(current: Round, entered: Sequence[Entered]) -> list[Decision]:
 
 
 def refused(snapshot: Snapshot, job: Job, refusal: Refusal) -> bool:
-    """Whether this refusal is why Slurm holds the job: the same job, and the attempt just before."""
+    """True if this refusal is why Slurm holds the job: the same job, and the attempt just before."""
     if refusal.job_id != job.key.job_id:
         return False
     if refusal.restart_count is not None and refusal.restart_count != job.slurm.restart_count - 1:

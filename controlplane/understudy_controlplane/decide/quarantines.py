@@ -71,7 +71,7 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
 
 
 def _goes_before_hang(snapshot: Snapshot, condemned: Entered) -> bool:
-    """Whether the hang of a gang there is looked at in the next round, when this is done. What a guard holds back, and
+    """True if the hang of a gang there is looked at in the next round, when this is done. What a guard holds back, and
     a drain for the job's end that waits for its approval, may wait for longer than a gang should.
     """
     row, finding = condemned
@@ -134,7 +134,7 @@ def _is_reported(decision: Decision) -> bool:
 
 
 def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection) -> bool:
-    """Whether a gang leaves the node although a budget keeps it in service. The breaker, the mode and a rule that only
+    """True if a gang leaves the node although a budget keeps it in service. The breaker, the mode and a rule that only
     observes doubt that the node is at fault; a budget does not. A dead node would have to be declared down for it.
     """
     row, finding = condemned
@@ -148,7 +148,7 @@ def _leaves(snapshot: Snapshot, condemned: Entered, objection: guards.Objection)
 
 
 def _seats_on(snapshot: Snapshot, node: str) -> bool:
-    """Whether a gang has a seat there, and does not leave it already."""
+    """True if a gang has a seat there, and does not leave it already."""
     for job in gangs_on(snapshot, {node}):
         recovery = snapshot.recovery_of(job.key)
         swap = recovery.swap if recovery is not None else None
@@ -172,7 +172,7 @@ def _failed_validation(row: Row) -> bool:
 
 
 def _gangs_move(snapshot: Snapshot, condemned: Entered) -> bool:
-    """Whether a gang with a seat there leaves it."""
+    """True if a gang with a seat there leaves it."""
     row, finding = condemned
     if _failed_validation(row):
         return False  # no gang runs on a node that is validated
@@ -189,7 +189,7 @@ def _gangs_move(snapshot: Snapshot, condemned: Entered) -> bool:
 
 
 def _awaited(snapshot: Snapshot, node: str) -> bool:
-    """Whether a managed gang is on its way to the node: it would never start on a drained one."""
+    """True if a managed gang is on its way to the node: it would never start on a drained one."""
     return any(not job.running or node not in job.slurm.nodes for job in gangs_on(snapshot, {node}))
 
 

@@ -97,7 +97,7 @@ def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
 
 
 def _begins_in_maintenance(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """Whether a maintenance of the node has begun between the decision and the work on the node: in Slurm, or of an
+    """True if a maintenance of the node has begun between the decision and the work on the node: in Slurm, or of an
     operator, who lets a validation go on. What was begun before goes on, and what a recovery that ends has to undo is
     undone.
     """
@@ -129,7 +129,7 @@ def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
 
 
 def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """Whether a drain may be due whose reason is gone: this process has just started, and has not heard the node."""
+    """True if a drain may be due whose reason is gone: this process has just started, and has not heard the node."""
     drain = recovery.step(StepName.DRAIN_NODES)
     if snapshot.now - snapshot.started_at > HEARD_AGAIN_SECONDS or recovery.plan.requested:
         return False
@@ -141,7 +141,7 @@ def _unheard(recovery: Recovery, snapshot: Snapshot) -> bool:
 
 
 def _awaits_call(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding]) -> bool:
-    """Whether nothing speaks against the nodes any more that an earlier process was about to drain. Its call may still
+    """True if nothing speaks against the nodes any more that an earlier process was about to drain. Its call may still
     take effect for a while; after that the recovery is overtaken (`detect.administration.faults_gone`).
     """
     drain = recovery.step(StepName.DRAIN_NODES)
@@ -156,7 +156,7 @@ def _awaits_call(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Find
 
 
 def _awaits_ranks(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding]) -> bool:
-    """Whether the gang may have left its hang while no control plane ran: this process has not heard its ranks yet."""
+    """True if the gang may have left its hang while no control plane ran: this process has not heard its ranks yet."""
     plan = recovery.plan
     if not isinstance(plan, SwapPlan) or not plan.hang or _past_return(recovery, snapshot) or plan.requested:
         return False
@@ -168,7 +168,7 @@ def _awaits_ranks(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Fin
 
 
 def _past_return(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """Whether it is safer to start the gang's next attempt than to stop here. A job that has lost a dead node may run
+    """True if it is safer to start the gang's next attempt than to stop here. A job that has lost a dead node may run
     on in name only.
     """
     plan, job = recovery.plan, None
@@ -178,7 +178,7 @@ def _past_return(recovery: Recovery, snapshot: Snapshot) -> bool:
 
 
 def _shows_requeue(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """Whether this reading of Slurm shows what has become of a requeue that was begun. One of this process may be under
+    """True if this reading of Slurm shows what has become of a requeue that was begun. One of this process may be under
     way.
     """
     requeue = recovery.step(StepName.REQUEUE_JOB)
@@ -189,7 +189,7 @@ def _shows_requeue(recovery: Recovery, snapshot: Snapshot) -> bool:
 
 
 def has_ended_attempt(recovery: Recovery, job: SlurmJob | None) -> bool:
-    """Whether the recovery has ended the attempt of its gang. A process that died just before the requeue has not made
+    """True if the recovery has ended the attempt of its gang. A process that died just before the requeue has not made
     it: then the job runs on, and the plan may still be given up.
 
     `job`: as Slurm shows it now; None: not known, or what it shows may be older than the requeue.
@@ -292,7 +292,7 @@ def _trains_on(recovery: Recovery, snapshot: Snapshot, accused: Set[str]) -> str
 
 
 def _drains(recovery: Recovery) -> bool:
-    """Whether its nodes are still to be drained: that is right whatever has become of the gang."""
+    """True if its nodes are still to be drained: that is right whatever has become of the gang."""
     return bool(recovery.plan.nodes) and not recovery.begun(StepName.DRAIN_NODES)
 
 

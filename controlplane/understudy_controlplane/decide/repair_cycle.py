@@ -110,7 +110,7 @@ def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], conf
 
 
 def is_back_from_outage(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> bool:
-    """Whether its validation may bring it back. One that was away twice within a day is left to a person."""
+    """True if its validation may bring it back. One that was away twice within a day is left to a person."""
     changed_at = max(node.record.since, snapshot.drains_lifted.get(node.name, 0.0))
     shown = node.slurm is not None and kept_down(node.slurm) and (snapshot.slurm_read_at or 0.0) > changed_at
     if not shown or node.state not in AWAY:
@@ -189,7 +189,7 @@ def _left_to_administrator(snapshot: Snapshot, node: NodeView, request: Request)
 
 
 def dismisses(state: NodeState, verb: Verb) -> bool:
-    """Whether the request only ends what is known against a node that stays in service. It changes nothing in Slurm."""
+    """True if the request only ends what is known against a node that stays in service. It changes nothing in Slurm."""
     return verb is Verb.RELEASE and state in (NodeState.IN_SERVICE, NodeState.PROBATION, NodeState.SUSPECT)
 
 

@@ -22,7 +22,7 @@ OBSERVES = 'the control plane only observes (mode = "observe"): the request is r
 
 
 def fits(record: NodeRecord, verb: Verb) -> bool:
-    """Whether the request changes anything about a node in this state."""
+    """True if the request changes anything about a node in this state."""
     return look_up(record, repair_cycle.ASKED.get(verb, Signal.RELEASE_ASKED)) is not None
 
 

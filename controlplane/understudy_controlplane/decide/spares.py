@@ -245,7 +245,7 @@ def _on_probation(snapshot: Snapshot, name: str) -> bool:
 
 
 def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
-    """Whether a node that is reserved for the control plane can join the pool right away. The pool would keep the jobs
+    """True if a node that is reserved for the control plane can join the pool right away. The pool would keep the jobs
     of another user who has reserved the node off it, now or later.
     """
     policy = config.spares

@@ -151,7 +151,7 @@ def no_room_at(snapshot: Snapshot, rule: Rule, leaving: Leaving) -> frozenset[st
 
 
 def has_units(snapshot: Snapshot, rule: Rule, leaving: Leaving) -> bool:
-    """Whether the gang has whole units without the nodes that it leaves."""
+    """True if the gang has whole units without the nodes that it leaves."""
     return _Choice(snapshot, rule, leaving).units(leaving.kept, len(leaving.seats)) is not None
 
 

@@ -52,7 +52,7 @@ class Sightings:
         return bisect_right(times, stored.event.at + together_seconds) - first
 
     def only_on(self, user: str, code: int, gpu: Gpu) -> bool:
-        """Whether this user's jobs had the error on no other GPU."""
+        """True if this user's jobs had the error on no other GPU."""
         return self._of_user[user, code] <= {gpu}
 
 

@@ -25,7 +25,7 @@ NODES_SHOWN_MAX = 64
 
 
 def bears_witness(node: NodeView) -> bool:
-    """Whether what a node shows counts when others fail like it: in service, and heard.
+    """True if what a node shows counts when others fail like it: in service, and heard.
 
     A node that waits for its repair is no evidence about others, and the last report of a silent one is too old.
     """

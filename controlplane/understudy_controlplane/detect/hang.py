@@ -72,7 +72,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
 
 
 def may_be_mass_hang(snapshot: Snapshot, policy: Hang) -> bool:
-    """Whether so many gangs stand still, also where they did not stop together."""
+    """True if so many gangs stand still, also where they did not stop together."""
     running = [table for table in snapshot.tables.values() if _runs(table, snapshot)]
     return _Standing(snapshot, policy, running).is_mass()
 
@@ -143,7 +143,7 @@ def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
 
 
 def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) -> bool:
-    """Whether it stopped at about the time of the fault of its nodes, as far as this process can know: of the first
+    """True if it stopped at about the time of the fault of its nodes, as far as this process can know: of the first
     one, or of one that its nodes' ports show now. The incident may still be open when the switch fails again.
     """
     nodes = snapshot.jobs[table.job].slurm.nodes
@@ -159,7 +159,7 @@ def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) 
 
 
 def still_stopped_by(snapshot: Snapshot, incident: OpenIncident) -> bool:
-    """Whether a gang that stopped with the fault has finished no step since, or pauses for longer than it ever did."""
+    """True if a gang that stopped with the fault has finished no step since, or pauses for longer than it ever did."""
     for table in snapshot.tables.values():
         if _runs(table, snapshot) and _stopped_with(snapshot, table, incident):
             since = _still_since(table, snapshot)
@@ -195,18 +195,18 @@ def not_before_its_switch(snapshot: Snapshot, found: list[Finding], *, ports_kno
 
 
 def _runs(table: StepTable, snapshot: Snapshot) -> bool:
-    """Whether ranks of its present launch are there, as far as is known."""
+    """True if ranks of its present launch are there, as far as is known."""
     job = snapshot.jobs.get(table.job)
     return job is not None and job.running and (_starts(table, snapshot) or not _is_past(table, snapshot))
 
 
 def _starts(table: StepTable, snapshot: Snapshot) -> bool:
-    """Whether its recovery has seen the processes of a later launch than the table is of."""
+    """True if its recovery has seen the processes of a later launch than the table is of."""
     return _processes_since(table, snapshot) > max(table.advanced_at, table.heard_since)
 
 
 def _is_past(table: StepTable, snapshot: Snapshot) -> bool:
-    """Whether its ranks have ended, or its launcher has begun another launch since, of which no step is known yet. A
+    """True if its ranks have ended, or its launcher has begun another launch since, of which no step is known yet. A
     second launcher in the same script counts its launches from 0.
     """
     gang = snapshot.gangs.get(table.job)
@@ -348,7 +348,7 @@ def not_arrived(table: StepTable) -> list[int]:
 
 
 def all_report(nodes: Sequence[str], snapshot: Snapshot, silence: Silence) -> bool:
-    """Whether all agents of the gang report: otherwise steps may continue unreported, or `silence` finds the node."""
+    """True if all agents of the gang report: otherwise steps may continue unreported, or `silence` finds the node."""
     views = [snapshot.nodes.get(name) for name in nodes]
     return all(
         view is not None and view.heard_at is not None and snapshot.now - view.heard_at <= silence.silent_after_seconds
@@ -420,7 +420,7 @@ def stacks_shown(stacks: Mapping[int, str]) -> Json:
 
 
 def _wait_for_absent(table: StepTable) -> bool:
-    """Whether the ranks of an attempt that has finished no step yet are all inside a collective, but for some that have
+    """True if the ranks of an attempt that has finished no step yet are all inside a collective, but for some that have
     never connected: these have ended before, or belong to an earlier launch.
     """
     known = np.array([bool(name) for name in table.nodes])

@@ -84,7 +84,7 @@ def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
 
 
 def may_be_mass_silence(snapshot: Snapshot, policy: Silence) -> bool:
-    """Whether so many are silent, also where they did not fall silent together."""
+    """True if so many are silent, also where they did not fall silent together."""
     fallen, watched = fallen_silent(snapshot, policy)
     return is_mass_silence(len(fallen), watched, policy)
 

@@ -481,7 +481,7 @@ class _Peers:
         )
 
     def _fell_back(self, place: int, excess: float) -> bool:
-        """Whether it once kept up: work does not change, a fault comes."""
+        """True if it once kept up: work does not change, a fault comes."""
         width, end = self._case.policy.window_steps, self._case.span.end
         own = self._relative(self._ranks[place : place + 1])[0, end % width :]
         before = medians(own.reshape(-1, width), least=width // 2)

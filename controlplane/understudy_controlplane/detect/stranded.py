@@ -33,7 +33,7 @@ suspected again: what a move from there would cost is not looked at any more.
 
 
 def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Set[str]) -> bool:
-    """Whether the gang refutes what took its node out of service at `since`: the node answers, nothing is found against
+    """True if the gang refutes what took its node out of service at `since`: the node answers, nothing is found against
     it any more, and steps have ended that need its ranks.
     """
     node, table = snapshot.nodes.get(name), snapshot.tables.get(job.key)

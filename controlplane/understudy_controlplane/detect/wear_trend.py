@@ -74,7 +74,7 @@ class GangCost:
     between_checkpoints: float = 0.0  # 0: only one is known
 
     def move_pays(self, chance: float) -> bool:
-        """Whether a move now costs less than waiting, as expected. It costs the start and the steps since the last
+        """True if a move now costs less than waiting, as expected. It costs the start and the steps since the last
         checkpoint for sure; a failure costs the start, half of the steps between two, and the time until it is found.
         """
         failure = self.start + self.between_checkpoints / 2 + UNPLANNED_SECONDS

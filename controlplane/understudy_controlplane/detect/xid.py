@@ -154,7 +154,7 @@ def _by_driver(node: NodeView, readings: list[Reading], policy: Policy) -> list[
 
 
 def _linked(reading: Reading, branch: int | None, policy: Policy) -> bool:
-    """Whether this driver logs its recovery action with such an error. A row that the site has set applies as it is."""
+    """True if this driver logs its recovery action with such an error. A row that the site has set applies as it is."""
     since = reading.row.action_since if reading.row else None
     if since is None or reading.line.form is Form.SXID or ("xid", reading.line.code) in policy.overridden:
         return False

@@ -190,7 +190,7 @@ def custody_in(slurm: SlurmNode, record: NodeRecord | None, planned: str = "") -
 
 
 def _gave(record: NodeRecord, slurm: SlurmNode) -> bool:
-    """Whether the control plane gave the very reason that Slurm shows. Slurm adds words to it and renews its time, in a
+    """True if the control plane gave the very reason that Slurm shows. Slurm adds words to it and renews its time, in a
     reboot and, from 23.02 on, when the node does not answer.
     """
     if record.state in IN_REPAIR or record.drained_at is None or not record.drain_user:
@@ -291,13 +291,13 @@ def _was_not_lifted(snapshot: Snapshot, slurm: SlurmNode, recovery: Recovery | N
 
 
 def _is_from_before(snapshot: Snapshot, slurm: SlurmNode, returned_at: float) -> bool:
-    """Whether the drain is older than the return of the node to service."""
+    """True if the drain is older than the return of the node to service."""
     reason_at = min(slurm.reason_at, slurm.reason_at - snapshot.slurm_ahead_seconds)  # a clock may have been set since
     return reason_at <= returned_at or reason_at - snapshot.now > CLOCKS_APART_SECONDS  # both clocks were set back
 
 
 def _came_back_in_a_crash(snapshot: Snapshot, node: NodeView, slurm: SlurmNode) -> bool:
-    """Whether it is drained since right after the crash, however long a pause has let it be: later an administrator may
+    """True if it is drained since right after the crash, however long a pause has let it be: later an administrator may
     have drained it, and Slurm have kept the old reason.
     """
     lifted_at, ahead = snapshot.drains_lifted.get(node.name), snapshot.slurm_ahead_seconds

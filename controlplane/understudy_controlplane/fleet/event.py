@@ -88,7 +88,7 @@ class Cursor:
         return Cursor((*self.positions[:place], one.position, *self.positions[place + 1 :]))
 
     def reaches(self, other: Cursor) -> bool:
-        """Whether it is at this place, or behind it, for each kind."""
+        """True if it is at this place, or behind it, for each kind."""
         return all(map(Position.__ge__, self.positions, other.positions))
 
     def at_least(self, other: Cursor) -> Cursor:

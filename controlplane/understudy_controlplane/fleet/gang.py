@@ -55,7 +55,7 @@ class Gang:
         return (*self.state.seats, *self.state.spares, *self.state.lost)
 
     def follows(self, before: Gang) -> bool:
-        """Whether it is the gang of a second launcher in the same allocation."""
+        """True if it is the gang of a second launcher in the same allocation."""
         same = before.attempt.restart_count == self.attempt.restart_count
         return same and before.ended_well and not self.ended_well and self.attempt.launch == 0
 

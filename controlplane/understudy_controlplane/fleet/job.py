@@ -95,7 +95,7 @@ class KnownJob:
         return user_id == self.user_id
 
     def may_save_at(self, path: str) -> bool:
-        """Whether a checkpoint at this path is inside the folders that the job names."""
+        """True if a checkpoint at this path is inside the folders that the job names."""
         normal = posixpath.normpath(path)
         return not self.checkpoint_folders or any(
             normal == folder or normal.startswith(folder.rstrip("/") + "/") for folder in self.checkpoint_folders
@@ -348,7 +348,7 @@ class FirstNan:
 
 
 def opted_in(comment: str, word: str) -> bool:
-    """Whether `word` stands alone in the Slurm comment: "understudy", "team-a understudy", "understudy,x=1"."""
+    """True if `word` stands alone in the Slurm comment: "understudy", "team-a understudy", "understudy,x=1"."""
     return word in _words(comment)
 
 

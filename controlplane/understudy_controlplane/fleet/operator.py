@@ -58,7 +58,7 @@ NOTES = (Verb.ACT_BEGAN, Verb.ACT_ENDED)
 """The control plane's own notes on its mode. They are kept beside the requests, and are no requests."""
 
 SPARE_CHOICES: Mapping[Verb, bool | None] = {Verb.SPARE_ADD: True, Verb.SPARE_REMOVE: False, Verb.SPARE_FORGET: None}
-"""Whether the node is to be in the pool; None: the control plane chooses."""
+"""True if the node is to be in the pool; None: the control plane chooses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class SwapPlan(DrainPlan, frozen=True, kw_only=True):
 
     @property
     def stops_gang(self) -> bool:
-        """Whether the gang is moved or restarted by it."""
+        """True if the gang is moved or restarted by it."""
         return True
 
 
@@ -361,7 +361,7 @@ class Recovery:
         return replace(self, steps=tuple(step if one.position == step.position else one for one in self.steps))
 
     def begun(self, name: StepName) -> bool:
-        """Whether the step has acted, or its effect was seen."""
+        """True if the step has acted, or its effect was seen."""
         step = self.step(name)
         return step is not None and (step.attempts > 0 or step.status is StepStatus.DONE)
 

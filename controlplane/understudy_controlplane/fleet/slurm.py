@@ -31,7 +31,7 @@ def gpus_of_gres(gres: str) -> int:
 
 @lru_cache(maxsize=1024)
 def has_gpus(gres: str) -> bool:
-    """Whether Slurm has GPUs, or instances of GPUs, for the node."""
+    """True if Slurm has GPUs, or instances of GPUs, for the node."""
     return _GPUS.search(gres) is not None
 
 
@@ -124,7 +124,7 @@ class SlurmNode:
         return "BLOCKED" in self.flags
 
     def has_reason(self, reason: str) -> bool:
-        """Whether it is out of service for this one, also where Slurm has put words of its own behind it."""
+        """True if it is out of service for this one, also where Slurm has put words of its own behind it."""
         return self.reason == reason or self.reason.startswith(f"{reason} : ")
 
     def too_small_for(self, job: SlurmJob, place_of: SlurmNode) -> str:

@@ -29,7 +29,7 @@ class SlurmBlocks:
         return math.ceil(self._blocks_needed(nodes) / self._blocks_of_group(nodes))
 
     def allow(self, seats: Collection[str]) -> bool:
-        """Whether Slurm starts a job on these nodes."""
+        """True if Slurm starts a job on these nodes."""
         groups = self.groups(len(seats))
         used = [group for group in groups if not group.isdisjoint(seats)]
         return len(used) <= self.groups_max(len(seats)) and set(seats) <= frozenset[str]().union(*used)

@@ -390,7 +390,7 @@ class Snapshot:
 
     @cached_property
     def unheard(self) -> bool:
-        """Whether a node that Slurm would use has not reported since this process started, or does so just now."""
+        """True if a node that Slurm would use has not reported since this process started, or does so just now."""
         away = (node for node in self.nodes.values() if node.heard_at is None or node.state is NodeState.UNKNOWN)
         return any(node.service is Service.USABLE for node in away)
 

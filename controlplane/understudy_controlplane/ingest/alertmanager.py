@@ -71,6 +71,6 @@ def targets_of(labels: Mapping[str, str], is_known: Callable[[str], bool]) -> tu
 
 
 def _node_names(value: str) -> Iterator[str]:
-    """Of "n1.example.org:9100" also n1.example.org and n1."""
+    """Names that "n1.example.org:9100" may stand for: itself, n1.example.org and n1."""
     without_port = value.partition(":")[0]
     yield from dict.fromkeys(name for name in (value, without_port, without_port.partition(".")[0]) if name)

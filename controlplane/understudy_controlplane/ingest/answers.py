@@ -47,7 +47,6 @@ CODES = {
     500: ErrorCode.INTERNAL,
     503: ErrorCode.UNAVAILABLE,
 }
-"""Of a refusal that names no narrower one."""
 
 REPEATED = frozenset({429, 503})
 """The client may repeat such a request after a second."""

@@ -17,14 +17,16 @@ from understudy_controlplane.fleet.hostlist import compress
 
 ENTRY_SECONDS = 3600.0
 REFUSALS_MAX = 20
-"""Of an entry: other ones are counted together. So much can a stranger write each hour."""
+"""Causes that an entry names; further ones are counted together. Bounds what an unauthenticated client can cause in an
+hour.
+"""
 
 Refusal = tuple[str, str, str]
 """Node that was claimed, address, error."""
 
 
 class NodeTokenNotes:
-    """For any thread."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ USER_BYTES_EACH_HOUR = 16 << 20
 NODE_BYTES_EACH_HOUR = 256 << 20
 """More than a hundred lines of the kernel log in every second of it."""
 ROW_BYTES = 512
-"""That a row takes besides what is in it, with its indices."""
+"""Bytes of a row besides its content, with its indices."""
 
 
 class Quotas:
@@ -46,7 +46,7 @@ class Quotas:
         return kept, [f"{count} facts {what} in an hour are stored, and no more" for what, count in over.items()]
 
     def give_back(self, node: str, facts: Iterable[Fact]) -> None:
-        """For facts that were admitted and are not stored: the agent sends them again."""
+        """Returns the quota of facts that were admitted and are not stored: the agent sends them again."""
         for fact in facts:
             rates, sender = self._charged(node, fact)
             rates.give_back(sender, _size(fact))

@@ -15,7 +15,7 @@ from understudy_wire.messages import Refusal
 log = structlog.get_logger()
 
 LOG_INTERVAL_SECONDS = 600.0
-"""Between two lines about the same sender and cause: an agent repeats its report every second."""
+"""Interval of lines about the same sender and cause: an agent repeats its report every second."""
 
 REMEMBERED_MAX = 4096
 
@@ -46,7 +46,7 @@ BY_STATUS = {
 
 
 class Refusals:
-    """For the thread of the event loop."""
+    """Used by the thread of the event loop only."""
 
     def __init__(self, meters: Meters) -> None:
         self._meters = meters

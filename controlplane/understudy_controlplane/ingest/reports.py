@@ -396,9 +396,7 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
 
 
 def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:
-    """Of the jobs of which the node's keeper holds parts: those that are over, that Slurm does not know, or that are
-    another user's.
-    """
+    """Jobs whose parts the node's keeper may drop: they are over, unknown to Slurm, or another user's."""
     kept = report.keeper.jobs if report.keeper is not None else []
     if not kept:
         return []

@@ -15,7 +15,7 @@ PER_SECOND_PER_USER, BURST_SECONDS = 1 / 6, 60.0
 
 
 class SoonReadings:
-    """For one thread."""
+    """Used by one thread."""
 
     def __init__(self, read_soon: Callable[[], None], clock: Clock) -> None:
         self._read_soon = read_soon

@@ -258,7 +258,7 @@ def _is_over(order: SaveOrder, known: SavesFollowed) -> bool:
 
 
 def _news(order: SaveOrder, saves: SavesFollowed) -> bool:
-    """Whether the rank does not know the order, or what became of it."""
+    """True if the rank does not know the order, or what became of it."""
     if saves.number != order.number:
         return saves.number < order.number
     return order.state is not OrderState.PROPOSED and saves.state is OrderState.PROPOSED

@@ -300,7 +300,7 @@ class StepBuffer:
 
     @property
     def ended(self) -> bool:
-        """Whether no rank is there any more: what its job does now is not known."""
+        """True if no rank is there any more: what its job does now is not known."""
         return bool(self._ended.all())
 
     @property

@@ -267,7 +267,7 @@ def _gpus_readable(report: Report, before: Heard | None, now: float) -> GpusRead
 
 
 def _goes_on(before: ExpectedJob | None, now: ExpectedJob | None, restart_count: int) -> bool:
-    """Whether the attempt of this count has run since it was looked at before."""
+    """True if the attempt of this count has run since it was looked at before."""
     if now is None or now.restart_count != restart_count:
         return False
     return before is None or before.suspended_or_resumed_at == now.suspended_or_resumed_at

@@ -42,7 +42,7 @@ def _resolved(host: str, port: int) -> Sequence[Any]:
 
 
 def slurmd_answers(address: str, port: int, timeout_seconds: float, look_up: LookUp = _resolved) -> bool:
-    """Whether slurmd ends a connection that sends nothing, as it does after some 10 ms.
+    """True if slurmd ends a connection that sends nothing, as it does after some 10 ms.
 
     To be connected proves nothing: on a node that stands still, because it has no memory left or its root file system
     hangs, the kernel accepts connections for slurmd. Refused, unreachable, unknown and too slow are all "no".

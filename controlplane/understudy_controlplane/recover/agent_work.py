@@ -64,8 +64,6 @@ class Part:
 
 @dataclass(slots=True)
 class Work:
-    """On one checkpoint."""
-
     checkpoint: WrittenCheckpoint
     parts: list[Part]
     begun_at: float  # by the monotonic clock
@@ -112,7 +110,7 @@ class AgentWork(ABC):
         self._stopped.set()
 
     def task(self, node: str) -> ReadBack | None:
-        """For the answer to a report of this node."""
+        """Task that the answer to this node's report carries."""
         part = self._offered.get(node)
         if part is None:
             return None
@@ -148,7 +146,7 @@ class AgentWork(ABC):
             self._offer(self._nodes_at_once(policy))
 
     def rows(self) -> frozenset[int]:
-        """Of the checkpoints whose files agents work on."""
+        """Rows of the checkpoints whose files agents work on."""
         with self._lock:
             return frozenset(self._works)
 
@@ -160,8 +158,7 @@ class AgentWork(ABC):
     def _nodes_at_once(self, policy: Checkpoints) -> int: ...
 
     @abstractmethod
-    def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
-        """With the last number."""
+    def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack: ...
 
     @abstractmethod
     def _note(self, work: Work, part: Part, result: ReadBackResult) -> None: ...
@@ -170,18 +167,20 @@ class AgentWork(ABC):
     def _note_given_up(self, one: WrittenCheckpoint, why: str) -> None: ...
 
     def _place(self, one: WrittenCheckpoint, node: str) -> str:
-        """Which node does the part of this node, which wrote it."""
+        """Node that does the part of this node, which wrote it."""
         heard = self._nodes.heard()
         return node if node in heard else self._other(one, node, self._nodes.gang(one.job), heard) or node
 
     def _instead(self, work: Work, part: Part) -> str:
-        """Which node does the part of one that does not answer; empty: none can."""
+        """Node that does the part of a node that does not answer; empty: none can."""
         others = [*self._nodes.gang(work.checkpoint.job), *(one.node for one in work.parts)]
         return self._other(work.checkpoint, part.node, others, self._nodes.heard() - part.unanswered)
 
     @staticmethod
     def _other(one: WrittenCheckpoint, node: str, others: Sequence[str], heard: Set[str]) -> str:
-        """Of a place that only its own node may see: none. Parts of several nodes come to different ones."""
+        """Node that does the part instead; none if only the writer may see the place. Parts of several nodes come to
+        different ones.
+        """
         able = [other for other in dict.fromkeys(others) if other in heard and other != node]
         if one.tier not in {Tier.SHARED, Tier.OBJECT} or not able:
             return ""

@@ -26,7 +26,7 @@ LOOKED_AT_MAX = 1000
 
 
 DUE_AGAIN_SECONDS = 60.0
-"""Whether a checkpoint that was not due is due now is computed again after this time: another interval may be best."""
+"""Interval at which a checkpoint that was not due is looked at again: another interval may be best by then."""
 
 
 class Copier(AgentWork):

@@ -36,7 +36,7 @@ class Effect:
 
 
 class EffectAtOnce(Effect):
-    """Without a thread: it is over when it has begun."""
+    """Runs at once, without a thread."""
 
     def _begin(self) -> None:
         self._run()

@@ -21,7 +21,7 @@ def rest_seconds(waited_seconds: float, timeout_seconds: float, min_job_age_seco
 
 
 class Patience:
-    """In memory: a new process gives each step its whole time again."""
+    """Kept in memory: a new process gives each step its whole time again."""
 
     def __init__(self) -> None:
         self._waited: dict[tuple[int, int, bool], float] = {}
@@ -36,7 +36,7 @@ class Patience:
         return monotonic < self._rests_until.get(recovery, 0.0)
 
     def hurries(self, recoveries: Iterable[int], monotonic: float) -> bool:
-        """Whether one of them has to be looked at soon."""
+        """True if one of them has to be looked at soon."""
         return any(self._rests_until.get(one, 0.0) - monotonic < HURRIES_SECONDS for one in recoveries)
 
     def look(self, recovery: int, step: int, now: float, *, long: bool = False) -> float:

@@ -39,11 +39,11 @@ LOOK_SECONDS_MAX = 15.0
 """A rank that has not reported within this whether its checkpoint is there may be gone: another one looks."""
 
 STRANGERS_SECONDS_MAX = 30.0
-"""For the nodes that did not write a checkpoint on its nodes' disks to look whether they see it."""
+"""Time for nodes that did not write a checkpoint to look whether they see its files."""
 
 RANK_0_SECONDS_MAX = 20.0
-"""By which other ranks' questions wait for the arguments of rank 0, as some options differ from rank to rank. Where it
-has no hook, another rank's are compared. A hook with an answer of its own waits for a minute.
+"""Time that other ranks' questions wait for the arguments of rank 0, as some options differ from rank to rank. If rank
+0 has no hook, another rank's are compared. A hook with an answer of its own waits for a minute.
 """
 
 LOOK_AGAIN_SECONDS = 0.5
@@ -57,14 +57,12 @@ LOOKED_AT_MAX = 64
 NOT_STARTED = "a node whose ranks have not started"
 
 ANY_LATER = Attempt(2**31 - 1)
-"""For a decision that is not about one attempt."""
+"""Stands for a decision that is not about one attempt."""
 
 
 @dataclass(slots=True)
 class _OnNodes:
-    """Of an attempt: what lies on disks of nodes, of the chosen checkpoint and of its copies; and what each rank
-    fetches of one in an object store.
-    """
+    """Locations on nodes' disks of the chosen checkpoint and its copies, and each rank's fetch list, for one attempt."""
 
     chosen: Checkpoint
     parts: Mapping[int, Part]  # by rank; of one that lies there alone
@@ -78,7 +76,7 @@ class _OnNodes:
 
 @dataclass(frozen=True, slots=True)
 class RunCheckpoints:
-    """Of the jobs that a job continues, and its own."""
+    """Checkpoints of a job and of the jobs that it continues."""
 
     catalogue: restore_point.Catalogue
     announced: Sequence[Checkpoint]  # by any job of the run, complete or not
@@ -196,7 +194,9 @@ class RestorePoints:
 
     @staticmethod
     def _stays(decision: RestoreDecision, known: restore_point.Catalogue, before: int, ranks: int) -> bool:
-        """For a gang of this size. `before`: for which size it was decided; -1: by an earlier process."""
+        """True if the decision suits a gang of this size. `before`: the size it was decided for; -1: by an earlier
+        process.
+        """
         if decision.answer is RestoreAnswer.UNKNOWN:
             return not 0 < before < ranks
         if decision.answer is RestoreAnswer.FRESH:
@@ -251,7 +251,6 @@ class RestorePoints:
             return ""
 
     def place(self, job: KnownJob, attempt: Attempt, rank: int, node: str) -> RankPlace:
-        """For the answer to this rank."""
         decision = self.give(job, attempt)
         with self._lock:
             on_nodes = self._of_nodes(job, attempt, decision)
@@ -353,7 +352,7 @@ class RestorePoints:
         return _OnNodes(chosen, parts, nearer, self._clock.monotonic(), files=files)
 
     def _files(self, checkpoint: Checkpoint) -> dict[int, tuple[str, ...]]:
-        """By rank, what it wrote, of ranks that restore no more than that."""
+        """Files by the rank that wrote them, of ranks that restore no more than that."""
         found: dict[int, tuple[str, ...]] = {}
         for one in self._checkpoints.shards(checkpoint.row) if checkpoint.layout is Layout.FIXED else ():
             if one.file:
@@ -361,7 +360,7 @@ class RestorePoints:
         return found
 
     def _parts(self, checkpoint: Checkpoint) -> dict[int, Part]:
-        """By rank, of ranks that wrote a file."""
+        """Parts by the rank that wrote a file."""
         shards = self._checkpoints.shards(checkpoint.row)
         parts = {one.rank: Part(one.node, one.file) for one in reversed(shards) if one.file}
         return dict(sorted(parts.items()))
@@ -401,11 +400,11 @@ class RestorePoints:
         return decision
 
     def run_attempts(self, job: KnownJob) -> list[RunAttempt]:
-        """Of the job and those that it continues, newest first, as far as it is known what they ran with."""
+        """Attempts of the job and of those that it continues, newest first, as far as their arguments are known."""
         return self._fleet.run_attempts([job.row, *(one.row for one in self._lineage(job).jobs)], RUN_ATTEMPTS_MAX)
 
     def line(self, job: KnownJob, decision: RestoreDecision) -> str:
-        """For the job's output: what it continues, or why it begins."""
+        """Line in the job's output: what it continues, or why it begins."""
         why = f" ({decision.why})" if decision.why else ""
         if decision.answer is RestoreAnswer.FRESH:
             return f"begins at step {decision.step}{why}"
@@ -418,7 +417,7 @@ class RestorePoints:
         return self._family(job)[0]
 
     def _family(self, job: KnownJob, known: Set[int] = frozenset()) -> tuple[Lineage, list[RunJob]]:
-        """Which jobs it continues, and all jobs of its run. `known`: rows of jobs that lead here."""
+        """Jobs that it continues, and all jobs of its run. `known`: rows of jobs that lead here."""
         run, jobs = self._fleet.run_jobs(job.row)
         own = next((one for one in jobs if one.row == job.row), RunJob(job.row, job.key))
         others, named = [one for one in jobs if one is not own], not run.folder

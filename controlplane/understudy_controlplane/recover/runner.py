@@ -175,7 +175,7 @@ class Runner:
         return True
 
     def hurries(self, recoveries: Iterable[Recovery]) -> bool:
-        """Whether one of them has to be looked at again before the loop's usual tick."""
+        """True if one of them has to be looked at again before the loop's usual tick."""
         return self._patience.hurries((one.id for one in recoveries), self._clock.monotonic())
 
     def unreadable(self) -> None:
@@ -183,7 +183,7 @@ class Runner:
         self._patience.interrupt()
 
     def _is_free(self, recovery: Recovery) -> bool:
-        """Whether no effect of the recovery is under way. One that hangs counts against its own step only."""
+        """True if no effect of the recovery is under way. One that hangs counts against its own step only."""
         if recovery.id not in self._under_way:
             return True
         step, effect = self._under_way[recovery.id]
@@ -405,8 +405,8 @@ class Runner:
         return self._ask([node for node in nodes if node.name in silent])
 
     def _ended_well(self, recovery: Recovery) -> bool:
-        """As its launcher reports, or has reported: of the attempt that Slurm shows. An end long before the
-        decision was known to it: the job trains on since then.
+        """True if its launcher reported a good end of the attempt that Slurm shows. An end long before the decision was
+        known to it: the job trains on since then.
         """
         plan, reading = recovery.swap, self._reading
         shown = reading.jobs.get(plan.job.job_id) if plan is not None and reading is not None else None
@@ -459,12 +459,12 @@ def _lost_drain(recovery: Recovery, context: StepContext) -> RecoveryStep | None
 
 
 def _comes_before_its_job(recovery: Recovery, step: RecoveryStep) -> bool:
-    """Whether the recovery is to run a job on the node, later than this step."""
+    """True if the recovery is to run a job on the node, later than this step."""
     return any(one.name in JOBS_ON_A_NODE and one.position > step.position for one in recovery.steps)
 
 
 def _wrote(recovery: Recovery, step: RecoveryStep, node: SlurmNode) -> bool:
-    """Whether the step gave this node its reason: the later ones do so only by declaring it down."""
+    """True if the step gave this node its reason: the later ones do so only by declaring it down."""
     may_have = step.attempts > 0 and (step.name is StepName.DRAIN_NODES or node.down)
     may_have |= step.name is StepName.LIFT_DRAIN  # it left the drain where it is, which the recovery had made
     return may_have and isinstance(recovery.plan, DrainPlan) and node.has_reason(recovery.plan.drain_reason)

@@ -136,7 +136,7 @@ def object_interval(
 
 
 def fleet_rate(reports: ReportStore, nodes: int, now: float) -> tuple[FailureRate, dict[FailureClass, int]]:
-    """Of the last four weeks, or since the first incident that is known: incidents by node and day, and by class."""
+    """Incidents by node and day, and by class, of the last four weeks or since the first known incident."""
     since = max(now - HISTORY_SECONDS, reports.first_incident_at() or now)
     counts: Counter[FailureClass] = Counter()
     for one in reports.incidents(since, now):

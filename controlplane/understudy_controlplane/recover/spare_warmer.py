@@ -27,7 +27,7 @@ LOOK_SECONDS = 5.0
 SPARES_AT_ONCE = 4
 """They read from the same file servers as the gangs."""
 GANGS_MAX = 8
-"""For each spare, the largest first: a page cache has room for as many."""
+"""Gangs read for each spare, the largest first: a page cache has room for as many."""
 BYTES_PER_SECOND = 500e6
 AGAIN_SECONDS = 6 * 3600.0
 """Meanwhile other files may have displaced them."""
@@ -127,8 +127,8 @@ class SpareWarmer:
                     self._offers[wish.spare] = Offer(wish, _task(self._last_number, wish.files, config), now)
 
     def _drop(self, wanted: set[tuple[str, int, str]], now: float) -> None:
-        """Where the spare or the gang is gone, or the agent does not answer, or is older. An agent that has begun ends
-        when its next answer has no such task.
+        """Drops wishes whose spare or gang is gone, or whose agent does not answer or is older. An agent that has begun
+        ends when its next answer has no such task.
         """
         for spare, offer in list(self._offers.items()):
             late = now - offer.since > (ANSWER_SECONDS_MAX if offer.taken else OFFERED_SECONDS_MAX)
@@ -151,7 +151,7 @@ def _task(number: int, files: ProgramFiles, config: Config) -> ReadBack:
 
 
 def _wishes(snapshot: Snapshot, heard: Mapping[str, Heard], config: Config) -> Iterator[Wish]:
-    """For each free spare the programs of the largest gangs that it suits."""
+    """Programs of the largest gangs that suit each free spare."""
     if not config.spares.program_gigabytes or snapshot.paused or snapshot.mode is Mode.OBSERVE:
         return
     gangs = list(_gangs(snapshot, heard))

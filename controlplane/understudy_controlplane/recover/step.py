@@ -89,7 +89,7 @@ class StepContext:
 
     @property
     def slurm_now(self) -> float:
-        """By slurmctld's clock, which all times of Slurm's are of."""
+        """Time of slurmctld's clock, which dates all times of Slurm's."""
         return self.now + self.slurm.clock_ahead_seconds
 
     def plan_as(self, kind: type[PlanT]) -> PlanT:
@@ -114,18 +114,18 @@ class StepContext:
 
     @property
     def restart_is_forgotten(self) -> bool:
-        """Whether the gang runs as before the requeue, of a plan that is past it: slurmctld has crashed since."""
+        """True if the gang runs as before the requeue although the plan is past it: slurmctld has crashed since."""
         return self.job is not None and self.job.state == "RUNNING" and not self.is_next_attempt
 
     @property
     def is_next_attempt(self) -> bool:
-        """Whether Slurm shows an attempt of the job that the plan has led to. The facts of others prove nothing."""
+        """True if Slurm shows an attempt of the job that the plan has led to. The facts of others prove nothing."""
         if not isinstance(self.plan, PoolSwapPlan):
             return True
         return self.job is not None and self.job.restart_count > self.plan.restart_count
 
     def others_hold(self, node: SlurmNode) -> bool:
-        """Whether an administrator took the node out of service, or took over Understudy's drain."""
+        """True if an administrator took the node out of service, or took over Understudy's drain."""
         return custody_in(node, self.records.get(node.name), self.plan_as(DrainPlan).drain_reason).by_others
 
     def is_in_service(self, name: str) -> bool:

@@ -22,7 +22,7 @@ def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config
 
 
 def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:
-    """Of steps that take as long as what they run."""
+    """Timeout of steps that take as long as what they run."""
     match step:
         case StepName.REBOOT_NODE:
             return config.repair.reboot_timeout_seconds

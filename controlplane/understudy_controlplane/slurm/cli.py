@@ -56,7 +56,8 @@ UNAVAILABLE = re.compile(
     re.IGNORECASE,
 )
 COMMANDS_MAX = 64
-"""In one reading, about nodes that one of them imitates: enough for root of two nodes on the largest cluster."""
+"""Commands of one reading about nodes that one of them imitates: enough for root of two nodes on the largest cluster.
+"""
 NEW_MAX = 500
 """Names at once of which Slurm is asked whether it has them: in one argument of a command, 128 KiB at most."""
 SEVERAL_TOPOLOGIES = (25, 5)
@@ -87,12 +88,12 @@ class CommandLineGateway:
         self._imitating: set[str] = set()
         """Nodes that imitated themselves and others when they were read last: each is asked for alone."""
         self._confirmed: list[SlurmJob] = []
-        """As scontrol printed them last, where squeue knew each of them."""
+        """Jobs as scontrol printed them last, if squeue knew each of them."""
         given = os.environ if environment is None else environment
         self._environment = {
             # The user who started the control plane may have set filters for these commands.
             **{name: value for name, value in given.items() if not name.startswith(_FILTERS)},
-            # With FederationParameters=fed_display they show the jobs of all clusters of a federation.
+            # FederationParameters=fed_display shows the jobs of all clusters of a federation.
             "SCONTROL_LOCAL": "1",
             "SQUEUE_LOCAL": "1",
             # scontrol prints and reads local time, without a zone: here it is UTC.
@@ -258,7 +259,7 @@ class CommandLineGateway:
             "--no-requeue",
             f"--time={int(request.time_limit_minutes)}",
             f"--output={request.output}",
-            # With NONE or a list, slurmd runs `su - USER` first: a profile that hangs holds up the job for a minute.
+            # NONE or a list lets slurmd run `su - USER` first: a profile that hangs holds up the job for a minute.
             "--export=ALL",
             "--chdir=/",
             *given,

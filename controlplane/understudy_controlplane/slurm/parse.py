@@ -107,7 +107,7 @@ def slurmctld_clock(config: Mapping[str, str]) -> int | None:
 
 
 def min_job_age(config: Mapping[str, str]) -> int:
-    """For how many seconds slurmctld keeps a job that has ended (MinJobAge); 0: without end, or it is not known."""
+    """Seconds for which slurmctld keeps a job that has ended (MinJobAge); 0: without end, or unknown."""
     match = re.match(r"\d+", config.get("MinJobAge", ""))
     return int(match[0]) if match else 0
 
@@ -182,13 +182,12 @@ class JobReader:
 
 
 def parse_jobs(text: str) -> list[SlurmJob]:
-    """As `JobReader.read`."""
     return JobReader().read(text)
 
 
 def _digest(record: str) -> bytes:
-    """Of all that is read from a job's record. How long the job has run, and when the scheduler has looked at it last,
-    change all the time.
+    """Digest of all that is read from a job's record. Run time and the scheduler's last look change all the time and
+    are left out.
     """
     for clock in (" RunTime=", " LastSchedEval="):
         head, _, rest = record.partition(clock)
@@ -429,7 +428,7 @@ def _job(record: str) -> SlurmJob | None:
 
 
 def _memory_mb(own_part: str) -> int:
-    """On each node: asked for by node, or by CPU."""
+    """Memory on each node, requested by node or by CPU."""
     cpus, nodes = (_value(own_part, key) or "1" for key in ("NumCPUs", "NumNodes"))
     counts = [int(match[0]) if (match := re.match(r"\d{1,9}", one)) else 1 for one in (cpus, nodes)]
     per_cpu = _megabytes(own_part, "MinMemoryCPU")
@@ -437,7 +436,7 @@ def _memory_mb(own_part: str) -> int:
 
 
 def _megabytes(own_part: str, key: str) -> int:
-    """Of "100M" or "2G"; 0 where nothing is asked for, or the text is another."""
+    """Megabytes of "100M" or "2G"; 0 if nothing is requested or the text is another."""
     match = _SIZE.fullmatch(_value(own_part, key) or "")
     return int(int(match[1]) * _MB[match[2]]) if match else 0
 
@@ -449,7 +448,7 @@ def _mail_to(user_text: str) -> str:
 
 
 def mail_to(address: str, types: str) -> str:
-    """Where the job's user wants mail; empty: of nothing that Understudy does."""
+    """Address for the job's mail; empty: its user wants none about anything that Understudy does."""
     return address if {"FAIL", "REQUEUE"} & set(types.split(",")) else ""
 
 

@@ -87,7 +87,7 @@ class SlurmReads(Protocol):
         ...
 
     def topology(self) -> tuple[TopologyUnit, ...]:
-        """Of all topologies that Slurm has (25.05 and later: several); empty where it has none."""
+        """Units of all topologies that Slurm has (25.05 and later: several); empty if it has none."""
         ...
 
     def partition_states(self) -> Mapping[str, str]:
@@ -95,7 +95,7 @@ class SlurmReads(Protocol):
         ...
 
     def preemption(self) -> PreemptionRules:
-        """By which rules Slurm preempts jobs. With preempt/qos they are asked of slurmdbd."""
+        """Rules by which Slurm preempts jobs. With preempt/qos they are asked of slurmdbd."""
         ...
 
 
@@ -229,9 +229,9 @@ KEEPS_DEAD_GANGS_SINCE = {(23, 11): 11, (24, 5): 6, (24, 11): 1}
 
 
 def loses_dead_gangs(config: Mapping[str, str]) -> bool:
-    """Whether a requeued job whose last node goes down keeps its old record (job_mgr.c, kill_running_job_by_node_name,
-    without batch_requeue_fini). It starts at once, fails in the second of its requeue ("credential revoked"), and where
-    it runs, slurmctld never frees the GPUs of its new nodes.
+    """True if a requeued job whose last node goes down keeps its old record (job_mgr.c, kill_running_job_by_node_name,
+    without batch_requeue_fini). It starts at once, fails in the second of its requeue ("credential revoked"), and
+    where it runs, slurmctld never frees the GPUs of its new nodes.
     """
     version = slurm_version(config)
     release = re.match(r"\d+\.\d+\.(\d+)", config["SLURM_VERSION"])
@@ -241,7 +241,7 @@ def loses_dead_gangs(config: Mapping[str, str]) -> bool:
 
 
 def miscounts_dead_gangs(config: Mapping[str, str]) -> bool:
-    """Whether nodes that were taken from a dead gang (`keep_batch_host`) may each get one more exclusive job only."""
+    """True if nodes that were taken from a dead gang (`keep_batch_host`) may each get one more exclusive job only."""
     return bool(config) and loses_dead_gangs(config)
 
 
@@ -283,7 +283,7 @@ class JobsAsNeeded(Mapping[int, SlurmJob]):
 def read_for_effects(
     slurm: SlurmReads, now: float, note_read: Callable[[], None], clock_ahead_seconds: float = 0.0
 ) -> SlurmView:
-    """As `read_view`, but jobs are read as needed (`JobsAsNeeded`)."""
+    """Reads as `read_view` does, but jobs as needed (`JobsAsNeeded`)."""
     return SlurmView(
         read_at=now,
         nodes={node.name: node for node in slurm.nodes()},

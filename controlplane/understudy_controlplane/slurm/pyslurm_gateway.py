@@ -129,7 +129,7 @@ class PyslurmGateway:
         self._command_line = command_line
         self.worker = PyslurmWorker(python, environment, timeout_seconds)
         self._writer = PyslurmWorker(python, environment, timeout_seconds)
-        """For what changes something: a call that hangs keeps no reading waiting."""
+        """Worker of its own for changes: a call that hangs delays no reading."""
         self._fatal_calls: set[str] = set()
         self._unread: dict[str, str] = {}
 

@@ -41,7 +41,7 @@ class PyslurmWorker:
     """The process in which pyslurm runs, started when first needed and again after its death."""
 
     def __init__(self, python: str, environment: Mapping[str, str] | None, timeout_seconds: float) -> None:
-        # As text and not as a path: the Python that has pyslurm may see other files than this process.
+        # The worker is passed as text: the Python that has pyslurm may see other files than this process.
         self._command = [python or sys.executable, "-c", WORKER.read_text(encoding="utf-8")]
         self._environment = dict(os.environ if environment is None else environment)
         self._timeout_seconds = timeout_seconds

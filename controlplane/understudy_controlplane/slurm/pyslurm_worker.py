@@ -38,7 +38,7 @@ def _count(value: Any) -> int:
 
 
 def _memory_mb(job: Any) -> int:
-    """On each node: asked for by node, or by CPU."""
+    """Memory on each node, requested by node or by CPU."""
     cpus = -(-_count(job.cpus) // max(1, _count(job.num_nodes)))
     return _count(job.memory_per_node) or _count(job.memory_per_cpu) * cpus
 
@@ -109,7 +109,7 @@ class Calls:
         return [self._job(job) for job in self._pyslurm.Jobs.load().values()]
 
     def job(self, job_id: int) -> list[dict[str, Any]]:
-        """Of this id, or by the id of an array one of its tasks; none where Slurm knows no such job."""
+        """Record of this id, or of one task by the id of its array; none if Slurm knows no such job."""
         try:
             return [self._job(self._pyslurm.Job.load(job_id))]
         except self._pyslurm.RPCError as error:

@@ -35,7 +35,7 @@ def append(connection: Connection, entry: AuditEntry) -> None:
 
 
 class AuditStore:
-    """For entries that belong to no change in the database."""
+    """Writes entries that belong to no change in the database."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -150,7 +150,7 @@ class CheckpointStore:
         return worlds.get(key, 0) if key is not None else 0
 
     def nodes_of_ranks(self, job: JobKey, attempt: Attempt) -> dict[int, str]:
-        """Of the gang of this attempt: on which node each rank has started last."""
+        """Node on which each rank of this attempt has started last."""
         table = tables.rank_start
         of_attempt = (table.c.restart_count == attempt.restart_count, table.c.launch == attempt.launch)
         query = rows_of_job(table).where(*of_attempt).order_by(table.c.started_at, table.c.id)
@@ -183,7 +183,7 @@ class CheckpointStore:
             return [_written(row) for row in connection.execute(query)]
 
     def written(self, rows: Collection[int]) -> list[WrittenCheckpoint]:
-        """Of these rows of the table `checkpoint`, those that all of its files are known of."""
+        """Checkpoints of these rows whose files are all known."""
         table, job = tables.checkpoint, tables.job
         columns = (table, job.c.cluster, job.c.job_id, job.c.submit_at, job.c.user_id)
         query = select(*columns).join(job, job.c.id == table.c.job).where(table.c.id.in_(rows), table.c.packed)
@@ -191,8 +191,8 @@ class CheckpointStore:
             return [_written(row) for row in connection.execute(query)]
 
     def to_copy(self, since: float, until: float, at_most: int) -> list[WrittenCheckpoint]:
-        """Of each managed job the newest complete one that names where it is to be copied, if there is no copy of it:
-        one for a shared file system, from disks of its nodes, and one for an object store.
+        """Newest complete checkpoint of each managed job that names a target and has no copy there: for a shared file
+        system, from disks of its nodes, and for an object store.
         """
         table, job, copy = tables.checkpoint, tables.job, tables.checkpoint.alias()
         same = [copy.c[name] == table.c[name] for name in OF_WRITE]
@@ -262,7 +262,7 @@ class CheckpointStore:
             return True
 
     def shards(self, checkpoint: int) -> list[Shard]:
-        """Of a row of the table `checkpoint`; none: it is gone."""
+        """Shards of a row of the table `checkpoint`; none: it is gone."""
         with reading(self._engine) as connection:
             row = connection.execute(select(tables.checkpoint).where(tables.checkpoint.c.id == checkpoint)).first()
             return [] if row is None else shards_of(connection, row)
@@ -272,7 +272,7 @@ class CheckpointStore:
         self._change(checkpoint, (Condition.AS_WRITTEN, Condition.SUSPECT), condition, why)
 
     def expire(self, checkpoint: int, why: str) -> bool:
-        """From now on it is not restored. False: something was found of it meanwhile."""
+        """Marks it as not restorable from now on. False: something was found of it meanwhile."""
         good = (Condition.AS_WRITTEN, Condition.VERIFIED)
         return self._change(checkpoint, good, Condition.EXPIRED, why)
 
@@ -314,7 +314,6 @@ class CheckpointStore:
         ]
 
     def restore_reports(self, job: JobKey) -> list[StoredRestoreReport]:
-        """In the order in which they came."""
         query = rows_of_job(tables.restore_report).order_by(tables.restore_report.c.id)
         with reading(self._engine) as connection:
             return [
@@ -350,7 +349,7 @@ class CheckpointStore:
         return newest, jobs
 
     def anomalies(self, jobs: Iterable[JobKey]) -> list[StoredAnomaly]:
-        """Of these jobs, those since the user last trusted the checkpoints; ended ones are marked."""
+        """Anomalies of these jobs since the user last trusted their checkpoints; ended ones are marked."""
         found: dict[tuple[Any, ...], StoredAnomaly] = {}
         with reading(self._engine) as connection:
             for key in dict.fromkeys(jobs):
@@ -365,8 +364,8 @@ class CheckpointStore:
             return connection.execute(select(func.max(tables.anomaly.c.id))).scalar() or 0
 
     def first_nans(self, since: float) -> tuple[FirstNan, ...]:
-        """Of attempts on several nodes that showed NaN since then: where first. Also those whose checkpoints were
-        trusted since: that says something of the checkpoints, not of the node.
+        """Places where attempts on several nodes showed NaN first. Includes those whose checkpoints were trusted since:
+        that concerns the checkpoints, not the node.
         """
         found: dict[tuple[JobKey, Attempt], FirstNan] = {}
         with reading(self._engine) as connection:
@@ -472,7 +471,7 @@ def over_on_one_path(connection: Connection, rows: Sequence[Row[Any]]) -> set[in
 
 
 def shards_of(connection: Connection, row: Row[Any]) -> list[Shard]:
-    """Of a row of `checkpoint`: from its map, and those that are not packed yet. What a rank announced first counts:
+    """Shards of a row of `checkpoint`, from its map and those not packed yet. The first announcement of a rank counts:
     it may repeat itself.
     """
     table, packed = tables.checkpoint_shard, tables.checkpoint_map
@@ -487,7 +486,7 @@ def shards_of(connection: Connection, row: Row[Any]) -> list[Shard]:
 
 
 def of_row(row: Row[Any]) -> list[ColumnElement[bool]]:
-    """Of the table `checkpoint_shard`: what belongs to this row of `checkpoint`."""
+    """Conditions that select the rows of `checkpoint_shard` of this row of `checkpoint`."""
     table = tables.checkpoint_shard
     return [*(table.c[name] == getattr(row, name) for name in OF_CHECKPOINT), table.c.rank < row.world_size]
 

@@ -44,8 +44,8 @@ OF_NODES = (tables.node.c.since, tables.node.c.cleared_at, tables.node.c.drained
 
 
 def seconds_ahead(engine: Engine, now: float) -> float:
-    """By how much the newest time of a node is later than `now`: the clock was set back while no control plane ran.
-    Raises StoreError.
+    """Seconds by which the newest time of a node is later than `now`: the clock was set back while no control plane
+    ran. Raises StoreError.
     """
     with reading(engine) as connection:
         newest = connection.execute(select(*(func.max(one) for one in OF_NODES))).one()

@@ -46,7 +46,7 @@ __all__ = [
 
 
 def caused_by_content(error: Exception) -> bool:
-    """Whether what was to be stored is the cause, and not the database: then other rows can be stored."""
+    """True if what was to be stored is the cause, and not the database: then other rows can be stored."""
     by_content = isinstance(error, DataError | IntegrityError) or type(error) is StatementError
     return by_content or not isinstance(error, StoreError)
 
@@ -54,12 +54,12 @@ def caused_by_content(error: Exception) -> bool:
 BUSY_TIMEOUT_MILLISECONDS = 10_000
 
 _PROBE_SECONDS = 5
-"""Of silence, until a connection is probed, and between two probes. The second one that is not answered ends it."""
+"""Seconds of silence before a connection is probed, and between two probes. The second unanswered one ends it."""
 
 POSTGRESQL_BOUNDS = {
     "connect_timeout": BUSY_TIMEOUT_MILLISECONDS // 1000,
     "tcp_user_timeout": BUSY_TIMEOUT_MILLISECONDS,
-    # Where the server has received a query and falls silent, nothing but these probes is unanswered.
+    # A server that falls silent after a query leaves nothing but these probes unanswered.
     "keepalives_idle": _PROBE_SECONDS,
     "keepalives_interval": _PROBE_SECONDS,
 }
@@ -79,14 +79,15 @@ ID_MAX = 2**63 - 1
 """Above every id: a list that begins before it begins with the newest record."""
 
 _NUMBERING = 0x756E6465727375
-"""Of the lock that writers of numbered rows hold on PostgreSQL, among other programs' locks in the same database."""
+"""Key of the lock that writers of numbered rows hold on PostgreSQL, among other programs' locks in the same database.
+"""
 
 CONNECTIONS_MAX = 64
-"""Of the loop and of the routes that store what agents report. More than threads that ask: none of them waits."""
+"""Connections of the loop and of the routes that store reports: more than threads that ask, so none waits."""
 
 Columns = ReadOnlyColumnCollection[str, Any]
 News = Callable[[Columns, Columns], Mapping[str, Any]]
-"""From the columns of a stored row and those of a new one: what is set in the stored one. One function for each use."""
+"""Computes the values to set in a stored row from its columns and those of a new row. One function for each use."""
 
 STEPS_BETWEEN_LOOKS = 50_000
 """SQLite's instructions between two looks at the clock: a few milliseconds."""
@@ -129,7 +130,7 @@ def make_file(path: Path) -> None:
 
 
 def postgresql_arguments(url: URL, options: str = LOCK_BOUND) -> dict[str, Any]:
-    """Of each connection, with the options that the site's URL has; none for another database."""
+    """Arguments of each connection, with the options of the site's URL; empty for another database."""
     if url.get_backend_name() != "postgresql":
         return {}
     given = url.normalized_query.get("options", ())
@@ -214,7 +215,7 @@ def newest_revision() -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Of the schema; None: it has none."""
+    """Revision of the schema; None: it has none."""
     if not sqlalchemy.inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
@@ -271,7 +272,7 @@ def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]])
 
 
 def insert_if_new(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
-    """As insert_new, of a table with ids. Returns whether the row is new."""
+    """Does as insert_new for a table with ids. Returns whether the row is new."""
     return connection.execute(_inserts_if_new(table, connection.dialect.name), row).first() is not None
 
 

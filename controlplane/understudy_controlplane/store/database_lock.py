@@ -40,7 +40,7 @@ def take_database(url: str) -> DatabaseLock:
 
 
 class FileLock:
-    """Beside SQLite's file. The kernel releases it when its holder ends, however it ends."""
+    """Lock on a file beside SQLite's. The kernel releases it when its holder ends, however it ends."""
 
     def __init__(self, path: Path | None) -> None:
         """None: the database is in this process's memory."""

@@ -24,7 +24,7 @@ UNSETTLED_MAX = 1000
 """So many requests at most come within that time."""
 
 _STEPS_MAX = 1000
-"""Of a recovery, in the number of a step."""
+"""Step numbers that one recovery may use."""
 
 _DECISION, _INTENT, _INCIDENT = tables.decision, tables.operator_intent, tables.incident
 _RECOVERY, _STEP, _JOB = tables.recovery, tables.recovery_step, tables.job
@@ -133,7 +133,7 @@ _READ: dict[EventKind, Callable[[Position, float], Select[Any]]] = {
     EventKind.RECOVERY_STEP: _steps,
     EventKind.RECOVERY_ENDED: _ended,
 }
-"""In the order in which events of the same time are shown."""
+"""Order in which events of the same time are shown."""
 
 
 def _happened(kind: EventKind, row: Row[Any]) -> Happened:

@@ -90,7 +90,7 @@ JOB_FACT_TABLES: dict[type, Table] = {
 }
 
 OF_SAVE = ("layout", "tier", "copy_to", "then_copy_to", "blocked_seconds", "write_seconds")
-"""Of a shard, what is kept of its checkpoint alone."""
+"""Fields of a shard that are kept with its checkpoint alone."""
 
 TIERS = tuple(one for one in Tier if one is not Tier.UNKNOWN)
 
@@ -100,7 +100,7 @@ OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 OF_ATTEMPT = ("job", "restart_count", "launch")
 
 ATTEMPTS_NAMED_MAX = 1000
-"""Of a job: its processes choose the numbers of attempts that they name."""
+"""Attempts kept for a job: its processes choose the numbers that they name."""
 _ATTEMPTS = select(func.count()).where(tables.attempt.c.job == bindparam("job"))
 
 OF_WORLD = ("job", "restart_count", "launch", "world_size")
@@ -136,15 +136,15 @@ UNREADABLE = -1
 """Instead of the restart count of a fact that cannot be read."""
 
 AHEAD_SECONDS_MAX = 24 * 3600.0
-"""By which a fact may be dated after the control plane's clock. MUNGE, and with it Slurm, does without a node whose
+"""Seconds that a fact may be dated after the control plane's clock. MUNGE, and with it Slurm, does without a node whose
 clock is minutes ahead.
 """
 
 SIZE_BYTES_MAX = 2**62
-"""At which the size of a checkpoint stops counting."""
+"""Largest size of a checkpoint that is stored."""
 
 KEY_BYTES_MAX = 2000
-"""Of a text by which facts are known again: PostgreSQL's indices hold 2704 bytes."""
+"""Longest text by which facts are recognised: PostgreSQL's indices hold 2704 bytes."""
 
 REFUSALS_AT_ONCE = 1000
 
@@ -163,7 +163,7 @@ def _newer(table: Table) -> Select[Any]:
 _EVENTS = (tables.kernel_event, tables.hardware_event)
 _NEW_EVENTS = {table: _newer(table) for table in _EVENTS}
 _RECENT_EVENTS = {table: _received_since(table).order_by(table.c.received_at) for table in _EVENTS}
-"""For a process that has just started: in the order of their ids, SQLite would read events of months."""
+"""Queries for a process that has just started: in the order of their ids, SQLite would read events of months."""
 _REFUSALS = (
     select(tables.job_refusal)
     .where(tables.job_refusal.c.received_at >= bindparam("since"))
@@ -180,7 +180,7 @@ Run = tuple[int, int]
 """Slurm's job id, and the restart count of an attempt."""
 
 NodesNow = Callable[[int, int], Collection[str] | None]
-"""By job id and restart count: the nodes on which Slurm shows this attempt now; None: it does not show it running."""
+"""Nodes on which Slurm shows this attempt (job id, restart count) now; None: it does not show it running."""
 
 
 def _nowhere(_job_id: int, _restart_count: int) -> None:
@@ -313,8 +313,8 @@ class FactStore:
     def _nodes_shown(
         self, node: str, facts: Iterable[tuple[KnownJob, JobFact]], nodes_now: NodesNow
     ) -> dict[Run, Collection[str] | None]:
-        """By job row and restart count: the nodes of the attempt. The database is asked only where Slurm does not show
-        it on this node now, and where a launcher may name one that Slurm has taken out of the job.
+        """Nodes of the attempt by job row and restart count. The database is asked only if Slurm does not show the
+        attempt on this node now, and if a launcher may name one that Slurm has taken out of the job.
         """
         shown: dict[Run, Collection[str] | None] = {}
         for job, fact in facts:
@@ -328,7 +328,7 @@ class FactStore:
         return shown
 
     def _wait(self, connection: Connection, node: str, facts: Sequence[JobFact], now: float) -> list[str]:
-        """With the lock: keep facts until Slurm names their job, within bounds. Returns what is not kept, in words."""
+        """Keeps facts until Slurm names their job, within bounds. Needs the lock. Returns what is not kept, in words."""
         waiting, self._waiting = self._counted(connection), None  # counted again if this transaction fails
         refused: Counter[int] = Counter()
         for fact in facts:
@@ -345,7 +345,7 @@ class FactStore:
 
     @staticmethod
     def _keep(connection: Connection, node: str, fact: JobFact, now: float) -> bool:
-        """Whether it is new."""
+        """True if it is new."""
         table, text = tables.waiting_fact, msgspec.json.encode(fact).decode()
         digest = hashlib.sha256(f"{node} {text}".encode()).hexdigest()
         if connection.execute(select(table.c.id).where(table.c.digest == digest)).first() is not None:
@@ -355,7 +355,7 @@ class FactStore:
         return True
 
     def _counted(self, connection: Connection) -> _Waiting:
-        """With the lock. What an earlier process has left is counted first."""
+        """Counts what an earlier process has left first. Needs the lock."""
         if self._waiting is not None:
             return self._waiting
         waiting = _Waiting()
@@ -418,7 +418,6 @@ class FactStore:
         return [_kernel_event(row) for row in self._events(tables.kernel_event, after_id, since)]
 
     def hardware_events(self, after_id: int, since: float) -> list[StoredHardwareEvent]:
-        """As kernel_events."""
         return [_hardware_event(row) for row in self._events(tables.hardware_event, after_id, since)]
 
     def _events(self, table: Table, after_id: int, since: float) -> Sequence[Row[Any]]:
@@ -561,7 +560,7 @@ def _read(row: Row[Any]) -> JobFact | None:
 
 
 def _key_too_long(table: Table, values: Mapping[str, Any]) -> str:
-    """Which text no index stores; empty: none."""
+    """Name of the text that no index stores; empty: none."""
     keys = {key.name for one in table.constraints if isinstance(one, UniqueConstraint) for key in one.columns}
     for name in sorted(keys & values.keys()):
         if isinstance(values[name], str) and len(values[name].encode()) > KEY_BYTES_MAX:
@@ -673,12 +672,12 @@ def _longest(seconds: Iterable[float | None]) -> float | None:
 
 
 def _layout(found: Set[str]) -> str:
-    """Of ranks that name different ones, the one that promises least."""
+    """Layout that promises least, if ranks name different ones."""
     return next((one.value for one in (Layout.FIXED, Layout.RESHARDABLE) if one.value in found), "")
 
 
 def _tier(found: Set[str]) -> str:
-    """Of ranks that name different ones, the one that is lost first."""
+    """Tier that is lost first, if ranks name different ones."""
     return next((one.value for one in TIERS if one.value in found), "")
 
 

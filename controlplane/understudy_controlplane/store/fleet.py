@@ -61,7 +61,7 @@ from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
 
 IDS_AT_ONCE = 10_000
-"""In one query: SQLite takes 32,766 parameters."""
+"""Ids in one query: SQLite takes 32,766 parameters."""
 
 _OUT_OF_SERVICE = [state.value for state in OUT_OF_SERVICE]
 _NODES = select(tables.node)
@@ -345,7 +345,9 @@ class FleetStore:
         return found
 
     def last_attempts(self, job_rows: Collection[int]) -> dict[int, LastAttempt]:
-        """Of each of these jobs (rows) that was seen to run. A launcher's launches belong to their allocation."""
+        """Last attempt of each of these jobs (rows) that was seen to run. A launcher's launches belong to their
+        allocation.
+        """
         found: dict[int, LastAttempt] = {}
         ids = list(job_rows)
         with reading(self._engine) as connection:
@@ -358,7 +360,7 @@ class FleetStore:
         return found
 
     def counts_from(self, job_rows: Iterable[int]) -> dict[int, int]:
-        """Of each of these jobs (rows) that has finished a step: where the count of its newest attempt began."""
+        """Step from which the newest attempt of each job (row) counts, if the job has finished a step."""
         found: dict[int, int] = {}
         ids = list(job_rows)
         with reading(self._engine) as connection:
@@ -368,7 +370,7 @@ class FleetStore:
         return found
 
     def note_progress(self, attempts: Mapping[tuple[int, Attempt], Reached]) -> None:
-        """By job row and attempt. All in one transaction."""
+        """Writes progress by job row and attempt, all in one transaction."""
         rows = [
             {**_this(job, attempt), "last_step": one.step, "last_step_at": one.at, "count_from": one.count_from}
             for (job, attempt), one in attempts.items()
@@ -384,7 +386,7 @@ class FleetStore:
             note_run(connection, job_row, run)
 
     def knows_arguments(self, job_row: int) -> bool:
-        """Of the job's program."""
+        """True if the arguments of the job's program are known."""
         table = tables.job
         with reading(self._engine) as connection:
             return bool(connection.execute(select(table.c.run_arguments).where(table.c.id == job_row)).scalar())
@@ -412,7 +414,7 @@ class FleetStore:
         return run, jobs
 
     def run_attempts(self, job_rows: Collection[int], at_most: int) -> list[RunAttempt]:
-        """Of these jobs the newest attempts of which it is known what they ran with, newest first."""
+        """Newest attempts of these jobs whose arguments are known, newest first."""
         job, table = tables.job, tables.attempt
         columns = (job.c.cluster, job.c.job_id, job.c.submit_at, table.c.restart_count, table.c.launch)
         inputs = [table.c[name] for name in INPUTS]
@@ -438,7 +440,7 @@ class FleetStore:
         return _restore_point(row)
 
     def last_restore_point(self, job_row: int) -> RestoreDecision | None:
-        """Of the job's newest attempt of which it is decided."""
+        """Restore point of the job's newest attempt that has a decision."""
         table = tables.attempt
         newest = select(table).where(table.c.job == job_row, table.c.restore_answer.is_not(None))
         with reading(self._engine) as connection:
@@ -588,7 +590,7 @@ def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> 
 
 
 def _this(job_row: int, attempt: Attempt) -> dict[str, Any]:
-    """For _IS_ATTEMPT."""
+    """Parameters of _IS_ATTEMPT."""
     return {"of_job": job_row, "of_count": attempt.restart_count, "of_launch": attempt.launch}
 
 
@@ -605,7 +607,7 @@ def note_run(connection: Connection, job_row: int, run: TrainingRun) -> None:
 
 
 IS_JOB = and_(*(tables.job.c[name] == bindparam(f"of_{name}") for name in JobKey._fields))
-"""For the table `job`: the one of `of_job`."""
+"""Selects the row of the table `job` that `of_job` names."""
 
 
 def of_job(key: JobKey) -> dict[str, Any]:

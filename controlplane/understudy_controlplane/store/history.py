@@ -58,7 +58,7 @@ _CHOSEN: BindParameter[int] = bindparam("jobs", expanding=True)
 
 
 def _rank_0(table: Table) -> ColumnElement[bool]:
-    """Of an attempt."""
+    """Selects rank 0 of an attempt."""
     same = (table.c[name] == _ATTEMPT.c[name] for name in ("job", "restart_count", "launch"))
     return and_(*same, table.c.rank == 0)
 
@@ -134,7 +134,7 @@ class HistoryStore:
         return min((at for at in found if at is not None), default=None)
 
     def transitions(self, since: float, until: float) -> list[Transition]:
-        """Of nodes, oldest first."""
+        """Transitions of nodes, oldest first."""
         with reading(self._engine) as connection:
             rows = connection.execute(_TRANSITIONS, {"since": since, "until": until}).mappings()
             return [_transition(row) for row in rows]
@@ -176,7 +176,7 @@ class HistoryStore:
 
 
 class _JobReader:
-    """Of some jobs, in a few queries."""
+    """Reads some jobs in a few queries."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _JobReader:
         )
 
     def _marks(self, job: int) -> list[Mark]:
-        """Of the causes of time without steps. After an allocation that no recovery has ended it waits in the queue."""
+        """Causes of time without steps. After an allocation that no recovery has ended, the job waits in the queue."""
         found: list[Mark] = []
         launched = {_key(one): one.at for one in self._launches.get(job, [])}
         recoveries = self._recoveries.get(job, [])

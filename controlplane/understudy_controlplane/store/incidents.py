@@ -140,7 +140,6 @@ def open_incident(
 
 
 def _count_fault(connection: Connection, finding: Finding) -> None:
-    """Of the GPU that the finding names."""
     gpu = tables.gpu_seen
     part = finding.detail if isinstance(finding.detail, HardwareDetail) else HardwareDetail()
     this = gpu.c.uuid == part.uuid if part.uuid else gpu.c.bus_id == part.part

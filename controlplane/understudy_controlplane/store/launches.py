@@ -16,7 +16,7 @@ from understudy_wire.messages import EarlierAllocations, LaunchCause, LauncherPh
 
 _END, _JOB = tables.launch_end, tables.job
 LAUNCHES_MAX = 200
-"""Of a job, the newest launches that a round reads: a user's processes report as many as they like."""
+"""Newest launches of a job that a round reads: a user's processes report as many as they like."""
 _SAME_RANK = (_END.c.job, _END.c.restart_count, _END.c.rank)
 _HAVE_HOLES = select(_END.c.job).where(
     _END.c.received_at >= bindparam("since"), _END.c.cause == LaunchCause.BLACK_HOLE.value
@@ -146,7 +146,7 @@ _BLAMED = (
 
 
 def _ran_on(connection: Connection, job_row: int, restart_count: int) -> RanOn:
-    """Within an allocation only its launcher knows which of its nodes a launch used."""
+    """Nodes of a launch. Within an allocation only its launcher knows which of its nodes it used."""
     of, nodes = {"of": job_row}, dict[Attempt, Collection[str]]()
     for row in connection.execute(_STEPPED, of):
         nodes[_attempt(row)] = row.nodes
@@ -177,7 +177,7 @@ RESTORED_STEP = select(
         select(tables.attempt.c.restore_step).where(*_of_attempt(tables.attempt)).limit(1).scalar_subquery(),
     )
 )
-"""With which step an attempt's gang went on: the first one that it finished, else that of its restore point. It may
+"""Step with which an attempt's gang went on: the first one that it finished, else that of its restore point. It may
 have gone on from what is in memory, of which no restore point knows.
 """
 
@@ -196,7 +196,7 @@ class LaunchStore:
         self._engine = engine
 
     def gangs(self, cluster: str) -> dict[int, Gang]:
-        """By job id: the latest launch that a launcher has reported; of jobs that ran when they were last seen."""
+        """Latest reported launch by job id, of jobs that ran when they were last seen."""
         start, job = tables.launch_start, tables.job
         query = (
             select(start, job.c.job_id)
@@ -229,8 +229,8 @@ class LaunchStore:
         return Earlier(EarlierAllocations(without, best, tuple(sorted(newcomers))), count_from)
 
     def black_holes_since(self, since: float) -> dict[str, list[BlackHole]]:
-        """By node: the jobs whose launchers blamed it because ranks failed first there, again and again. Where the
-        failure followed the rank to another node afterwards, the node is not blamed.
+        """Jobs by node whose launchers blamed it because ranks failed first there repeatedly. If the failure followed
+        the rank to another node afterwards, the node is not blamed.
         """
         found: dict[str, list[BlackHole]] = {}
         with reading(self._engine) as connection:
@@ -240,9 +240,7 @@ class LaunchStore:
         return found
 
     def replacements(self, cluster: str) -> dict[tuple[JobKey, int], dict[str, tuple[int, float]]]:
-        """Of running jobs, by job and restart count: nodes that a launcher blamed, in which launch last, and when
-        that ended.
-        """
+        """Nodes that a launcher blamed, by running job and restart count: in which launch last, and when that ended."""
         found: dict[tuple[JobKey, int], dict[str, tuple[int, float]]] = {}
         with reading(self._engine) as connection:
             for row in connection.execute(_REPLACEMENTS, {"of_cluster": cluster}):
@@ -251,7 +249,7 @@ class LaunchStore:
         return found
 
     def broken_off(self, cluster: str, since: float) -> dict[JobKey, BrokenOff]:
-        """Of running jobs: the newest launch that a launcher has ended for a crash or a hang, reported since then."""
+        """Newest launch of each running job that a launcher has ended for a crash or a hang, reported since then."""
         found: dict[JobKey, BrokenOff] = {}
         with reading(self._engine) as connection:
             for row in connection.execute(_BROKEN_OFF, {"of_cluster": cluster, "since": since}):
@@ -270,15 +268,13 @@ class LaunchStore:
         return {(JobKey(cluster, row.job_id, row.submit_at), row.restart_count): row.received_at for row in rows}
 
     def has_ended_well(self, job: JobKey, restart_count: int, since: float) -> bool:
-        """Whether every rank of the last launch of this attempt has, as reported since then."""
+        """True if every rank of this attempt's last launch ended well, as reported since then."""
         with reading(self._engine) as connection:
             values = {**of_job(job), "attempt": restart_count, "since": since}
             return connection.execute(_HAS_ENDED_WELL, values).first() is not None
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
-        """Of the latest launch after this one: how many ranks connected, how many there are, when the last one's
-        process started.
-        """
+        """Ranks that connected in the latest launch after this one, ranks in all, and start of the last one's process."""
         query = _latest_launch(tables.rank_start, restart_count, after_launch)
         with reading(self._engine) as connection:
             row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at)), of_job(job)).first()
@@ -286,13 +282,13 @@ class LaunchStore:
         return count, world or 0, started
 
     def hook_was_used(self, job: JobKey) -> bool:
-        """Whether any rank of any attempt ever connected."""
+        """True if any rank of any attempt ever connected."""
         with reading(self._engine) as connection:
             return connection.execute(rows_of_job(tables.rank_start).limit(1), of_job(job)).first() is not None
 
     def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, float] | None:
-        """Of the latest launch after this one: number and time of the first step that every rank has finished; None:
-        not yet.
+        """Number and time of the first step that every rank finished in the latest launch after this one; None: not
+        yet.
         """
         table = tables.first_step
         latest = _latest_launch(table, restart_count, after_launch)

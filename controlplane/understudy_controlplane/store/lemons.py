@@ -87,7 +87,7 @@ class LemonStore:
 
 
 def _failures(attempts: Iterable[list[str]]) -> tuple[Counter[str], defaultdict[str, float]]:
-    """Of jobs on one node, and shares of those on several."""
+    """Failures of jobs on one node, and shares of those on several."""
     single: Counter[str] = Counter()
     multi: defaultdict[str, float] = defaultdict(float)
     for nodes in attempts:

@@ -20,7 +20,7 @@ _SUSPICIONS = select(tables.suspicion).order_by(tables.suspicion.c.since, tables
 
 
 def read_suspicions(connection: Connection) -> dict[str, tuple[Suspicion, ...]]:
-    """By node, oldest first. Few nodes have any."""
+    """Suspicions by node, oldest first. Few nodes have any."""
     found: dict[str, tuple[Suspicion, ...]] = {}
     for row in connection.execute(_SUSPICIONS):
         found[row.node] = (*found.get(row.node, ()), Suspicion(SuspicionCause(row.cause), row.since))

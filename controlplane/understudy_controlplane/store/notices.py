@@ -45,14 +45,14 @@ from understudy_wire.messages import LaunchCause
 AT_ONCE = 500
 """Rows of one query."""
 XID_SECONDS = 120.0
-"""From an Xid of a program until its decision: reports of the other nodes of its job are awaited."""
+"""Seconds from an Xid of a program to its decision: reports of the other nodes of its job are awaited."""
 
 _NOTICE, _MESSAGE, _JOB = tables.notice, tables.message, tables.job
 _INCIDENT, _TICKET, _DECISION, _RECOVERY = tables.incident, tables.ticket, tables.decision, tables.recovery
 _END = tables.launch_end
 
 APPLICATION_FAULT_ROW, LEMON_ROW = 60, 151
-"""Of decide.table: decisions that a program caused an error, and that a node fails repeatedly."""
+"""Rows of decide.table: a program caused an error, and a node fails repeatedly."""
 
 GIVEN_UP = ("L30", "L100")
 """Rows of the launcher by which it starts a program that failed no more."""
@@ -76,7 +76,7 @@ _FIRST_ENDS = select(_END.c.id, _END.c.job).where(
     .where(_EARLIER.c.job == _END.c.job, _EARLIER.c.cause == LaunchCause.PROGRAM.value, _EARLIER.c.id < _END.c.id)
     .exists(),
 )
-"""Of each job the first launch that its program ended."""
+"""Selects the first launch of each job that its program ended."""
 
 _ENDS_OF = (
     select(_END.c.job, _END.c.at, _END.c.reason, _END.c.table_row)
@@ -139,8 +139,8 @@ class NoticeStore:
         self._engine = engine
 
     def begin(self, now: float) -> dict[NoticeSource, int]:
-        """Of each source the number of the last row that was looked at. What happened before the first start of a
-        release that notifies is not reported: a row without words stands for it.
+        """Number of the last row of each source that was looked at. What happened before the first start of a release
+        that notifies is not reported: a row without words stands for it.
         """
         found: dict[NoticeSource, int] = {}
         with self._engine.begin() as connection:
@@ -159,7 +159,7 @@ class NoticeStore:
         return self._incidents(_INCIDENT.c.id > after)
 
     def opened_before(self, after: int, opened_before: float) -> list[IncidentFacts]:
-        """As new_incidents, up to the first that was opened later."""
+        """New incidents up to the first that was opened later."""
         found = self.new_incidents(after)
         return [*takewhile(lambda one: one.opened_at <= opened_before, found)]
 
@@ -218,7 +218,7 @@ class NoticeStore:
         return [_program(row.id, jobs[row.job], ends[row.job]) for row in first if row.job in jobs]
 
     def new_program_xids(self, after: int) -> list[XidFacts]:
-        """Of jobs that were alone on their node then."""
+        """Xids of jobs that were alone on their node then."""
         with reading(self._engine) as connection:
             rows = connection.execute(_NOTHING_BY_ROW, {"after": after, "row": APPLICATION_FAULT_ROW}).all()
             found = [(row, _job_there(connection, row)) for row in rows]
@@ -327,7 +327,7 @@ class NoticeStore:
         changed: Iterable[Notice],
         messages_about: Callable[[list[Notice]], Iterable[Message]],
     ) -> None:
-        """In one transaction: what is new, with the messages about it. A notice that is known is not written again."""
+        """Writes what is new, with the messages about it, in one transaction. A known notice is not written again."""
         with self._engine.begin() as connection:
             for one in changed:
                 connection.execute(update(_NOTICE).where(_NOTICE.c.id == one.id).values(_values_of_notice(one)))

@@ -62,7 +62,7 @@ class PackingStore:
         self._record_written_over(row)
 
     def _record_written_over(self, row: Row[Any]) -> None:
-        """Of the job's checkpoints on this path those that another one has written over: a path that is used again each
+        """Records the job's checkpoints on this path that another one has written over: a path that is used again each
         time would else cost a look into each map whenever a restore point is chosen.
         """
         table = tables.checkpoint

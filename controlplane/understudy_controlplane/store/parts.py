@@ -1,4 +1,4 @@
-"""Which board, network card, cable or module was seen in which node, from when to when."""
+"""Sights of boards, network cards, cables and modules: which was in which node, from when to when."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PartStore:
         node: str | None = None,
         identity: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Where each part was seen, newest sight first. `identity`: of one part, wherever it was."""
+        """Places where each part was seen, newest sight first. `identity`: only this part."""
         at, number = _SEEN.c.last_seen_at, _SEEN.c.id
         query = select(_SEEN).where(tuple_(at, number) < tuple_(before_at, before_id))
         if node is not None:

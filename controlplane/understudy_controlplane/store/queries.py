@@ -31,12 +31,12 @@ ANSWERED_AS = {
     RecoveryStatus.OVERTAKEN.value: True,
     RecoveryStatus.CANCELLED.value: False,
 }
-"""Whether a proposal was approved, by its status. One that expired was not answered."""
+"""True if a proposal with this status was approved. One that expired was not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Of this and the next classes: a value of None admits all."""
+    """Filter of jobs. In this and the next classes, None admits all."""
 
     state: str | None = None
     managed: bool | None = None
@@ -366,7 +366,7 @@ class Queries:
             return furthest, count_from or 0
 
     def restored_step(self, job_row: int, attempt: Attempt) -> int | None:
-        """With which the attempt's gang went on; None: not known yet."""
+        """Step with which the attempt's gang went on; None: not known yet."""
         values = {"of": job_row, "restarts": attempt.restart_count, "launch": attempt.launch}
         with reading(self._engine) as connection:
             return connection.execute(RESTORED_STEP, values).scalar()
@@ -379,7 +379,7 @@ class Queries:
 
 
 def _during_incident(connection: Connection, number: int) -> ColumnElement[bool]:
-    """Of `launch_evidence` with `job`."""
+    """Selects `launch_evidence` joined with `job` during an incident."""
     incident, decision, recovery, table = tables.incident, tables.decision, tables.recovery, tables.launch_evidence
     found = connection.execute(select(incident).where(incident.c.id == number)).first()
     if found is None:

@@ -247,8 +247,6 @@ class RecoveryStore:
 
 
 class Times(NamedTuple):
-    """Of a round."""
-
     now: float
     looked_at: float  # the moment of which its snapshot is
 
@@ -297,7 +295,9 @@ def plan_recovery(
 
 
 def _detected_at(connection: Connection, finding: Finding | None, incident: int | None, times: Times) -> float:
-    """In an earlier round, where the same rule has found it since then: nothing could be done, or it was held back."""
+    """Time of detection: of an earlier round if the same rule has found it since then and nothing could be done, or it
+    was held back.
+    """
     if finding is None:
         return times.looked_at
     opened = connection.execute(_OPENED, {"incident": incident}).one_or_none()

@@ -61,7 +61,7 @@ _REPLACED = {
     Verb.MOVE_JOB.value: (Verb.MOVE_JOB.value,),
     Verb.DRILL.value: (Verb.DRILL.value,),
 }
-"""Which unanswered requests about the same subject a request replaces, where not all."""
+"""Unanswered requests about the same subject that a request replaces, if not all."""
 _BREAKER_OPENED = (
     select(_DECISION.c.at, _DECISION.c.reason)
     .where(_DECISION.c.action == Action.OPEN_BREAKER.value)
@@ -109,7 +109,7 @@ class RepairStore:
             return tuple(Quarantine(row.at, row.subject, row.rule) for row in rows)
 
     def first_quarantine_at(self) -> float | None:
-        """Of all that are still stored. None: there is none."""
+        """Time of the first quarantine that is still stored; None: there is none."""
         with reading(self._engine) as connection:
             first: float | None = connection.execute(_FIRST_QUARANTINE).scalar()
         return first
@@ -117,7 +117,7 @@ class RepairStore:
     # -- operators ---------------------------------------------------------------------------------------------
 
     def requests_since(self, since: float) -> dict[str, Request]:
-        """Of each node the latest that no decision has answered."""
+        """Latest unanswered request of each node."""
         with reading(self._engine) as connection:
             return {
                 row.subject: Request(row.id, row.subject, Verb(row.verb), row.reason, row.by, row.at, row.until)
@@ -161,7 +161,7 @@ class RepairStore:
         return number
 
     def job_pauses(self, now: float) -> dict[int, JobPause]:
-        """By job id, those that hold now."""
+        """Current pauses by job id."""
         with reading(self._engine) as connection:
             return {
                 job_of_subject(row.subject): JobPause(row.reason, row.by, row.at, row.until, row.detail["submit_at"])
@@ -179,12 +179,12 @@ class RepairStore:
         return number
 
     def moves(self) -> dict[int, MoveRequest]:
-        """By job id, those that no decision has answered."""
+        """Unanswered moves by job id."""
         with reading(self._engine) as connection:
             return {job_of_subject(row.subject): _move_of(row) for row in connection.execute(_MOVES)}
 
     def saves(self) -> dict[int, SaveRequest]:
-        """By job id: who asked that it saves, and is not answered yet."""
+        """Unanswered save requests by job id."""
         with reading(self._engine) as connection:
             return {
                 job_of_subject(row.subject): SaveRequest(row.id, row.reason, row.by, row.at)
@@ -205,7 +205,7 @@ class RepairStore:
             connection.execute(insert(_INTENT).values(**row, reason=reason, by=BY_CONTROL_PLANE, detail=detail))
 
     def drills(self) -> dict[str, Drill]:
-        """By node, those that have not ended."""
+        """Drills by node that have not ended."""
         with reading(self._engine) as connection:
             return {
                 row.subject: Drill(row.id, row.subject, row.reason, row.by, row.at, row.until)
@@ -368,7 +368,7 @@ class RepairStore:
     # -- inventory ---------------------------------------------------------------------------------------------
 
     def moved_gpus(self, seen: Mapping[str, Sequence[Gpu]]) -> list[MovedGpu]:
-        """Of the GPUs seen in these nodes now, those that were last recorded in another node. Before `see_gpus`."""
+        """GPUs seen in these nodes now that were last recorded in another node. Call before `see_gpus`."""
         with reading(self._engine) as connection:
             known = _seats(connection, seen)
         return [
@@ -398,7 +398,7 @@ class RepairStore:
     def gpus(
         self, limit: int, before_at: float = inf, before_id: int = ID_MAX, node: str | None = None
     ) -> list[dict[str, Any]]:
-        """Where each GPU was seen, newest sight first."""
+        """Places where each GPU was seen, newest sight first."""
         table = tables.gpu_seen
         at, number = table.c.last_seen_at, table.c.id
         query = select(table).where(tuple_(at, number) < tuple_(before_at, before_id))
@@ -415,7 +415,7 @@ def _move_of(row: Row[Any]) -> MoveRequest:
 
 
 def _named(gpus: Sequence[Gpu]) -> dict[str, Gpu]:
-    """By UUID, those that have one, in its order."""
+    """GPUs that have a UUID, by it, in order."""
     return {gpu.uuid: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.uuid) if gpu.uuid}
 
 

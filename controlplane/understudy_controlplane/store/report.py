@@ -34,13 +34,13 @@ class RecoveryCount:
 
 
 class ReportStore:
-    """Of what began between `since` and `until`."""
+    """Reports what began between `since` and `until`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def incidents(self, since: float, until: float) -> list[Count]:
-        """By the rule that opened them."""
+        """Incidents by the rule that opened them."""
         opened = (_INCIDENT.c.subject_kind.in_(_KINDS), _INCIDENT.c.opened_at >= since, _INCIDENT.c.opened_at < until)
         return self._counts(select(_INCIDENT.c.rule, func.count()).where(*opened).group_by(_INCIDENT.c.rule))
 
@@ -50,7 +50,7 @@ class ReportStore:
             return connection.execute(select(func.min(_INCIDENT.c.opened_at))).scalar()
 
     def quarantines(self, since: float, until: float) -> list[Count]:
-        """By rule."""
+        """Quarantines by rule."""
         taken_out = (_DECISION.c.action.in_(TAKES_OUT), *_decided(since, until))
         return self._counts(select(_DECISION.c.rule, func.count()).where(*taken_out).group_by(_DECISION.c.rule))
 
@@ -86,7 +86,7 @@ class ReportStore:
             return [RecoveryCount(*row) for row in connection.execute(query)]
 
     def seconds_lost(self, since: float, until: float) -> float:
-        """By gangs that were moved or restarted, from the fault to the end of the recovery."""
+        """Seconds that gangs lost by moves and restarts, from the fault to the end of the recovery."""
         moved = (_RECOVERY.c.kind.in_(_MOVES), _RECOVERY.c.fault_at > 0, *_planned(since, until))
         query = select(func.sum(_RECOVERY.c.ended_at - _RECOVERY.c.fault_at)).where(*moved)
         with reading(self._engine) as connection:

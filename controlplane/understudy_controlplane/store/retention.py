@@ -45,11 +45,11 @@ _DETAILS = (tables.rank_start, tables.first_step, _SHARD)
 ALWAYS = true()
 
 _ABOUT_CHECKPOINTS = (tables.gang_world, tables.anomaly, tables.anomaly_clearance, tables.restore_report)
-"""Without them a bad checkpoint would look like a good one."""
+"""Tables without which a bad checkpoint would look like a good one."""
 
 CHECKPOINTS_KEPT = 3
-"""Of a job that is over: the newest of its checkpoints, and the newest complete ones, for ever. A job that saved
-something is never one that saved nothing.
+"""Newest checkpoints, and newest complete ones, that stay for ever of a job that is over. A job that saved something is
+never one that saved nothing.
 """
 
 
@@ -71,7 +71,7 @@ def _before(kept: RecordClass) -> ColumnElement[float]:
 
 
 def _is_over(before: ColumnElement[float]) -> ColumnElement[bool]:
-    """Of the table `job`: Slurm has not shown it since then, it does not run, and no recovery works on it."""
+    """Selects a job that is over: Slurm has not shown it since then, it does not run, and no recovery works on it."""
     runs = exists().where(
         _ATTEMPT.c.job == _JOB.c.id, _ATTEMPT.c.running_at.is_not(None), _ATTEMPT.c.ended_at.is_(None)
     )
@@ -82,13 +82,13 @@ def _is_over(before: ColumnElement[float]) -> ColumnElement[bool]:
 def _of_jobs_that_are_over(
     table: Table, is_over: ColumnElement[bool], also: ColumnElement[bool] = ALWAYS, parts: tuple[Column[Any], ...] = ()
 ) -> Rule:
-    """From job to job: most of them have no details any more, and those that have are the youngest."""
+    """Rule that reads jobs youngest first: most of the older ones have no details any more."""
     found = select(table.c.id).join(_JOB, _JOB.c.id == table.c.job).where(is_over, also).order_by(_JOB.c.seen_at.desc())
     return Rule(table, and_(exists().where(_JOB.c.id == table.c.job, is_over), also), parts, found)
 
 
 def _newer_checkpoints(such: Callable[[FromClause], ColumnElement[bool]] | None = None) -> ColumnElement[int]:
-    """Of the job of a checkpoint."""
+    """Counts the newer checkpoints of a checkpoint's job."""
     other = _CHECKPOINT.alias()
     query = (
         select(func.count()).select_from(other).where(other.c.job == _CHECKPOINT.c.job, other.c.id > _CHECKPOINT.c.id)
@@ -221,7 +221,7 @@ class RetentionStore:
             ).scalar_one()
 
     def delete(self, rule: Rule, limits: Limits, ids: Sequence[int]) -> int:
-        """In one transaction: those of them that are still expired, with their parts. Returns how many."""
+        """Deletes those that are still expired, with their parts, in one transaction. Returns how many."""
         number = rule.table.c.id
         with self._engine.begin() as connection:
             over = list(connection.execute(_expired(rule).where(number.in_(ids)), _values(limits)).scalars())

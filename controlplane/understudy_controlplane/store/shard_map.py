@@ -26,7 +26,8 @@ class Shard(NamedTuple):
     checksum: str
     at: float
     order: int
-    """Of all announcements in this database: where two checkpoints name one file, the higher one wrote it last."""
+    """Number among all announcements in this database: if two checkpoints name one file, the higher one wrote it last.
+    """
 
 
 class _Columns(msgspec.Struct, frozen=True, array_like=True):
@@ -67,7 +68,7 @@ def pack(shards: Iterable[Shard]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Shard]:
-    """In the order of ranks."""
+    """Shards in the order of ranks."""
     columns = _decoder.decode(zlib.decompress(packed))
     shards, order = [], 0
     for rank, number, file, size, value, at, more in zip(
@@ -106,7 +107,7 @@ def _checksum(value: bytes, algorithms: list[str]) -> str:
 
 
 def shards_of_row(row: Mapping[str, Any]) -> list[Shard]:
-    """Of the table `checkpoint_shard`."""
+    """Shards of a row of the table `checkpoint_shard`."""
     rank, node, at, order = (row[name] for name in ("rank", "node", "at", "id"))
     files = [(row["file"], row["size_bytes"], row["checksum"]), *row["more_files"]]
     return [Shard(rank, node, file, size, checksum, at, order) for file, size, checksum in files]

@@ -57,7 +57,7 @@ class StageStore:
             insert_new(connection, _STAGE, rows)
 
     def median(self, stage: StageName, nodes: Iterable[str]) -> float | None:
-        """Of the last results of nodes that passed; None: too few to compare with."""
+        """Median of the last results of nodes that passed; None: too few to compare with."""
         values = [
             one.result.value
             for one in self.newest(*nodes)

@@ -64,7 +64,7 @@ class Stores:
         )
 
     def seconds_ahead(self, now: float) -> float:
-        """By how much the clock was set back since these times were written. Raises StoreError."""
+        """Seconds by which the clock was set back since these times were written. Raises StoreError."""
         return seconds_ahead(self.engine, now)
 
     def set_times_back(self, now: float, seconds: float) -> None:

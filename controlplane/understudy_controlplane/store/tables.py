@@ -488,7 +488,6 @@ recovery_step = Table(
 stage_result = Table(
     "stage_result",
     metadata,
-    # Of a validation's stages: agents' `stages.StageResult`.
     Column("id", Number, primary_key=True),
     Column("recovery", ForeignKey("recovery.id"), nullable=False),
     Column("node", String(255), nullable=False),
@@ -570,7 +569,7 @@ ticket = Table(
 gpu_seen = Table(
     "gpu_seen",
     metadata,
-    # Which GPU was seen in which node, from when to when. A GPU that was moved has several rows.
+    # One row for each stay of a GPU in a node: a GPU that was moved has several.
     Column("id", Number, primary_key=True),
     Column("uuid", String(64), nullable=False),
     Column("node", String(255), nullable=False),
@@ -589,7 +588,7 @@ gpu_seen = Table(
 part_seen = Table(
     "part_seen",
     metadata,
-    # Which board, network card, cable or module was seen in which node. One that was moved has several rows.
+    # One row for each stay of a board, network card, cable or module in a node: one that was moved has several.
     Column("id", Number, primary_key=True),
     Column("kind", String(16), nullable=False),  # wire.PartKind
     Column("identity", String(128), nullable=False),  # its serial number, else its GUID
@@ -658,7 +657,7 @@ site_signal = Table(
 notice = Table(
     "notice",
     metadata,
-    # Of what people are notified: one row for each incident, ticket, or move of a job.
+    # One row for each incident, ticket or move of a job that people are notified of.
     Column("id", Number, primary_key=True),
     Column("source", String(16), nullable=False),  # fleet.notice.NoticeSource
     Column("number", Number, nullable=False),  # of the incident, ticket, decision or recovery

@@ -43,7 +43,7 @@ class TokenStore:
                 append(connection, audit)
 
     def add_for_node(self, token: NewToken) -> bool:
-        """Whether the node had a valid one. Its expired tokens are deleted."""
+        """Returns true if the node had a valid one. Its expired tokens are deleted."""
         valid = (_table.c.node == token.node, _table.c.expires_at >= token.made_at, _table.c.revoked_at.is_(None))
         with self._engine.begin() as connection:
             had_one = connection.execute(select(_table.c.id).where(*valid).limit(1)).first() is not None
@@ -87,7 +87,7 @@ class TokenStore:
         return _token(row) if row is not None else None
 
     def valid(self, now: float) -> dict[str, Token]:
-        """By digest."""
+        """Valid tokens by digest."""
         query = select(_table).where(_table.c.revoked_at.is_(None), _table.c.expires_at > now)
         with reading(self._engine) as connection:
             return {row.digest: _token(row) for row in connection.execute(query)}
@@ -114,7 +114,7 @@ class TokenStore:
             return frozenset(connection.execute(query).scalars())
 
     def revoke(self, ids: Iterable[int], by: str, now: float, audit: AuditEntry | None = None) -> None:
-        """With the sessions made from them. A token that is revoked already stays as it is."""
+        """Revokes them with the sessions made from them. A token that is revoked already stays as it is."""
         chosen = list(ids)
         with self._engine.begin() as connection:
             connection.execute(
@@ -134,7 +134,7 @@ class TokenStore:
             append(connection, AuditEntry.on_host(by, now, "token revoke", f"node {node}"))
 
     def allow(self, node: str, by: str, now: float) -> bool:
-        """Whether the node was barred."""
+        """Returns true if the node was barred."""
         with self._engine.begin() as connection:
             table = tables.barred_node
             append(connection, AuditEntry.on_host(by, now, "token allow", f"node {node}"))

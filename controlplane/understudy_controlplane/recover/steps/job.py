@@ -75,7 +75,7 @@ def _obstacle(context: StepContext, job: SlurmJob) -> Wait | None:
 
 
 def _held_by_others(context: StepContext, names: Iterable[str]) -> str:
-    """Which of these dead nodes was drained by whom, in words; empty: none."""
+    """Text that names which of these dead nodes was drained by whom; empty: none."""
     nodes = [node for name in names if (node := context.slurm.nodes.get(name)) is not None and not node.down]
     return next(
         (
@@ -88,7 +88,7 @@ def _held_by_others(context: StepContext, names: Iterable[str]) -> str:
 
 
 def requeue(context: StepContext, slurm: Slurm) -> None:
-    """Where a failed node has died since, it is declared down instead, which requeues the job properly."""
+    """Requeues the gang. A failed node that has died since is declared down instead, which requeues the job properly."""
     plan = context.plan_as(PoolSwapPlan)
     assert context.job is not None
     if context.job.failed_by_itself:
@@ -183,7 +183,7 @@ def _to_ask_for(job: SlurmJob, context: StepContext) -> Todo | Wait | None:
 
 
 def _may_start_at(job: SlurmJob) -> int:
-    """By slurmctld's clock, which alone decides: however far apart the clocks are, the job never starts earlier."""
+    """Time of slurmctld's clock, which alone decides: however far apart the clocks are, the job never starts earlier."""
     return int(job.submit_at) + 1
 
 
@@ -199,8 +199,8 @@ def _put_off_by_person(job: SlurmJob) -> str:
 
 
 def _begins_later(job: SlurmJob, now: float) -> bool:
-    """Whether Slurm delays its start. Where this machine's clock is further ahead of slurmctld's than that delay,
-    Slurm's own times show it.
+    """True if Slurm delays its start. If this machine's clock is further ahead of slurmctld's than that delay, Slurm's
+    own times show it.
     """
     if job.start_at is None:
         return False

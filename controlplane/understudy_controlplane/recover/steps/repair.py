@@ -57,7 +57,7 @@ def observe_held(context: StepContext) -> Observation:
 
 
 def hold(context: StepContext, slurm: Slurm) -> None:
-    """Without an end: if the control plane is gone, no job gets a node that was not validated."""
+    """Holds without an end: if the control plane is gone, no job gets a node that was not validated."""
     slurm.create_reservation(context.hold_name, [context.node_name], context.config.validation.user, POOL_MINUTES)
 
 
@@ -139,7 +139,9 @@ def _validation_job(plan: ValidationPlan) -> str:
 
 
 def _job(context: StepContext, name: str) -> SlurmJob | None:
-    """By name and reservation, which only the control plane can use. Of several, when an answer was lost, the first."""
+    """Validation job by name and reservation, which only the control plane can use. Of several, when an answer was
+    lost, the first.
+    """
     jobs = [job for job in context.slurm.jobs.values() if job.name == name and job.reservation == context.hold_name]
     return min(jobs, key=lambda job: job.job_id, default=None)
 
@@ -202,8 +204,9 @@ def _submit(context: StepContext, slurm: Slurm, name: str, script: str, timeout_
 
 
 def _choices(partitions: tuple[str, ...]) -> list[str]:
-    """Of all together Slurm takes one whose limits let the job run. With EnforcePartLimits=ALL it refuses them for the
-    limits of a single one: then one after the other, and not very many.
+    """Partitions to ask for, in order. Slurm takes one of a list whose limits let the job run; with
+    EnforcePartLimits=ALL it refuses them for the limits of a single one: then a few are asked for one after the
+    other.
     """
     return list(dict.fromkeys((",".join(partitions), *partitions[:PARTITIONS_TRIED_MAX]))) if partitions else []
 

@@ -73,7 +73,7 @@ sh -c {shlex.quote(policy.reset_command)} 2>&1
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Of the network stage: who takes part, and what is usual."""
+    """Participants of the network stage, and what is usual."""
 
     address: str  # of the node
     peers: tuple[str, ...]  # `n2`, or `n2@reservation`
@@ -123,7 +123,8 @@ def network_script(policy: Validation, network: Network) -> str:
 
 
 def _selfcheck(policy: Validation, gpus: int, suspect: bool) -> str:
-    """With `--gpus` GPUs that CUDA cannot use are a failure and not "could not run". What the site says itself stays.
+    """Self-check command. With `--gpus`, GPUs that CUDA cannot use are a failure and not "could not run". What the site
+    says itself stays.
 
     A suspect may be one for being slow, which no wrong number would show.
     """
@@ -160,7 +161,7 @@ def _network(policy: Validation, network: Network) -> str:
     words += [f"--usual {network.usual:g}"] if network.usual else []
     alone = {name: Stage(enabled=False, path="/") for name in StageName} | {StageName.NETWORK: stage}
     call = f"stages {shlex.quote(' '.join(words))} {shlex.quote(toml_of(alone))}; network=$line"
-    # That no peer was free proves nothing of the node, and neither does a good network of what else it has.
+    # No free peer proves nothing about the node; neither does a good network of what else it has.
     return f'if [ "$failed" -eq 0 ] && has {program}; then {call}; [ "$code" -ne 0 ] || checked=$((checked - 1)); fi\n'
 
 
