@@ -44,7 +44,7 @@ def needs(package: Distribution, name: str) -> Iterator[str]:
 
 
 def licence(package: Distribution) -> str:
-    """As its author states it."""
+    """Licence as its author states it."""
     stated = package.metadata.json
     classified = [text.rpartition(" :: ")[2] for text in stated.get("classifier", ()) if "License ::" in text]
     whole = stated.get("license_expression") or ", ".join(classified) or stated.get("license", "")

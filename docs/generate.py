@@ -723,7 +723,7 @@ READ_FROM = {
         f"on processors; steps of two real jobs ([stragglers](straggler.md)); what it costs on [an H100]({H100})",
     ),
 }
-"""Where a signal is read → where its form is taken from, and whether it was tried on hardware."""
+"""Sources of a signal's form, by where it is read, and whether it was tried on hardware."""
 
 
 READINGS_INTRODUCTION = f"""\
@@ -743,7 +743,7 @@ UNITS = {
     "bytes": "bytes",
     "seconds": "s, a sum",
 }
-"""By how the name of a field ends."""
+"""Units by how the name of a field ends."""
 
 NUMBERED = {
     "recovery_action": "number of `nvmlDeviceGpuRecoveryAction_t`",

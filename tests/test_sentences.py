@@ -21,34 +21,16 @@ WORDS = (
     "as|among|at|beside|between|by|for|from|in|into|of|on|onto|than|that|through|to|where|whether|which|whom|whose|with|"
     "within|without"
 )
-WITHOUT_SUBJECT = re.compile(rf"[\"'`(]*({WORDS})\b", re.IGNORECASE)
+WITHOUT_SUBJECT = re.compile(rf"[\"'`(]*({WORDS})\b(?![^.\n]*\?)", re.IGNORECASE)
 CANDIDATE = re.compile(rf"^\s*(#|[a-z]?[\"'])\s*[\"'`(]*({WORDS})\b", re.IGNORECASE | re.MULTILINE)
 """Finds fast the few files that have to be parsed."""
 ALLOWED: dict[str, int] = {
     "agents/understudy": 103,
-    "agents/understudy_agent": 108,
+    "agents/understudy_agent": 106,
     "agents/understudy_keeper": 32,
     "agents/understudy_launcher": 162,
     "agents/understudy_selfcheck": 20,
     "agents/understudy_wire": 27,
-    "controlplane/understudy_client": 6,
-    "controlplane/understudy_controlplane": 13,
-    "controlplane/understudy_controlplane/access": 14,
-    "controlplane/understudy_controlplane/api": 39,
-    "controlplane/understudy_controlplane/cli": 14,
-    "controlplane/understudy_controlplane/config": 8,
-    "controlplane/understudy_controlplane/dashboard": 12,
-    "controlplane/understudy_controlplane/decide": 121,
-    "controlplane/understudy_controlplane/detect": 76,
-    "controlplane/understudy_controlplane/figures": 28,
-    "controlplane/understudy_controlplane/fleet": 71,
-    "controlplane/understudy_controlplane/live": 31,
-    "controlplane/understudy_controlplane/notify": 14,
-    "controlplane/understudy_controlplane/observe": 15,
-    "controlplane/understudy_controlplane/recover": 1,
-    "deploy": 1,
-    "deploy/slurm": 1,
-    "docs": 2,
     "tests": 28,
     "tests/acceptance": 23,
     "tests/access": 5,
@@ -131,6 +113,7 @@ def test_docstrings_and_comments_have_a_subject() -> None:
         ('def f():\n    """Whether it is so."""', [2]),
         ("# In seconds.\na = 1", [1]),
         ("# One line\n# of two.\na = 1  # in seconds", []),
+        ('"""Whose node is it?"""', []),
         ('"""Newest step of which every part exists."""', []),
         ('a = f("of a text")', []),
     ],

@@ -20,7 +20,7 @@ Record = dict[str, Any]
 T = TypeVar("T")
 
 SILENCE_SECONDS_MAX = 45.0
-"""Of a stream of events. The control plane sends something every 15 seconds."""
+"""Longest silence of a stream of events. The control plane sends something every 15 seconds."""
 
 PAGE_RECORDS_MAX = 1000
 UNAVAILABLE = (502, 503, 504)
@@ -72,9 +72,9 @@ class Client:
         timeout_seconds: float = 10.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Without a token this user proves by MUNGE who they are, where the control plane asks for one. `transport`
-        carries the requests instead of the network. `certificate`: this client's own, and its key; None: the key is
-        in the same file.
+        """A user without a token proves by MUNGE who they are, if the control plane asks for one. `transport` carries
+        the requests instead of the network. `certificate`: this client's own, and its key; None: the key is in the
+        same file.
         """
         self.url = url.rstrip("/")
         self._munge = None if token else MungeAuth(self.url)
@@ -126,7 +126,7 @@ class Client:
         return EventStream(self, given, after)
 
     def lines(self, path: str, parameters: Record, headers: dict[str, str]) -> Iterator[str]:
-        """Of a stream, until it ends."""
+        """Lines of a stream until it ends."""
         address = self.url + path
         usual = self._http.timeout
         silence = httpx.Timeout(usual.connect, read=SILENCE_SECONDS_MAX, write=usual.write, pool=usual.pool)

@@ -105,7 +105,7 @@ class Recovery(msgspec.Struct, frozen=True):
 
     @property
     def milliseconds(self) -> int | None:
-        """From the fault until the job ran again, where the recovery has come so far."""
+        """Milliseconds from the fault until the job ran again, if the recovery has come so far."""
         return self.phases_ms.get("first_step", self.phases_ms.get("running"))
 
 
@@ -339,7 +339,7 @@ class PartSeen(msgspec.Struct, frozen=True):
 
 
 class StageMeasured(msgspec.Struct, frozen=True):
-    """By one validation of the node."""
+    """Measured by one validation of the node."""
 
     node: str
     stage: str
@@ -405,7 +405,7 @@ class AttemptInputs(msgspec.Struct, frozen=True):
 
 
 class CheckpointExplanation(msgspec.Struct, frozen=True):
-    """Where an attempt that begins now would continue: restore, fresh or unknown; and what was passed over."""
+    """Point where an attempt that begins now would continue: restore, fresh or unknown; and what was passed over."""
 
     answer: str
     step: int | None

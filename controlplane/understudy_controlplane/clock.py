@@ -45,7 +45,7 @@ class ClockWatch:
         self._ahead = self._read()
 
     def jump_seconds(self) -> float:
-        """By how much the clock was set since the last call; negative: back. 0: it was not set."""
+        """Seconds by which the clock was set since the last call; negative: back. 0: it was not set."""
         before, self._ahead = self._ahead, self._read()
         jump = self._ahead - before
         return jump if abs(jump) >= JUMP_SECONDS else 0.0

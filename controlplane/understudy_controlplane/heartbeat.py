@@ -8,7 +8,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_wire.systemd import ServiceManager
 
 START_SECONDS = 60.0
-"""Without progress. While Slurm cannot be read, the loop repeats the attempt, and systemd waits."""
+"""Longest start without progress. While Slurm cannot be read, the loop repeats the attempt, and systemd waits."""
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ log = structlog.get_logger()
 IDLE_TICK_SECONDS = 0.5
 RECOVERING_TICK_SECONDS = 0.1
 SOON_SHARE = 0.25
-"""Of the interval between readings of Slurm, where one is asked for."""
+"""Share of the interval between readings of Slurm, if one is asked for."""
 
 SLOW_SECONDS = 0.5
 APART_FACTOR = 4.0
@@ -66,7 +66,7 @@ as they take: slurmctld and the loop have other work. No effect waits for that, 
 """
 
 TICKETS_AGE_MAX_SECONDS = 5.0
-"""Of what `/metrics` shows of them."""
+"""Oldest tickets that `/metrics` shows."""
 
 RECORDED_SECONDS = 7 * 24 * HOUR_SECONDS
 """How far back a new process looks for decisions that were recorded already."""
@@ -184,7 +184,7 @@ class Loop:
         recorded = self._record(decisions, findings, snapshot, beside.endings)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
-        # In mode observe a recovery begun before stays where it is, and is shown as running.
+        # A recovery begun before stays where it is in mode observe, and is shown as running.
         acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
         if acting:
             running = {recovery.id for recovery in recoveries}
@@ -199,7 +199,7 @@ class Loop:
         return acting and self._runner.hurries(recoveries)
 
     def _age_max_seconds(self, recovering: bool) -> float:
-        """Of the newest reading of Slurm. A reading that was asked for comes sooner, but any user can ask."""
+        """Oldest reading of Slurm that is used. A reading that was asked for comes sooner, but any user can ask."""
         soon, self._read_soon = self._read_soon, False
         usual = self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
         took = self.pulse.slurm.usual_seconds

@@ -19,13 +19,13 @@ from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 log = structlog.get_logger()
 
 INTERVAL_SECONDS = 3600.0
-"""Between two passes, and between the start and the first one: by then Slurm was read."""
+"""Interval of passes, and wait from the start to the first one: by then Slurm was read."""
 
 AFTER_JUMP_SECONDS = 24 * 3600.0
-"""Without a pass after the clock was set: with a clock that is wrong all records are old."""
+"""Wait after the clock was set: with a clock that is wrong all records are old."""
 
 LOOK_SECONDS = 60.0
-"""Between two looks at the clock."""
+"""Interval of looks at the clock."""
 
 READ_AT_ONCE = 2000
 ROWS_MIN, ROWS_MAX = 10, 400
@@ -33,7 +33,7 @@ TRANSACTION_SECONDS = 0.004
 """Time that a transaction should take. Rows are added or left out accordingly."""
 
 PAUSE_FACTOR = 10.0
-"""Of a transaction's time, before the next one."""
+"""Pause before the next transaction, in relation to the time of the last one."""
 
 
 class Pruner:

@@ -35,7 +35,7 @@ def last_week(now: float) -> tuple[float, float]:
 
 
 def name_of(since: float) -> str:
-    """As 2026-W47."""
+    """Name such as 2026-W47."""
     return moment(since).strftime("%G-W%V")
 
 
@@ -92,7 +92,7 @@ class ReportWriter:
             log.info("weekly_report_written", path=str(path))
 
     def _send(self) -> None:
-        """Of a week in which nothing was recorded yet there is no report."""
+        """Sends the report, unless nothing was recorded yet in the week."""
         config = self._deps.current.config
         wanted = any(one.weekly_report for one in config.notify.receivers.values())
         if not wanted or self._deps.pulse.snapshot is None:

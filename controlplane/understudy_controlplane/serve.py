@@ -40,7 +40,7 @@ OTHER_FILES = 256
 HEARTBEAT_SECONDS = 1
 
 OPEN_SECONDS = 1800.0
-"""For the database: after an upgrade a large one may need many minutes for its new schema."""
+"""Time for the database to open: after an upgrade a large one may need many minutes for its new schema."""
 
 SWITCH_SECONDS = 0.001
 """After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several

@@ -62,7 +62,9 @@ class NodeAddresses:
         return known[1]
 
     async def _look_up(self, host: str) -> list[str]:
-        """On threads of its own: a resolver that does not answer takes seconds of each, and reports wait for none."""
+        """Looks up on threads of its own: a resolver that does not answer takes seconds of each, and reports wait for
+        none.
+        """
         found = self._looking_up.get(host)
         if found is None:
             if len(self._looking_up) >= LOOK_UPS_MAX:

@@ -63,7 +63,7 @@ class Admission:
         return identity
 
     async def admit_reader(self, request: Request) -> None:
-        """Of routers to read: only those of their routes that take a `Reader` are open to users of the cluster."""
+        """Admits to routers to read: users of the cluster may use only the routes that take a `Reader`."""
         dependant = request.scope["route"].dependant
         of_users = any(one.call is reader_of for one in dependant.dependencies)
         permission = Permission.READ_OWN_JOBS if of_users else Permission.READ

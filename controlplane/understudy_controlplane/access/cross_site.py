@@ -1,4 +1,4 @@
-"""Whether a page of the control plane itself causes a request, or one of another site.
+"""Distinguishes requests of the control plane's own pages from those that another site causes.
 
 A browser sends cookies, and a proxy's sign-in, also with requests that pages of other sites cause. It names the page in
 headers that no page can set (ADR 33).

@@ -60,7 +60,7 @@ class Proxy:
         self._logged_at = float("-inf")
 
     async def identity(self, request: Request, address: str) -> Identity | None:
-        """Whom the proxy names; None: it names no person. Raises NotBelieved."""
+        """Person whom the proxy names; None: it names none. Raises NotBelieved."""
         access = self._current.config.access
         names = request.headers.getlist(access.proxy_user_header) if access.proxy_addresses else []
         if not names:
@@ -88,7 +88,7 @@ class Proxy:
         return Identity(role, f"{name} (proxy)", "", address)
 
     async def _user_id(self, name: str) -> int:
-        """Of the account on the control plane's host, as Slurm has it. Raises NotBelieved."""
+        """User id of the account on the control plane's host, as Slurm has it. Raises NotBelieved."""
         now = self._clock.monotonic()
         known = self._accounts.get(name)
         if known is None or now >= known[1]:

@@ -9,7 +9,7 @@ from understudy_controlplane.fleet.identity import OF_NODES, STORED, Role
 from understudy_controlplane.store.tokens import NewToken
 
 PREFIX = "understudy_"
-"""By it, programs that search for leaked secrets recognise a token."""
+"""Prefix by which programs that search for leaked secrets recognise a token."""
 
 _BYTES = 32
 

@@ -72,6 +72,8 @@ def delete_cookie(response: Response, connection: HTTPConnection) -> None:
 
 
 def _name_of(connection: HTTPConnection) -> str:
-    """With this prefix browsers take the cookie from this very host alone, by TLS; and so from no `http://localhost`."""
+    """Name of the cookie. Browsers take one with this prefix from this very host alone, by TLS; and so from no
+    `http://localhost`.
+    """
     host = re.sub(r":\d+$", "", connection.headers.get("host", ""))
     return COOKIE if host in ON_THIS_HOST else f"__Host-{COOKIE}"

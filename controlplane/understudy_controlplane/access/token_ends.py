@@ -22,7 +22,7 @@ Ends = Mapping[tuple[str, str], float]
 
 
 def ends_of(tokens: Iterable[Token], now: float) -> Ends:
-    """Of those in use. A token is the successor of all others with its role and label."""
+    """Ends of the tokens in use. A token is the successor of all others with its role and label."""
     ends: dict[tuple[str, str], float] = {}
     used_at: dict[tuple[str, str], float] = {}
     for token in tokens:

@@ -1,4 +1,4 @@
-"""Which token a request shows. Known tokens are in memory: most requests need no query.
+"""Finds the token that a request shows. Known tokens are in memory: most requests need no query.
 
 A token that another control plane or `understudy token` made is looked up when it is first shown. Revoked ones are read
 every second; while the database does not answer, the last answer counts.
@@ -77,13 +77,13 @@ class Tokens:
         self._known.pop(digest, None)
 
     def forget_deleted(self, deleted: Mapping[str, int]) -> None:
-        """By digest. Their ids may be those of others now."""
+        """Forgets tokens by digest. Their ids may be those of others now."""
         for digest in deleted:
             self.forget(digest)
         self._revoked -= set(deleted.values())
 
     async def run(self, query: Callable[[], Result]) -> Result:
-        """On the thread of the look-ups: what they found before is in memory before this returns."""
+        """Runs on the thread of the look-ups: what they found before is in memory before this returns."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, query)
 
     def close(self) -> None:

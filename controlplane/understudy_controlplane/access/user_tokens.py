@@ -33,7 +33,7 @@ class UserTokens:
         self._current = current
         self._clock = clock
         self._tokens: dict[str, _Token] = {}
-        """By digest, oldest first."""
+        """Tokens by digest, oldest first."""
 
     def make(self, user_id: int, name: str, address: str) -> str:
         """The secret. `name`: of the user on this host; empty: it has none."""
@@ -43,14 +43,14 @@ class UserTokens:
         return secret
 
     def find(self, secret: str, address: str) -> Identity | None:
-        """Whose it is. It counts for the address that got it."""
+        """Identity of the token's user. It counts for the address that got it."""
         token = self._tokens.get(digest_of(secret)) if self._tokens else None
         if token is None or self._clock.monotonic() >= token.ends_at or token.address != address:
             return None
         return self._identity(token)
 
     def _identity(self, token: _Token) -> Identity | None:
-        """With the role that the configuration gives now."""
+        """Identity with the role that the configuration gives now."""
         access, name = self._current.config.access, token.name
         if not access.munge_users:
             return None

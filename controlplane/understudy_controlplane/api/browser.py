@@ -55,6 +55,6 @@ def _page(name: str) -> Callable[[], Response]:
 
 
 def _hash_of(page: str, tag: str) -> str:
-    """Of the page's only element of this kind, for its policy."""
+    """Hash of the page's only element of this kind, for its policy."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -64,7 +64,7 @@ def commissioning_router(deps: ReadDependencies) -> APIRouter:
 
     @router.get("/commissioning")
     async def commissioning(target: Targets = []) -> Response:  # noqa: B006 - FastAPI's way to write it
-        """Of each node whether it is accepted and why not, its performance bin, its stages, serials and versions."""
+        """Acceptance of each node and why not, its performance bin, its stages, serials and versions."""
         return await deps.readers.read(lambda: _report(deps, target))
 
     return router

@@ -25,7 +25,7 @@ CLOSE_SECONDS = 0.5
 HEAD_BYTES_MAX = 65_536
 HEADERS_MAX = 128
 REQUEST_BYTES_MAX = HEAD_BYTES_MAX + 4 * REPORT_BYTES_MAX
-"""With what frames the parts of the body. A route refuses a body that is too large before that."""
+"""Size with what frames the parts of the body. A route refuses a body that is too large before that."""
 
 
 class Connections:
@@ -58,7 +58,7 @@ class Connections:
 
 
 class Place:
-    """Of one connection."""
+    """Place of one connection."""
 
     def __init__(self, connections: Connections, address: str) -> None:
         self._connections: Connections | None = connections
@@ -110,7 +110,7 @@ class LimitedHttp(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
     def shutdown(self) -> None:
-        """With TLS the client has to answer that the connection ends, and one that keeps it idle does not read it."""
+        """Shuts down. A TLS client has to answer that the connection ends; an idle one does not read that."""
         super().shutdown()
         if self.transport.is_closing():
             self.loop.call_later(CLOSE_SECONDS, self.transport.abort)

@@ -45,7 +45,7 @@ CHECKPOINTS_SHOWN = 100
 RANKS_MAX = 2**31 - 1
 
 NEWEST = 10
-"""Of each kind of record."""
+"""Newest records of each kind that are shown."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -181,8 +181,8 @@ def explain_router(deps: ReadDependencies) -> APIRouter:
     async def checkpoints(
         job_id: JobId, reader: Reader, ranks: Annotated[int, Query(ge=0, le=RANKS_MAX)] = 0
     ) -> Response:
-        """Where an attempt of the job would continue now, and what speaks against the checkpoints of its run; with
-        `ranks`: if its gang had so many.
+        """Point where an attempt of the job would continue now, and what speaks against the checkpoints of its run;
+        with `ranks`: if its gang had so many.
         """
         return await deps.readers.read(lambda: explain_checkpoints(deps, job_id, reader, ranks))
 

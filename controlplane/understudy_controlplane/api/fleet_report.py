@@ -10,8 +10,8 @@ from understudy_controlplane.store.report import Count, RecoveryCount
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """Of what began in the span. `recoveries` have ended; `observed` are decisions that were not carried out, with
-    what people answered, also later.
+    """Report on what began in the span. `recoveries` have ended; `observed` are decisions that were not carried out,
+    with what people answered, also later.
     """
 
     since: float

@@ -144,12 +144,14 @@ async def _admit(
 
 
 def _may_end(pause: JobPause, identity: Identity) -> bool:
-    """As in Slurm: a user releases what they held, and not what an administrator held."""
+    """True if the user may end it, as in Slurm: a user releases what they held, and not what an administrator held."""
     return identity.may(Permission.OPERATE) or pause.by == identity.label
 
 
 def _managed(snapshot: Snapshot | None, job: KnownJob) -> bool:
-    """As Slurm shows it now: the user may have asked for Understudy since the job was last written down."""
+    """True if Slurm shows it as managed now: the user may have asked for Understudy since the job was last written
+    down.
+    """
     shown = snapshot.jobs.get(job.key) if snapshot is not None else None
     return job.managed if shown is None else shown.managed
 

@@ -47,7 +47,7 @@ def _response(page: MetricsPage, *, zipped: bool) -> Response:
 
 
 class MetricsPage:
-    """For one thread."""
+    """Used by one thread."""
 
     def __init__(self, deps: ReadDependencies) -> None:
         self._deps = deps

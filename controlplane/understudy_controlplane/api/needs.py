@@ -20,7 +20,7 @@ LOG = "`journalctl -u understudy-controlplane`"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Of the control plane itself. `cause` can contain paths, addresses and SQL."""
+    """Problem of the control plane itself. `cause` can contain paths, addresses and SQL."""
 
     what: str
     cause: str = ""
@@ -48,13 +48,13 @@ class NeedRecord(msgspec.Struct, frozen=True):
 
 
 def all_needs(deps: ReadDependencies) -> list[NeedRecord]:
-    """With what only the database shows. The one list behind status, dashboard, and exit code."""
+    """All needs, with what only the database shows. The one list behind status, dashboard, and exit code."""
     problems = [*problems_of(deps.pulse, deps.clock.now()), *_of_database(deps)]
     return [*map(_own, problems), *_with_tickets(deps, list(needs_of(deps.pulse, deps.clock.now())))]
 
 
 def needs_of(pulse: Pulse, now: float) -> Iterator[NeedRecord]:
-    """From memory alone, as metrics need it."""
+    """Needs from memory alone, for metrics."""
     yield from map(_own, failed_detectors(pulse))
     if pulse.slurm.error:
         yield _own(Problem("Slurm cannot be read", pulse.slurm.error, pulse.slurm.at, "`understudy doctor`"))

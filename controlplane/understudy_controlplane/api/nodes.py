@@ -165,7 +165,7 @@ def _wanted(node: NodeView, query: NodesQuery, names: frozenset[str] | None, job
 
 
 def _summary(node: NodeView, jobs: list[int], heard: Heard | None) -> NodeSummary:
-    """Of thousands for one list."""
+    """Summary for a list of thousands."""
     slurm = node.slurm
     reason = slurm.reason if slurm else ""
     if not reason and node.record.suspicions:

@@ -191,7 +191,7 @@ _MODELS = {Event, *SENT.values(), *ANSWERED.values(), *LISTED.values(), *EXAMPLE
 
 
 def describe(document: Document) -> Document:
-    """Of FastAPI's document, which is left as it is."""
+    """Describes FastAPI's document, which is left as it is."""
     described = deepcopy(document)
     _, models = msgspec.json.schema_components(_MODELS, ref_template="#/components/schemas/{name}")
     for kind, example in EXAMPLES.items():

@@ -34,7 +34,7 @@ class ListQuery(BaseModel):
 
 
 class NumberedQuery(ListQuery):
-    """Of records with an id, newest first."""
+    """Query of records with an id, newest first."""
 
     cursor: int | None = Field(None, ge=1, le=ID_MAX, description="`next` of the page before.")
 
@@ -44,7 +44,7 @@ class NumberedQuery(ListQuery):
 
 
 class TimedQuery(ListQuery):
-    """Of records without an id of their own, newest first. The cursor is when, and which of that time."""
+    """Query of records without an id of their own, newest first. The cursor is when, and which of that time."""
 
     cursor: str | None = Field(
         None,
@@ -59,7 +59,7 @@ class TimedQuery(ListQuery):
 
 
 class NamedQuery(ListQuery):
-    """Of records in the order of their names."""
+    """Query of records in the order of their names."""
 
     cursor: str | None = Field(None, max_length=NAME_CHARACTERS_MAX, description="`next` of the page before.")
 
@@ -74,7 +74,7 @@ def numbered_page(records: Sequence[Record], limit: int) -> Response:
 
 
 def timed_page(records: Sequence[Record], at: str, number: str, limit: int) -> Response:
-    """Of records of the column `at`. `number` is not shown."""
+    """Page of records of the column `at`. `number` is not shown."""
     numbers = [record.pop(number) for record in records]
     return page(records, f"{records[-1][at]}_{numbers[-1]}" if len(records) == limit else None)
 

@@ -72,7 +72,7 @@ class Moved:
 
     @property
     def stood_seconds(self) -> float | None:
-        """From the fault to the first step, or to the end of the recovery."""
+        """Seconds from the fault to the first step, or to the end of the recovery."""
         if "first_step" in self.phases:
             return self.phases["first_step"]
         ended = self.recovery["ended_at"]
@@ -227,7 +227,7 @@ def further_findings(incident: Record) -> list[Record]:
 
 
 def moments(story: Story) -> list[Moment]:
-    """From the first evidence on."""
+    """Moments from the first evidence on."""
     return sorted(_moments(story), key=lambda one: one.at)
 
 
@@ -341,7 +341,7 @@ def _held(recovery: Record, decisions: Iterable[Record]) -> dict[str, float]:
 
 
 def _line(text: object) -> str:
-    """In a table's cell, whatever users wrote."""
+    """Text in a table's cell, whatever users wrote."""
     return " ".join(one_line(str(text)).split()).replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -29,7 +29,7 @@ reader: ContextVar[str] = ContextVar("reader", default="")
 """Who sends the request that this task carries out: RequestLimits sets it."""
 
 REST = 2.0
-"""Of a thread, in relation to the processor time of the read before."""
+"""Rest of a thread, in relation to the processor time of the read before."""
 
 
 T = TypeVar("T")

@@ -149,7 +149,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True):
-    """As the job's launcher reported it; `table_row` to `ended_at` are null while it runs."""
+    """Launch as the job's launcher reported it; `table_row` to `ended_at` are null while it runs."""
 
     restart_count: int
     launch: int

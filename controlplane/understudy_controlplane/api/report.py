@@ -38,7 +38,7 @@ MEDIA_TYPES = {
     ReportFormat.CSV: "text/csv",
 }
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""Of a report in HTML: it has styles of its own, so that its file stands alone, and no script."""
+"""Policy of a report in HTML: it has styles of its own, so that its file stands alone, and no script."""
 
 Since = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it 7 days.")]
 Until = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it now.")]

@@ -15,11 +15,11 @@ from understudy_controlplane.api.report_sections import Section, date, shown, su
 from understudy_controlplane.fleet.plain_text import one_line
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""With these a cell begins that a spreadsheet would compute: names of jobs come from users."""
+"""Characters that begin a cell that a spreadsheet would compute: names of jobs come from users."""
 
 
 ROWS_SHOWN = 200
-"""Of a table that people read; CSV and JSON have all."""
+"""Rows of a table that people read; CSV and JSON have all."""
 
 
 def as_text(report: FleetReport, sections: list[Section]) -> str:
@@ -56,7 +56,7 @@ def as_csv(report: FleetReport, sections: list[Section]) -> str:
 
 
 def _in_csv(cell: object) -> object:
-    """As a program reads it, and as a terminal shows it."""
+    """Cell as a program reads it, and as a terminal shows it."""
     if not isinstance(cell, str):
         return cell
     text = one_line(cell)

@@ -40,7 +40,7 @@ def plots(costs: FleetCosts) -> list[tuple[str, Markup]]:
 
 
 def _levels(costs: FleetCosts) -> list[tuple[str, float]]:
-    """In at most twelve groups of the same width."""
+    """Levels in at most twelve groups of the same width."""
     if costs.outages.down_max == 0:
         return []
     width = costs.outages.down_max // 12 + 1

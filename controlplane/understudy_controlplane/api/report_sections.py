@@ -31,7 +31,7 @@ def date(at: float) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """For people. A number that is not known is empty."""
+    """Text for people. A number that is not known is empty."""
     if cell is None:
         return ""
     if isinstance(cell, float):
@@ -45,7 +45,7 @@ def sections(report: FleetReport) -> list[Section]:
 
 
 def _without_empty_columns(section: Section) -> Section:
-    """Where no price is known, there is no money."""
+    """Section without money if no price is known."""
     kept = [number for number in range(len(section.columns)) if any(row[number] is not None for row in section.rows)]
     columns = tuple(section.columns[number] for number in kept)
     return replace(section, columns=columns, rows=[[row[number] for number in kept] for row in section.rows])
@@ -79,7 +79,7 @@ DIGEST_LISTED = 5
 
 
 def digest(report: FleetReport) -> list[str]:
-    """For a message: what one reads first, the most frequent causes, and the jobs that lost most."""
+    """Lines of a message: the most frequent causes, and the jobs that lost most."""
     lines = [f"{name}: {value}" for name, value in summary(report)]
     causes = [one for one in report.costs.interrupted.causes if one.interruptions][:DIGEST_LISTED]
     lines += [f"interrupted {times(one.interruptions)}: {one.component}" for one in causes]

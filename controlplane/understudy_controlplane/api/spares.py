@@ -41,7 +41,7 @@ class ChoiceBody(RequestBody, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Of the control plane."""
+    """Reservation of the control plane."""
 
     name: str
     nodes: list[str]

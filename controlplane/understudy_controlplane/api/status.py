@@ -169,5 +169,5 @@ def _for_user(status: Status) -> Status:
 
 
 def _without_causes(problems: list[Problem]) -> list[str]:
-    """For requests without a token: a cause can contain paths, addresses and SQL."""
+    """Problems for requests without a token: a cause can contain paths, addresses and SQL."""
     return [f"{problem.what}; {CAUSE_AT}" if problem.cause else problem.what for problem in problems]

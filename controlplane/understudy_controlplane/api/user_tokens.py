@@ -50,7 +50,7 @@ class UserTokenRequest(msgspec.Struct, frozen=True):
 
 
 class UserToken(msgspec.Struct, frozen=True):
-    """For the next `seconds`, and for the address that asked."""
+    """Valid for the next `seconds`, and for the address that asked."""
 
     token: str
     seconds: float
@@ -150,7 +150,7 @@ class _Issuer:
 
 
 def _server_of(request: Request) -> str:
-    """Of the connection, not of a header."""
+    """Server that the connection names, not a header."""
     host, port = request.scope.get("server") or ("", 0)
     return f"{canonical(host)}:{port}"
 

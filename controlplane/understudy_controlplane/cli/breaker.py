@@ -22,7 +22,7 @@ def breaker() -> None:
 @breaker.command("show")
 @connected
 def show(client: Client, as_json: bool) -> None:
-    """Whether it is open, and why."""
+    """Shows whether it is open, and why."""
     from understudy_client import Status
 
     why = client.get("/v1/status", Status).breaker

@@ -100,7 +100,7 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
 
 
 def in_words(error: ClientError) -> str:
-    """For people at a terminal: without the address of a route, and with commands for what routes show."""
+    """Message for people at a terminal: no address of a route, and commands for what routes show."""
     from understudy_client import RefusedError
 
     message = with_commands(str(error))

@@ -74,7 +74,7 @@ def doctor(config: Path, as_json: bool) -> None:
 
     Exits with 1 where a setting is dangerous or Slurm cannot be reached.
     """
-    # Without a configuration file the defaults apply.
+    # The defaults apply if there is no configuration file.
     diagnosis = diagnose(config_of(config) if config != DEFAULT_CONFIG or config.exists() else None)
     if as_json:
         print_json(msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous})

@@ -53,7 +53,7 @@ FUTURE = Moment(1, "2h for two hours from now")
 
 
 def in_words(seconds: float) -> str:
-    """In its largest unit that fits twice: 90 s, 15 min, 3 h, 5 d."""
+    """Duration in its largest unit that fits twice: 90 s, 15 min, 3 h, 5 d."""
     units = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
     unit, name = next((one for one in units if seconds >= 2 * one[0]), (1.0, "s"))
     return f"{seconds / unit:.0f} {name}"

@@ -140,7 +140,9 @@ class Site:
 
 
 def service_user(settings: Mapping[str, str] | None) -> str:
-    """With accounting a user of its own can be an administrator of Slurm; without, only root and SlurmUser are."""
+    """User of the service. If Slurm has accounting, any user can be made its administrator; otherwise only root and
+    SlurmUser are.
+    """
     if settings is None or "slurmdbd" in settings.get("AccountingStorageType", ""):
         return SERVICE_USER
     return settings.get("SlurmUser", SERVICE_USER).partition("(")[0]
@@ -206,7 +208,7 @@ def _group(account: pwd.struct_passwd) -> int:
 
 
 def _make_database(config: Config, directory: Path, account: pwd.struct_passwd) -> None:
-    """With the first administrator's token, for the user of the service."""
+    """Makes the database with the first administrator's token, for the user of the service."""
     from understudy_controlplane.cli.token import create as create_token
 
     _, _, path = config.server.database.partition("sqlite:///")

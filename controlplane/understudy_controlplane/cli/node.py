@@ -121,7 +121,7 @@ def requests(client: Client, as_json: bool, limit: int, name: str | None) -> Non
 @limit_option
 @connected
 def parts(client: Client, as_json: bool, limit: int, name: str | None, identity: str | None) -> None:
-    """Where each board, network card, cable and module was seen, newest first. GPUs: `GET /v1/gpus`."""
+    """Places where each board, network card, cable and module was seen, newest first. GPUs: `GET /v1/gpus`."""
     from understudy_client import PartSeen
 
     columns: dict[str, Callable[[PartSeen], object]] = {

@@ -94,7 +94,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def note(message: str) -> None:
-    """For people, so that standard output holds nothing but the result."""
+    """Writes to standard error, so that standard output holds nothing but the result."""
     click.echo(message, err=True)
 
 

@@ -24,10 +24,10 @@ EXITS = {
     "awaits_approval": Exit.RECORDED,
     "observe_only": Exit.RECORDED,
 }
-"""By the outcome that the control plane answers."""
+"""Exit codes by the outcome that the control plane answers."""
 
 PARTS = ("for_seconds", "now", "mode", "off", "at_checkpoint", "size")
-"""Of the body, besides reason and dry_run: left out where a command does not set them."""
+"""Parts of the body besides reason and dry_run: left out if a command does not set them."""
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -42,7 +42,7 @@ def request_options(command: Command) -> Command:
 
 
 class Options(TypedDict, total=False):
-    """Of one command."""
+    """Options of one command."""
 
     reason: Required[str]
     dry_run: bool

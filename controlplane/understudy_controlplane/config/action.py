@@ -373,5 +373,5 @@ class Validation(Section):
 
     @property
     def all_stages(self) -> dict[StageName, Stage]:
-        """With the defaults of what the site leaves out."""
+        """Stages with the defaults of what the site leaves out."""
         return merged(self.stages)

@@ -27,7 +27,7 @@ class ConfigFile:
     read_again: bool = False
 
     def request(self) -> None:
-        """Of a handler of signals, which may take no lock: the loop reads the file at its next round."""
+        """Asks for a reload; a handler of signals may take no lock: the loop reads the file at its next round."""
         self.read_again = True
 
 
@@ -63,7 +63,7 @@ class CurrentConfig:
             )
 
     def problems(self) -> list[str]:
-        """For people: cause and remedy."""
+        """Problems for people: cause and remedy."""
         found = []
         if self.error:
             found.append(f"the configuration was not reloaded, the one before stays in force: {self.error}")

@@ -100,13 +100,13 @@ class Straggler(Section):
         "([stragglers](straggler.md#a-gang-that-is-slow-as-a-whole)). 0: not compared.",
     )
     pace_ratio: ClassVar[float] = 1.035
-    """As `ratio`, where the work of each step is known and its times are judged without it."""
+    """`ratio` if the work of each step is known and its times are judged without it."""
     pace_ratio_overall: ClassVar[float] = 1.04
-    """As `ratio_overall`, for times without work."""
+    """`ratio_overall` for times without work."""
     pace_ratio_few_peers: ClassVar[float] = 1.05
-    """As `ratio_few_peers`, for times without work."""
+    """`ratio_few_peers` for times without work."""
     pace_ratio_gross: ClassVar[float] = 1.08
-    """As `ratio_gross`, for times without work."""
+    """`ratio_gross` for times without work."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -18,7 +18,7 @@ OWNERS = "owners"
 
 
 class Importance(StrEnum):
-    """Of a notice. The first one is least."""
+    """Importance of a notice. The first one is least."""
 
     INFO = "info"  # nothing has to be done
     WARNING = "warning"  # something failed, and Understudy deals with it

@@ -1,4 +1,4 @@
-"""Which page of the dashboard shows what waits for a person. Pure."""
+"""Finds the page of the dashboard that shows what waits for a person. Pure."""
 
 from __future__ import annotations
 

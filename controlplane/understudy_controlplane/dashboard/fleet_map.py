@@ -63,14 +63,16 @@ KINDS = {
     NodeState.FOREIGN_DRAIN: _of_state("f", NodeState.FOREIGN_DRAIN, "m1.5 2.8h5m-5 2.4h5"),
     NodeState.RETIRED: _of_state("x", NodeState.RETIRED, "m1.5 1.5l5 5"),
 }
-"""In the order of the legend: what needs a person first."""
+"""Colours in the order of the legend: what needs a person first."""
 
 LEGEND = (*KINDS.values(), BUSY, IDLE, SPARE)
 MARKS = {kind.code: kind.mark for kind in LEGEND if kind.mark}
 HEALTHY = frozenset(kind.code for kind in LEGEND if kind.healthy)
 
 GROUPINGS = (DomainKind.RACK, DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, DomainKind.POD)
-"""By which a fleet can be shown; the first of them that the topology has is shown unless another one is asked for."""
+"""Kinds by which a fleet can be shown; the first of them that the topology has is shown unless another one is asked
+for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def drawn(name: str, tiles: str, columns: int, scale: float) -> Markup:
 
 
 def _paths(tiles: str, columns: int) -> Iterable[Markup]:
-    """For each code a dashed path through its tiles, and one of its marks."""
+    """Dashed path through the tiles of each code, and one of its marks."""
     lines: dict[str, list[str]] = {}
     marks: dict[str, list[str]] = {}
     for row in range(0, len(tiles), columns):

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.1
 """How often it is checked whether the loop has finished a round."""
 
 REFRESH_SECONDS = 0.5
-"""At least this time lies between two readings of a page."""
+"""Least time between two readings of a page."""
 
 BEAT_SECONDS = 4.0
 

@@ -25,7 +25,7 @@ STATIC = {
     if path.suffix in (".css", ".js", ".svg")
 }
 RELEASE = hashlib.sha256(b"".join(STATIC.values())).hexdigest()[:12]
-"""Of all static files: part of their addresses, so that browsers keep them until they change."""
+"""Digest of all static files: part of their addresses, so that browsers keep them until they change."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "

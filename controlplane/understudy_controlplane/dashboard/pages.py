@@ -50,7 +50,7 @@ from understudy_wire.messages import Tier
 LISTED = 100
 BEFORE = "before-"
 OPEN, OF_RULE = "open", "rule-"
-"""Which incidents are listed."""
+"""Filters of incidents."""
 
 OWN = "my"
 """The page of users of the cluster."""
@@ -69,7 +69,7 @@ TIERS = {
     Tier.SHARED.value: "shared file system",
     Tier.OBJECT.value: "object store",
 }
-"""On what a checkpoint lies."""
+"""Tiers in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def root_of(page: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which records of a list a page shows. `older`: with which the next page begins; empty: this is the last one."""
+    """Records of a list that a page shows. `older`: where the next page begins; empty: this is the last one."""
 
     before: int
     older: str = ""

@@ -13,7 +13,7 @@ from understudy_controlplane.store.queries import Record
 
 WIDTH, LABELS, ROW, BAR = 960, 190, 26, 14
 ROOM = 90
-"""To the right of the longest bar, for its text."""
+"""Space to the right of the longest bar, for its text."""
 
 TICKS = 6
 NARROWEST = 3.0
@@ -21,7 +21,7 @@ NARROWEST = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """From `begin_ms` to `end_ms` after the fault. `kind`: detect, decide, done, running, failed or planned."""
+    """Bar from `begin_ms` to `end_ms` after the fault. `kind`: detect, decide, done, running, failed or planned."""
 
     name: str
     begin_ms: float

@@ -94,7 +94,7 @@ def _is_moving_to_the_pool(recovery: Recovery) -> bool:
 def placed(
     snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config, bad: Collection[str]
 ) -> Placement:
-    """Which spare of the allocation costs the gang least in the place of each node that it leaves."""
+    """Spare of the allocation that costs the gang least in the place of each node that it leaves."""
     gang = snapshot.gangs[job.key]
     left = [name for name in dict.fromkeys(one.node for one in findings) if name in gang.seats]
     standing = spares.standing_of(snapshot, config)

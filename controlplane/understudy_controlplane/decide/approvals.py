@@ -113,7 +113,7 @@ def _is_approved(snapshot: Snapshot, node: str) -> bool:
 
 
 def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
-    """Of proposals that no one approved in time, that another one has made superfluous, or whose job is gone."""
+    """Endings of proposals: not approved in time, superfluous by another one, or their job is gone."""
     approved = {key_of(one.plan): one for one in snapshot.proposals if one.status is RecoveryStatus.APPROVED}
     begun = {key_of(one.plan): one.id for one in snapshot.recoveries}
     waiting = (RecoveryStatus.AWAITS_APPROVAL, RecoveryStatus.APPROVED)

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are not needed any more. Pure."""
+"""Chooses the checkpoints of a run that are not needed any more. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def dispensable(
 
 
 def _groups(good: Iterable[Checkpoint]) -> list[list[Checkpoint]]:
-    """By tier and the size of gang that can restore them, furthest first."""
+    """Checkpoints grouped by tier and the size of gang that can restore them, furthest first."""
     groups: dict[tuple[Tier, int], list[Checkpoint]] = {}
     for one in good:
         groups.setdefault((one.tier, one.ranks), []).append(one)
@@ -72,7 +72,7 @@ def _last(furthest_first: Sequence[Checkpoint], count: int) -> set[Checkpoint]:
 
 
 def _first_of_spans(group: Iterable[Checkpoint], seconds: float) -> set[Checkpoint]:
-    """By the clock, so that what is the first stays the first."""
+    """First checkpoint of each span, by the clock, so that what is the first stays the first."""
     first: dict[int, Checkpoint] = {}
     for one in sorted(group, key=lambda one: one.completed_at):
         first.setdefault(int(one.completed_at // seconds), one)
@@ -80,7 +80,7 @@ def _first_of_spans(group: Iterable[Checkpoint], seconds: float) -> set[Checkpoi
 
 
 class _Paths:
-    """Where checkpoints were written whose files may still be there."""
+    """Places of checkpoints whose files may still be there."""
 
     def __init__(self, announced: Iterable[Checkpoint]) -> None:
         self._at: dict[str, set[_Write]] = {}
@@ -107,7 +107,7 @@ def _write_of(one: Checkpoint) -> _Write:
 
 
 def _folders(path: str) -> Iterator[str]:
-    """That the path lies in."""
+    """Folders that the path lies in."""
     while (folder := posixpath.dirname(path)) != path:
         yield folder
         path = folder

@@ -22,10 +22,10 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_wire.messages import ComputeTestOrder
 
 MULTIPLICATIONS = 10
-"""Of a test; the hook reports how long the shortest took (`understudy.compute.REPEATS`)."""
+"""Multiplications of a test; the hook reports how long the shortest took (`understudy.compute.REPEATS`)."""
 
 MARGIN_SECONDS = 8.0
-"""For an order to reach all ranks: over five intervals between reports."""
+"""Time for an order to reach all ranks: over five intervals between reports."""
 
 STEPS_AHEAD_MIN = 3
 STEP_SECONDS_MIN = 1e-3
@@ -47,8 +47,8 @@ def wanted(
     lost_at_last: Mapping[tuple[JobKey, str], float],
     ordered: Mapping[JobKey, int],
 ) -> Iterator[WantedTest]:
-    """At most one of each gang. `lost_at_last`: what the slowness of a node had cost the gang when it was last tested.
-    `ordered`: the step of the gang's newest order.
+    """Yields at most one test of each gang. `lost_at_last`: what the slowness of a node had cost the gang when it was
+    last tested. `ordered`: the step of the gang's newest order.
     """
     if snapshot.mode is Mode.OBSERVE or snapshot.paused:
         return
@@ -77,6 +77,6 @@ def pays(lost_seconds: float, price_seconds: float, lost_at_last: float) -> bool
 
 
 def price_seconds(table: StepTable) -> float | None:
-    """Of one test, for the gang; None: too few of its ranks test themselves for a comparison."""
+    """Seconds that a test costs the gang; None: too few of its ranks test themselves for a comparison."""
     times = [one.compute_seconds for one in table.training.values() if one.compute_seconds]
     return MULTIPLICATIONS * max(times) if len(times) > OTHERS_MIN else None

@@ -34,13 +34,13 @@ class Round:
     """Nodes condemned in this round, also those that a guard holds back: none of them is a spare."""
 
     undrained: frozenset[str] = frozenset()
-    """Of them: those that a budget keeps in service. Their gangs leave them all the same."""
+    """Condemned nodes that a budget keeps in service. Their gangs leave them all the same."""
 
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
     idle: tuple[str, ...] = ()  # nodes outside the pool that a gang may get when no spare fits, best first
     moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round
     left_out: tuple[Entered, ...] = ()
-    """Whose decision failed: nothing is done about it, and it counts for the budgets as if it were."""
+    """Findings whose decision failed: nothing is done about them, and they count for the budgets as if it were."""
 
     acting: bool = False  # a decision of this round has a plan, other than to release a job
 
@@ -69,7 +69,7 @@ class Round:
         return self.condemned.union(name for plan in (*under_way, *self.moves) for name in plan.nodes)
 
     def with_idle(self) -> Round:
-        """Where the site lets gangs have idle nodes."""
+        """Adds idle nodes, if the site lets gangs have them."""
         if not self.config.spares.no_spare.takes_idle:
             return self
         return replace(

@@ -18,11 +18,11 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_wire.messages import KernelEvent
 
 ANY_GPU = "0000:01:00.0"
-"""Of a node whose GPUs are not known."""
+"""Address used for a node whose GPUs are not known."""
 
 
 def drill_event(node: NodeView, code: int, by: str, now: float) -> KernelEvent:
-    """As the driver logs it for the node's first GPU, with a mark."""
+    """Event as the driver logs it for the node's first GPU, with a mark."""
     gpu = next((one.bus_id for one in node.gpus if one.bus_id), ANY_GPU)
     text = f"NVRM: Xid (PCI:{gpu.removesuffix('.0')}): {code}, {MARK} {by}"
     return KernelEvent(node.boot_id, int(now * 1000), now, text, code, gpu)

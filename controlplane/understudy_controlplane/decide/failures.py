@@ -29,7 +29,7 @@ LEFT_OUT = guards.Objection(Because.DECISION_FAILED, "this decision failed, or a
 
 
 class Failures:
-    """Of one round."""
+    """Failures of one round."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -100,7 +100,7 @@ class Failures:
         return current, [*(guards.held_back(*one, LEFT_OUT) for one in left_out), *decisions]
 
     def approved(self, current: Round, decisions: Sequence[Decision]) -> list[Decision]:
-        """Where it is not known whether a plan is approved, it waits."""
+        """Approved decisions. A plan waits if it is not known whether it is approved."""
         snapshot, config = current.snapshot, current.config
         try:
             return await_approval(snapshot, decisions, config)

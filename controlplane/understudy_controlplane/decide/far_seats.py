@@ -17,7 +17,7 @@ COST_SHARE_MAX = 0.5
 """A spare has to cost the seat at most this share of what the node there costs."""
 
 NODES_MAX = 4
-"""At one restart."""
+"""Most nodes that one restart exchanges."""
 
 NEAR = frozenset({DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, DomainKind.RACK})
 

@@ -50,8 +50,8 @@ MOVED_ALREADY = Move(None, Because.RULE, "the gang is moved for another reason a
 
 
 def move_key(finding: Finding) -> tuple[str, bool, JobKey | None]:
-    """Of one node may be asked several: a move off it, the restart of a gang that hangs there, and new seats for each
-    gang that it has stopped.
+    """Key of the move. One node may need several: a move off it, the restart of a gang that hangs there, and new seats
+    for each gang that it has stopped.
     """
     stopped = finding.signal is Signal.GANG_STOPPED
     return finding.label, finding.signal in HANGS, finding.job if stopped else None
@@ -138,7 +138,7 @@ def _is_taken(current: Round, job: Job, name: str) -> bool:
 
 
 def _before(current: Round, job: Job) -> str:
-    """Which gangs got spares in this round before this one, and why."""
+    """Gangs that got spares in this round before this one, and why."""
     jobs = current.snapshot.jobs
     others = [jobs[plan.job] for plan in current.moves if isinstance(plan, PoolSwapPlan) and plan.job in jobs]
     if not others:
@@ -163,14 +163,14 @@ def _switched_off(snapshot: Snapshot) -> str:
 
 
 def _reserved(current: Round, job: Job, failed: str) -> str:
-    """For whom spares are kept that would fit."""
+    """Jobs for which fitting spares are kept."""
     count = len(current.reserved_from(job, failed))
     holders = ", ".join(spares.kept_for_others(job, current.config.spares))
     return f"; {count} more {'is' if count == 1 else 'are'} reserved for {holders}" if count else ""
 
 
 OF_ONE_GANG = frozenset({Signal.MOVE_ASKED, Signal.NEWCOMER_FAILED, Signal.SEAT_LOST})
-"""On a node that other gangs may have as well, and keep."""
+"""Signals that concern one gang, on a node that other gangs may have as well, and keep."""
 
 
 def _concerns(finding: Finding, job: Job) -> bool:
@@ -258,7 +258,7 @@ def _done(snapshot: Snapshot, job: Job) -> Move | None:
 
 
 def _left_alone(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
-    """By a person's wish, unless a person wants this very move."""
+    """Leaves the gang alone if a person wishes it, unless a person wants this very move."""
     if any(finding.signal is Signal.MOVE_ASKED for finding in findings):
         return None
     return _paused(snapshot, job) or _cancelled(snapshot, job, findings)
@@ -325,7 +325,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
 
 
 def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
-    """Within the job's own allocation, by its launcher. None: that cannot be, the pool is asked."""
+    """Move within the job's own allocation, by its launcher. None: impossible, the pool is asked."""
     snapshot = current.snapshot
     gang = snapshot.gangs.get(job.key)
     if gang is None:
@@ -346,7 +346,7 @@ def _not_reconnected(job: Job) -> str:
 
 
 def _held_back(current: Round, job: Job, leaving: Collection[str]) -> Move | None:
-    """By a limit of its own, or by the fleet's."""
+    """Objection of a limit of the job's own, or of the fleet's."""
     if _moved_too_often(current, job):
         return _too_often(current, job)
     objection = guards.object_to_move(current.snapshot, current.config, job, leaving, current.moves)
@@ -400,7 +400,7 @@ def _seats(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
 
 
 def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence[str]) -> Move:
-    """To spares from the pool."""
+    """Move to spares from the pool."""
     snapshot = current.snapshot
     if not_movable := _not_movable(current, job, findings, seats):
         return not_movable
@@ -455,8 +455,8 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
 
 
 def _placed(current: Round, leaving: Leaving) -> Whole | NoRoom:
-    """On the nodes that an operator has approved for the gang, while they fit: which idle node is the best one changes
-    from round to round.
+    """Seats on the nodes that an operator has approved for the gang, while they fit: the best idle node changes from
+    round to round.
     """
     for one in reversed(current.snapshot.proposals):
         plan = one.plan
@@ -534,7 +534,7 @@ def _after_drain(snapshot: Snapshot, job: Job, gone: Collection[str]) -> Move | 
 
 
 def _preempted(current: Round, job: Job, failed: str, missing: int) -> Preemptible:
-    """As many nodes as are missing, whose jobs Slurm is to preempt, where the site wants that."""
+    """Nodes, as many as are missing, whose jobs Slurm is to preempt, if the site wants that."""
     if missing <= 0 or current.config.spares.no_spare is not NoSpare.PREEMPT:
         return NOTHING_PREEMPTED
     found = current.preemptible(job, failed)

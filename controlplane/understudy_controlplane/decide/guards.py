@@ -222,8 +222,8 @@ def object_to_requested_test(
 
 
 def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
-    """Of a node in service: it is not reserved while a job runs, and no gang is on its way there. Others who have
-    reserved it for now wait for one test; it is not under way when their reservation begins.
+    """Objects to testing a node in service: it is not reserved while a job runs, and no gang is on its way there.
+    Others who have reserved it for now wait for one test; it is not under way when their reservation begins.
     """
     policy = config.validation
     if not policy.enabled:
@@ -245,7 +245,7 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
 
 
 def object_in_maintenance(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
-    """To repairs and validations while a reservation with the flag MAINT holds the node, or where one begins before a
+    """Objects to repairs and validations while a reservation with the flag MAINT holds the node, or begins before a
     validation would be over: Slurm starts no job of the control plane there, and people work on the node.
     """
     slurm = snapshot.nodes[name].slurm
@@ -261,8 +261,8 @@ def object_in_maintenance(snapshot: Snapshot, name: str, config: Config) -> Obje
 
 
 def object_to_released(snapshot: Snapshot, name: str, config: Config) -> Objection | None:
-    """To the validation of a node that an operator gives back. It is drained: a job that runs there goes on to its end,
-    and could make the validation fail.
+    """Objects to the validation of a node that an operator gives back while a job runs on to its end there: it could
+    make the validation fail.
     """
     slurm = snapshot.nodes[name].slurm
     free = slurm is not None and slurm.base_state in ("IDLE", "DOWN") and "COMPLETING" not in slurm.flags
@@ -310,8 +310,8 @@ def _object_under_maintenance(snapshot: Snapshot, name: str) -> Objection | None
 def object_to_probe(
     snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
 ) -> Objection | None:
-    """To testing a suspect. It may end in quarantine, so there has to be room for that: for it, and for those that are
-    tested already. Validations that operators asked for do not count.
+    """Objects to testing a suspect, which may end in quarantine, unless there is room for that: for it, and for those
+    that are tested already. Validations that operators asked for do not count.
     """
     under_test = {*already, *(name for name, node in snapshot.nodes.items() if _is_probed(node))}
     limit = scaled(
@@ -416,8 +416,8 @@ def quarantined_within_the_hour(snapshot: Snapshot, already: Collection[str] = (
 
 
 def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) -> Objection | None:
-    """To moving or restarting a gang where no node is taken out of service for it. A gang that is on its way already
-    gets there: it does not run, and nothing is saved by waiting.
+    """Objects to moving or restarting a gang if no node is taken out of service for it. A gang that is on its way
+    already gets there: it does not run, and waiting saves nothing.
     """
     if finding.request is not None:
         return object_to_operator(snapshot) or object_while_open(snapshot)
@@ -479,7 +479,9 @@ def object_to_move(
 
 
 def object_to_requeue(snapshot: Snapshot, job: Job) -> Objection | None:
-    """Of a gang that runs. In such a partition Slurm starts no job, and lets running ones go on."""
+    """Objects to the requeue of a running gang in a partition in which Slurm starts no job, and lets running ones go
+    on.
+    """
     states = {name: snapshot.partition_states.get(name, "") for name in job.slurm.partition.split(",")}
     if not all(state in SHUT for state in states.values()):
         return None

@@ -46,7 +46,7 @@ def leaving_service(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
 def restart_inside(
     snapshot: Snapshot, job: Job, findings: Sequence[Finding], bad: Collection[str], config: Config
 ) -> tuple[Plan, str]:
-    """By its launcher, without the nodes that are named, where its allocation has spares for them."""
+    """Restart by its launcher, without the named nodes if its allocation has spares for them."""
     named, gang = _named(findings), snapshot.gangs[job.key]
     places = allocation_swap.placed(snapshot, job, named, config, bad).by_node_left
     plan = plans.allocation_plan(snapshot, job, gang, findings, config, hang=findings[0].summary, places=places)
@@ -56,9 +56,8 @@ def restart_inside(
 def requeue(
     snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Whole, drained_elsewhere: Set[str]
 ) -> tuple[Plan, str]:
-    """Without the nodes that are named, where there are spares for them. They are not failed: a hang alone condemns
-    none. Nodes that were to be drained at the job's end are drained by now: of the nodes that are `found` it gets the
-    first for them.
+    """Restart without the named nodes if there are spares for them. They are not failed: a hang alone condemns none.
+    Nodes that were to be drained at the job's end are drained by now: the first of the `found` nodes replace them.
     """
     number, why = job.key.job_id, findings[0].summary
     gone = lost_if_requeued(snapshot, job.slurm.nodes)

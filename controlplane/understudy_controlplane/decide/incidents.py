@@ -82,8 +82,8 @@ def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
 
 
 def with_fabric(snapshot: Snapshot, findings: Sequence[Finding]) -> Snapshot:
-    """With what this round shows of the NVLink blocks: the incident of one that has just failed is not open yet, and
-    that of one that works again may be.
+    """Adds what this round shows of the NVLink blocks: the incident of a block that has just failed is not open yet,
+    and that of one that works again may be.
     """
     failed = frozenset(one.domain for one in findings if one.rule == BLOCK_FABRIC)
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}

@@ -34,7 +34,7 @@ def job_notes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[JobNo
 
 
 def _note(snapshot: Snapshot, job: Job, key: str, text: str, of: Attempt | None = None) -> Iterator[JobNote]:
-    """`of`: the attempt that it is about, where that may be an earlier one."""
+    """Writes a note. `of`: the attempt that it is about, which may be an earlier one."""
     table = snapshot.tables.get(job.key)
     if table is None or not job.managed or not job.running or of not in (None, table.attempt):
         return

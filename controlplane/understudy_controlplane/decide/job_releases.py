@@ -56,7 +56,7 @@ def excluding_jobs(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def left_seats(snapshot: Snapshot) -> Iterator[Finding]:
-    """As after a slurmctld that refused to delete the reservation for too long, or that crashed and forgot it."""
+    """Seats left by a slurmctld that refused to delete the reservation for too long, or that crashed and forgot it."""
     moving = {one.plan.job.job_id for one in snapshot.recoveries if isinstance(one.plan, SwapPlan)}
     going = {one.plan.reservation for one in snapshot.recoveries if isinstance(one.plan, DeleteSeatsPlan)}
     keys = {key.job_id: key for key in snapshot.jobs}

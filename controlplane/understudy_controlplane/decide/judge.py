@@ -1,4 +1,4 @@
-"""From findings to decisions."""
+"""Turns findings into decisions."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
 
 
 def _due(snapshot: Snapshot, config: Config, failures: Failures) -> Iterator[Finding]:
-    """Of each node, and of the spares together."""
+    """Findings that are due, of each node and of the spares together."""
     tried = repair_cycle.attempts_by_node(snapshot)
     for name, node in snapshot.nodes.items():
         look = partial(repair_cycle.due, snapshot, node, tried.get(name, ()), config)

@@ -25,8 +25,8 @@ RUNGS = {
 
 
 def first_rung(incident: OpenIncident | None) -> Rung:
-    """Where the ladder is entered: what the finding asks for, a reboot where it asks for nothing; of several findings
-    the one that asks for most.
+    """Rung on which the ladder begins: the one that the findings need, the highest of several; a reboot if they name
+    none.
     """
     if incident is None:
         return Rung.REBOOT

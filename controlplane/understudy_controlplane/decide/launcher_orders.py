@@ -23,8 +23,8 @@ from understudy_wire.messages import LauncherOrders, RankLayout, Restart
 
 
 def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders | None]:
-    """By job id; None: that failed, and those that stand go on. In mode observe one gets orders only to take back
-    the permission to shrink: those that stood when it was given, without it.
+    """Orders by job id; None: the decision failed, and the standing orders go on. In mode observe a launcher gets
+    orders only to take back the permission to shrink: the standing ones without it.
     """
     shrinks = config.spares.no_spare is NoSpare.SHRINK
     observes = snapshot.mode is Mode.OBSERVE
@@ -50,7 +50,7 @@ def _with_permission(
 
 
 def _has_permission(snapshot: Snapshot, key: JobKey, gang: Gang) -> bool:
-    """By what its launcher reports: fewer nodes than it has would do now. What a recovery has ordered stays."""
+    """True if its launcher reports that fewer nodes than it has would do now. What a recovery has ordered stays."""
     recovery = snapshot.recovery_of(key)
     ordered = recovery is not None and isinstance(recovery.plan, AllocationSwapPlan)
     return gang.state.nodes_min < len(gang.seats) and not ordered

@@ -88,8 +88,8 @@ def _in_order(snapshot: Snapshot, maintenance: Maintenance, stages: Mapping[str,
 
 
 def _is_left(node: NodeView) -> bool:
-    """To its own cycle: a node at fault, which the end of the maintenance must not return; and one that is validated,
-    which has its turn after that.
+    """True if the node is left to its own cycle: a node at fault, which the end of the maintenance must not return; and
+    one that is validated, which has its turn after that.
     """
     return node.state in AT_FAULT
 
@@ -109,7 +109,7 @@ def _move(snapshot: Snapshot, out: Sequence[str]) -> tuple[JobKey, tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Of one node: what happens to it."""
+    """What happens to one node."""
 
     node: str
     stage: str  # waiting, asked, held, ready, returning or done
@@ -150,7 +150,7 @@ def _outlook(snapshot: Snapshot, name: str, stage: Stage | None, is_next: bool) 
 
 
 def spares_needed(snapshot: Snapshot, maintenance: Maintenance, config: Config) -> str:
-    """For the plan: whether there are enough, in words."""
+    """Text for the plan: whether there are enough spares."""
     gangs = gangs_on(snapshot, set(maintenance.nodes))
     if not gangs:
         return "no managed gang has a seat on these nodes"

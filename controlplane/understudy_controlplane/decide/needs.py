@@ -59,7 +59,7 @@ SILENT_SECONDS = 300.0
 """An agent's upgrade or a node's reboot takes less."""
 
 SETTLES_SECONDS = 60.0
-"""In which a drain is read back, and a spare that was taken is replaced."""
+"""Time in which a drain is read back, and a spare that was taken is replaced."""
 
 PENDS_SECONDS = 300.0
 """A requeued gang starts within Slurm's own two minutes of delay where it can start at all."""
@@ -117,7 +117,7 @@ def _first_seen(snapshot: Snapshot, kind: NeedKind, subject: str, at: float | No
 
 
 def named(job: Job) -> str:
-    """As its owner and an administrator know it."""
+    """Name that its owner and an administrator know."""
     return f"job {job.key.job_id} ({job.slurm.name}) of {job.slurm.user}"
 
 
@@ -249,7 +249,7 @@ def _rule_stopped(snapshot: Snapshot, decision: Decision, rule: str) -> Need:
 
 
 def _held_since(snapshot: Snapshot, decision: Decision) -> float:
-    """Of a gang that stands on an operator's node, about which there is no incident."""
+    """Time from which a gang stands on an operator's node, about which there is no incident."""
     finding = decision.finding
     node = snapshot.nodes.get(finding.node) if finding is not None else None
     if (
@@ -594,7 +594,7 @@ def _goes_on(snapshot: Snapshot, incident: OpenIncident) -> bool:
 
 
 def _subjects(incident: OpenIncident, jobs: Mapping[str, str]) -> set[str]:
-    """As which other needs name what it is about."""
+    """Names that other needs use for what it is about."""
     name, kind = incident.subject.name, incident.subject.kind
     found = {name, f"rule {incident.rule}"}
     if kind is SubjectKind.GANG and name in jobs:

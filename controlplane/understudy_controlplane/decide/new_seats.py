@@ -1,4 +1,4 @@
-"""Which nodes a gang gets in the place of those that it leaves: the cheapest with which Slurm starts it. Pure."""
+"""Chooses nodes for a gang in the place of those that it leaves: the cheapest with which Slurm starts it. Pure."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def new_seats(current: Round, leaving: Leaving) -> Whole | NoRoom:
 
 
 def new_seats_after_hang(current: Round, job: Job, left: Sequence[str]) -> Whole:
-    """For as many of these nodes as there are spares. A hang condemns no other node; given up are those where
-    the fabric has failed, because the gang would hang there again, and those far from all others.
+    """Seats for as many of these nodes as there are spares. A hang condemns no other node; given up are those whose
+    fabric has failed, because the gang would hang there again, and those far from all others.
     """
     snapshot, seats = current.snapshot, job.slurm.nodes
     broken = {name for name in seats if name in snapshot.without_fabric and name not in left}

@@ -212,7 +212,7 @@ def of_approval(facts: RequestFacts) -> Notice:
 
 
 def of_move(facts: MoveFacts) -> Notice:
-    """For the owner of the job: what happened, what it cost, and what there is to do."""
+    """Notice to the owner of the job: what happened, what it cost, and what there is to do."""
     job = f"job {facts.job_id}"
     cause = _cause(facts)
     if facts.status in UNDER_WAY:
@@ -246,7 +246,7 @@ def of_move(facts: MoveFacts) -> Notice:
 
 
 def of_stopped(facts: IncidentFacts) -> Notice:
-    """For the owner of a gang that stands still, and that no recovery restarts."""
+    """Notice to the owner of a gang that stands still and that no recovery restarts."""
     advice = LOOK_AT_CODE.format(job=facts.job_id)
     return Notice(
         NoticeSource.STOPPED,
@@ -269,7 +269,7 @@ def of_stopped(facts: IncidentFacts) -> Notice:
 
 
 def of_program(facts: ProgramFacts) -> Notice:
-    """For the owner of a job whose program failed under the launcher: no node is blamed, and no recovery follows."""
+    """Notice to the owner of a job whose program failed: no node is blamed, and no recovery follows."""
     over = facts.has_given_up or facts.state in ENDED_STATES
     often = f"It failed {times(facts.failures)}, the last time: " if facts.failures > 1 else ""
     lines = [f"{often}{_line(facts.reason)}"]
@@ -299,7 +299,7 @@ def of_program(facts: ProgramFacts) -> Notice:
 
 
 def of_xid(facts: XidFacts) -> Notice:
-    """For the owner of a job whose program made a GPU report an error. Understudy changes nothing."""
+    """Notice to the owner of a job whose program made a GPU report an error. Understudy changes nothing."""
     job = f"job {facts.job_id}"
     return Notice(
         NoticeSource.XID,

@@ -19,7 +19,7 @@ READY_PRECISION_MIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class HeldDecision:
-    """That would have acted in mode act. `approved`: its proposal was approved or rejected; None: neither."""
+    """Decision that would have acted in mode act. `approved`: its proposal was approved or rejected; None: neither."""
 
     id: int
     at: float

@@ -25,14 +25,14 @@ SIGNALS = {
     NeedKind.DOMAIN_DOWN: Signal.DOMAIN_DOWN,
     NeedKind.GANG_NOT_BACK: Signal.GANG_NOT_BACK,
 }
-"""As which a person is paged for a need; the others are PERSON_NEEDED."""
+"""Notice that pages a person for a need; the other needs use PERSON_NEEDED."""
 
 WHYS_MAX = 3
 """Subjects of a page that it explains; it names the others."""
 
 
 NOTIFIED_OTHERWISE = frozenset({NeedKind.BREAKER, NeedKind.APPROVAL})
-"""As they come: `decide/notices.py`."""
+"""Needs that are notified as they come: `decide/notices.py`."""
 
 AGAIN_SECONDS = {
     NeedKind.GANG_STAYS: DAY_SECONDS,
@@ -42,7 +42,7 @@ AGAIN_SECONDS = {
     NeedKind.GANG_NOT_BACK: 0.0,
     NeedKind.DOMAIN_DOWN: 0.0,
 }
-"""For which no person is paged again for the same subject: its owner may restart a job as often as they like. A domain
+"""Needs that page no person again for the same subject: its owner may restart a job as often as they like. A domain
 that fails again is paged at once.
 """
 

@@ -1,4 +1,4 @@
-"""With which nodes the network of a node is tested, and when. Pure."""
+"""Chooses when and with which nodes the network of a node is tested. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS_SECONDS = 1800.0
 
 
 def network_is_tested(config: Config, hours: float) -> bool:
-    """Of a validation that takes so many hours; 0: no burn-in."""
+    """True if a validation of so many hours tests the network; 0: no burn-in."""
     policy = config.validation
     runs = policy.run_stages is RunStages.ALWAYS or (policy.run_stages is RunStages.BURN_IN and hours > 0)
     return runs and policy.all_stages[StageName.NETWORK].enabled
@@ -65,8 +65,8 @@ def _alike(snapshot: Snapshot, name: str, node: NodeView) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Of a node whose burn-in is over and whose network is to be tested, or was. `waits`: why it has to wait; empty: it
-    goes on. `peers`: of a test that begins. `tested`: its own test is over.
+    """Turn of a node whose burn-in is over and whose network is to be tested, or was. `waits`: why it has to wait;
+    empty: it goes on. `peers`: of a test that begins. `tested`: its own test is over.
     """
 
     peers: tuple[str, ...] = ()

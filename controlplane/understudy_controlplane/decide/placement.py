@@ -35,7 +35,7 @@ Preference = Callable[[str], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the ranks of a gang are."""
+    """Places of a gang's ranks."""
 
     seats: tuple[str, ...]  # nodes by node rank
     world: int  # ranks
@@ -102,7 +102,7 @@ NO_PLACEMENT = Placement(())
 
 
 def layout_of(snapshot: Snapshot, job: Job) -> Layout:
-    """As the launcher, the ranks, or else Slurm show it."""
+    """Layout that the launcher, the ranks, or else Slurm show."""
     gang, table = snapshot.gangs.get(job.key), snapshot.tables.get(job.key)
     by_rank = tuple(dict.fromkeys(name for name in table.nodes if name)) if table is not None else ()
     seats = gang.seats if gang is not None else by_rank or job.slurm.nodes
@@ -119,9 +119,9 @@ def layout_of(snapshot: Snapshot, job: Job) -> Layout:
 
 
 def sizes_of_replicas(replicas: Sequence[int]) -> Parallelism:
-    """Of the data-parallel rank that each rank reports through the hook. Ranks of the same one that follow each other
-    count as a tensor group, and those that come later as further stages of a pipeline. Data parallel where one is not
-    known, where there is a single replica, or in another order of ranks.
+    """Sizes from the data-parallel rank that each rank reports through the hook. Consecutive ranks of the same one
+    count as a tensor group, and those that come later as further stages of a pipeline. Data parallel if one is not
+    known, if there is a single replica, or in another order of ranks.
     """
     world, count = len(replicas), len(set(replicas))
     if count < 2 or min(replicas) < 0:

@@ -59,24 +59,30 @@ SEAT_STEPS = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB, Step
 
 _PENDING = SWAP_STEPS.index(StepName.START_JOB)
 EXCLUDING_STEPS = (*SWAP_STEPS[:_PENDING], StepName.EXCLUDE_NODES, *SWAP_STEPS[_PENDING:])
-"""Where a node that the gang leaves stays in service: Slurm could start the job there again. Slurm changes the excluded
-nodes of a pending job only."""
+"""Steps if a node that the gang leaves stays in service: Slurm could start the job there again. Slurm changes the
+excluded nodes of a pending job only.
+"""
 
 
 DEAD_GANG_STEPS = tuple(step for step in SWAP_STEPS if step not in SEAT_STEPS)
-"""Of a gang that is dead as a whole, and for which there are no spares: Slurm starts it where it finds nodes. Left
-alone, it would be lost with Slurm's own timeout (`slurm.protocol.loses_dead_gangs`)."""
+"""Steps for a gang that is dead as a whole and has no spares: Slurm starts it where it finds nodes. Left alone, it
+would be lost with Slurm's own timeout (`slurm.protocol.loses_dead_gangs`).
+"""
 
 _BOUND = SWAP_STEPS.index(StepName.BIND_JOB)
 BOUND_LATER = (*SWAP_STEPS[:_BOUND], *SWAP_STEPS[_BOUND + 1 : _PENDING], StepName.BIND_JOB, *SWAP_STEPS[_PENDING:])
-"""Of a job that Slurm has taken a node from while it runs on: a Slurm without slurmdbd takes no update of it before it
-pends ("the DB index is being set"). Its seats are held; only another job of its user could take them before."""
+"""Steps for a job that Slurm has taken a node from while it runs on: a Slurm without slurmdbd takes no update of it
+before it pends ("the DB index is being set"). Its seats are held; only another job of its user could take them
+before.
+"""
 
 REASON_CHARACTERS_MAX = 200
 
 
 def drain_reason(finding: Finding) -> str:
-    """At most 200 characters; begins with the prefix of the control plane's drains. A longer one ends with a clause."""
+    """Reason of at most 200 characters, beginning with the prefix of the control plane's drains. A longer one ends with
+    a clause.
+    """
     whole = f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")
     cut = whole[:REASON_CHARACTERS_MAX]
     return cut if cut == whole else cut.rpartition(";")[0] or cut
@@ -281,7 +287,7 @@ def credit_minutes(snapshot: Snapshot, job: Job, config: Config) -> int:
 def launcher_restart_plan(
     snapshot: Snapshot, job: Job, fault_at: float, launch: int, credit_minutes_max: int
 ) -> LauncherRestartPlan:
-    """Of a launch that the gang's launcher has given up by itself."""
+    """Restart of a launch that the gang's launcher has given up by itself."""
     last_step, count_from = _reached(snapshot, job)
     return LauncherRestartPlan(
         steps=(StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP, StepName.CREDIT_TIME),
@@ -433,8 +439,8 @@ def hold_plan(node: NodeView, finding: Finding, under_way: Recovery | None) -> Q
 def return_plan(
     snapshot: Snapshot, node: NodeView, config: Config, under_way: Recovery | None, *, on_probation: bool
 ) -> ReturnPlan:
-    """Into the spare pool, where that is short of one, before any job can have it; else, on probation, as the last
-    that Slurm gives to a job, where the site wants that.
+    """Returns the node to the spare pool before any job can have it, if the pool is short of one; else on probation, as
+    the last that Slurm gives to a job, if the site wants that.
     """
     joins = takes_into_pool(snapshot, node, config)
     before = weight_of_its_own(node)
@@ -456,7 +462,9 @@ def return_plan(
 
 
 def weight_of_its_own(node: NodeView) -> int:
-    """In Slurm. A node that returns a second time may still have the raised weight of the first time."""
+    """Weight of the node in Slurm. A node that returns a second time may still have the raised weight of the first
+    time.
+    """
     record, now = node.record, node.slurm.weight if node.slurm else 1
     return record.weight_before if now == record.weight and record.weight_before is not None else now
 

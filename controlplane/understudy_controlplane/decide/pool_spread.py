@@ -1,4 +1,4 @@
-"""Which nodes join the pool, and stay in it, so that the failure of a rack leaves spares elsewhere."""
+"""Chooses the nodes of the pool, so that the failure of a rack leaves spares elsewhere."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ def spread(
 
 
 def _need(used: int, held: int) -> tuple[float, int]:
-    """Of two domains in equal need, as where nothing is used, the one with fewer spares."""
+    """Need of a domain. Of two in equal need, such as two unused ones, the one with fewer spares comes first."""
     return used / (held + 1), -held
 
 
 def _domain_of(topology: Topology) -> Callable[[str], str]:
-    """Of a node. Of several, as leaf switches of rails, the first one; of a node in none, the empty name."""
+    """Finds the domain of a node: the first of several, such as leaf switches of rails; the empty name if it is in
+    none.
+    """
     kind = next((one for one in SPREAD_OVER if sum(domain.kind is one for domain in topology.domains) > 1), None)
     if kind is None:
         return lambda _name: ""

@@ -1,4 +1,4 @@
-"""Where no spare is free: nodes whose jobs Slurm would preempt for the gang, by its own rules. Pure.
+"""Chooses nodes whose jobs Slurm would preempt for the gang, by its own rules, if no spare is free. Pure.
 
 Slurm itself preempts them, when the gang waits in a reservation that contains such a node. What it would do is foreseen
 here, so that no gang gives its node up in vain; in doubt nothing is.

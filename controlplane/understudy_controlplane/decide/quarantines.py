@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
 BUDGETS = (Because.FLEET_BUDGET, Because.HOURLY_BUDGET, Because.DOMAIN_BUDGET)
-"""Of which gangs leave nodes all the same. Not the budget of a rule, which may be wrong about the gang as well."""
+"""Budgets that keep no gang on a node. The budget of a rule does: the rule may be wrong about the gang as well."""
 
 STANDING = (Signal.NODE_DEAD, Signal.HARDWARE_FAULT)
 """Found in each round, also of a node that an administrator has taken."""
@@ -128,7 +128,7 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
 
 
 def _is_reported(decision: Decision) -> bool:
-    """By a person, or by another system of the site."""
+    """True if a person or another system of the site reported it."""
     finding = decision.finding
     return finding is not None and (finding.request is not None or finding.signal is Signal.SITE_FAULT)
 
@@ -234,7 +234,7 @@ def _is_others(snapshot: Snapshot, row: Row, finding: Finding) -> bool:
 
 
 def _plan_for_the_node(snapshot: Snapshot, condemned: Entered) -> Plan:
-    """Where no gang is moved."""
+    """Plan for a node that no gang leaves."""
     row, finding = condemned
     if _failed_validation(row):
         return repair_actions.take_back(snapshot, finding)

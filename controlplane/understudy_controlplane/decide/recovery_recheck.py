@@ -1,4 +1,4 @@
-"""Whether a recovery under way may go on: its plan is held against the newest facts before each effect. Pure."""
+"""Holds the plan of a recovery under way against the newest facts before each effect. Pure."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ HEARD_AGAIN_SECONDS = 4.0
 """After a start of the control plane each agent that is alive has reported by then."""
 
 RANKS_AGAIN_SECONDS = 60.0
-"""For this time after a start of the control plane no gang is restarted for a hang of before, unless it is found again:
-ranks that are at work have finished a step by then.
+"""Seconds after a start of the control plane in which no gang is restarted for an earlier hang, unless it is found
+again: ranks that are at work have finished a step by then.
 """
 
 BACK = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION})
@@ -88,7 +88,7 @@ def course(
 
 
 def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
-    """Where a detector, or a decision about its node, fails, it is not known whether the node may return."""
+    """True if a detector, or a decision about its node, failed: then it is not known whether the node may return."""
     plan = recovery.plan
     if not isinstance(plan, ReturnPlan | RepairPlan | ValidationPlan) or plan.requested:
         return False
@@ -114,8 +114,9 @@ def _begins_in_maintenance(recovery: Recovery, snapshot: Snapshot) -> bool:
 
 
 def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
-    """In a pause, of all or of its job, nothing begins, and what is under way stops where that is safe: not between two
-    attempts of a gang. A pause with `--now` stops it there, too. What people ask for themselves is done in a pause.
+    """True if the recovery may act. In a pause, of all or of its job, nothing begins, and what is under way stops where
+    that is safe: not between two attempts of a gang. A pause with `--now` stops it there, too. What people ask for
+    themselves is done in a pause.
     """
     if _unheard(recovery, snapshot):
         return False
@@ -223,7 +224,7 @@ def _ending(recovery: Recovery, snapshot: Snapshot, known: Known) -> Ending | No
 
 
 def _overtaken(recovery: Recovery, snapshot: Snapshot, known: Known) -> str:
-    """By what; empty: the plan still fits."""
+    """Fact that overtook the plan; empty: it still fits."""
     match recovery.plan:
         case SwapPlan() if not _past_return(recovery, snapshot):
             return (
@@ -254,7 +255,7 @@ def _stayed_out(recovery: Recovery, node: NodeView) -> bool:
 
 
 def _back(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:
-    """Whether none of the nodes that the plan takes out of service is to leave it any more."""
+    """Reason to stop if none of the nodes that the plan takes out of service is to leave it any more."""
     assert isinstance(recovery.plan, DrainPlan)
     nodes = [snapshot.nodes[name] for name in recovery.plan.nodes if name in snapshot.nodes]
     cleared = (node.state in BACK and node.record.cleared_at > recovery.decided_at for node in nodes)
@@ -264,7 +265,7 @@ def _back(recovery: Recovery, snapshot: Snapshot, back: Set[str]) -> str:
 
 
 def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
-    """Whether the attempt that the plan would end is over, or has left its hang by itself."""
+    """Reason to stop if the attempt that the plan would end is over, or has left its hang by itself."""
     plan = recovery.plan
     assert isinstance(plan, SwapPlan)
     job = snapshot.jobs.get(plan.job)
@@ -280,7 +281,7 @@ def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
 
 
 def _trains_on(recovery: Recovery, snapshot: Snapshot, accused: Set[str]) -> str:
-    """Whether the gang refutes what each of its nodes was to be left for."""
+    """Reason to stop if the gang refutes what each of its nodes was to be left for."""
     plan = recovery.plan
     assert isinstance(plan, SwapPlan)
     job, left = snapshot.jobs.get(plan.job), {*plan.nodes, *plan.leaving}

@@ -44,7 +44,7 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
     if objection is not None:
         return guards.held_back(row, finding, objection)
     node = snapshot.nodes[finding.node]
-    # In mode observe a person's change ends the control plane's claim as well, but nothing is planned that would be
+    # A person's change ends the control plane's claim in mode observe as well, but nothing is planned that would be
     # carried out later: what is left of a reservation is found when the mode is act.
     plan = None if snapshot.mode is Mode.OBSERVE else _plan(snapshot, config, entered)
     by_person = finding.request is not None or finding.signal is Signal.RETURN_CANCELLED

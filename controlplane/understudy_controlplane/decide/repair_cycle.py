@@ -137,7 +137,7 @@ def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: C
 
 
 def _left_over(snapshot: Snapshot, node: NodeView) -> bool:
-    """As after a plan that failed half-way, or with a database that was lost. One that is to be drained first, is."""
+    """True after a plan that failed half-way, or if the database was lost. One that is to be drained first, is."""
     held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
     if held is None or not held.made_for_one or node.state in IN_REPAIR:
         return False
@@ -148,7 +148,7 @@ def _left_over(snapshot: Snapshot, node: NodeView) -> bool:
 
 
 def _raised_weight(snapshot: Snapshot, node: NodeView) -> int | None:
-    """That is to be put back. Also where an administrator has changed it since: then nothing is restored, which is
+    """Raised weight that is to be put back. If an administrator has changed it since, nothing is restored, which is
     recorded. A change back that Slurm has refused is tried again after a while.
     """
     if node.slurm is None or any(node.name in one.plan.claimed for one in snapshot.recoveries):
@@ -250,7 +250,9 @@ def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str)
 
 
 def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
-    """For a node that the control plane has drained and that is empty; jobs that still run there are left to end."""
+    """Next rung for a node that the control plane has drained and that is empty; jobs that still run there are left to
+    end.
+    """
     record, slurm = node.record, node.slurm
     drained = record.drained_at is not None and snapshot.custody(node.name).in_effect
     if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:

@@ -61,7 +61,7 @@ def _of_dismissal(snapshot: Snapshot, node: NodeView) -> Prospect | None:
 
 
 def _of_quarantine(snapshot: Snapshot, finding: Finding, config: Config) -> Prospect:
-    """With what becomes of the gang on the node."""
+    """Preview of a quarantine, with what becomes of the gang on the node."""
     objection = guards.object_to_quarantine(snapshot, config, finding, ())
     if objection is not None:
         return Prospect(Outcome.HELD_BY_GUARD, objection.words)

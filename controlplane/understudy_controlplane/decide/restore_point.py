@@ -1,4 +1,4 @@
-"""Where a gang continues: the newest checkpoint that is complete and good, the beginning, or not known."""
+"""Chooses where a gang continues: the newest checkpoint that is complete and good, the beginning, or not known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESTORES_FAILED_MAX = 2
 """Attempts in which the restore of a checkpoint failed; then it is struck off."""
 
 WORK_LOST_SHARE_MAX = 0.1
-"""Of the steps of a run: a suspicion that is no proof costs no more than this."""
+"""Share of a run's steps that a suspicion without proof may cost."""
 
 SUSPECT_SECONDS_MAX = 6 * 3600.0
 """Checkpoints that are written longer than this after what is no proof are not suspect for it: the run went on well."""
@@ -47,9 +47,9 @@ class Catalogue:
 
 
 def decide(known: Catalogue, job: JobKey, attempt: Attempt, ranks: int = 0) -> RestoreDecision:
-    """From the beginning only where nothing was ever saved. An attempt that ended during its first save has saved
-    nothing; one that went on after a checkpoint that is not complete may have saved more than was announced. `ranks` is
-    the size of the attempt's gang; 0: not known.
+    """Decides where the attempt continues: from the beginning only if nothing was ever saved. An attempt that ended
+    during its first save has saved nothing; one that went on after a checkpoint that is not complete may have saved
+    more than was announced. `ranks` is the size of the attempt's gang; 0: not known.
     """
     attempt_of = (job, attempt)
     struck = [(one, why) for one in known.complete if (why := _not_to_restore(one, known, attempt_of, ranks))]
@@ -149,7 +149,7 @@ def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = 
 
 
 def _furthest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """Of copies of one checkpoint the nearest that every node can reach: `nearer_copies` are for single ranks."""
+    """Nearest copy of the furthest checkpoint that every node can reach: `nearer_copies` are for single ranks."""
     return max(
         checkpoints,
         key=lambda one: (one.step, not one.is_of_nodes, one.tier is not Tier.OBJECT, one.completed_at),

@@ -1,4 +1,4 @@
-"""Which records may be deleted: those before the limit of their class. Pure."""
+"""Chooses records that may be deleted: those before the limit of their class. Pure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 A_DAY_SHARE = 0.01
-"""Of the fleet. Llama 3's failures, of all rules together, took 0.4 % of the nodes a day."""
+"""Share of the fleet. Llama 3's failures, of all rules together, took 0.4 % of the nodes a day."""
 
 A_DAY_MIN = 12
 A_DAY_SHARE_MIN = 0.0025

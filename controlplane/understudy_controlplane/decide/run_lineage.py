@@ -1,4 +1,4 @@
-"""Which earlier jobs of its run a job continues."""
+"""Finds the earlier jobs of its run that a job continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JOBS_MAX = 100
 """The newest of a run."""
 
 OVERLAP_SECONDS_MAX = 60.0
-"""Of jobs that run one after another: Slurm may show the next one before it shows the end of the last."""
+"""Overlap of jobs that run one after another: Slurm may show the next one before it shows the end of the last."""
 
 NAME_IT = "set UNDERSTUDY_RUN to the id of the job that it continues, or to $SLURM_JOB_ID for a new training"
 
@@ -63,7 +63,7 @@ def _begins(before: RunJob, what: str) -> Lineage:
 
 
 def _differ(one: RunJob, other: RunJob) -> bool:
-    """In what they run, where that is known of both."""
+    """True if they are known to run different things."""
     return bool(one.arguments and other.arguments) and one.arguments != other.arguments
 
 

@@ -1,4 +1,4 @@
-"""Which gangs are to save, before which step, and how often from there on. Pure.
+"""Chooses the gangs that are to save, before which step, and how often from there on. Pure.
 
 The step lies so far ahead that the order reaches all ranks in time, three times over: a rank that it reaches too late
 would not save with the others.
@@ -46,7 +46,7 @@ def wanted(
     costs: Mapping[JobKey, SaveCost],
     policy: Signals,
 ) -> Iterator[WantedSave]:
-    """At most one of each gang. `gangs` and `requests`: by job id."""
+    """Yields at most one save of each gang. `gangs` and `requests`: by job id."""
     for key, job in snapshot.jobs.items():
         gang = gangs.get(key.job_id)
         if gang is None or not job.running or not can_be_ordered(gang, job, snapshot.now):

@@ -1,4 +1,4 @@
-"""Which nodes of a gang did not write what their ranks restore, of a checkpoint on disks of nodes."""
+"""Finds nodes of a gang that did not write what their ranks restore, of a checkpoint on disks of nodes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def _is_well(snapshot: Snapshot, name: str) -> bool:
 
 
 def _day_has_time(snapshot: Snapshot, seconds: float) -> bool:
-    """For one that takes as long as the longest of the last week. All validations of spares count."""
+    """True if the day has room for one that takes as long as the longest of the last week. All validations of spares
+    count.
+    """
     took = {
         (one.node, one.at): (one.ended_at or snapshot.now) - one.at
         for one in snapshot.attempts

@@ -106,7 +106,7 @@ def _candidate(snapshot: Snapshot, name: str, job: Job, lost: str, config: Confi
 
 
 def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[str]:
-    """For any gang: what `spares.free_spares` asks, in words."""
+    """Reasons against any gang: what `spares.free_spares` asks, in words."""
     if node.state not in (NodeState.IN_SERVICE, NodeState.PROBATION):
         yield f"it is {node.state.value}"
     if node.heard_at is None or snapshot.now - node.heard_at > spares.HEARD_WITHIN_SECONDS:
@@ -132,7 +132,7 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
 
 
 def _why_unsuitable(node: NodeView, job: Job, lost: NodeView) -> Iterator[str]:
-    """For this gang: what `spares.suits` asks, in words."""
+    """Reasons against this gang: what `spares.suits` asks, in words."""
     if node.slurm is None or lost.slurm is None:
         return
     if not set(node.slurm.partitions) & set(job.slurm.partition.split(",")):

@@ -1,4 +1,4 @@
-"""Whose gang gets a spare first where several want one: shares of accounts, then Slurm's priority. Pure."""
+"""Orders gangs that want the same spare: shares of accounts, then Slurm's priority. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def turn(snapshot: Snapshot, config: Config, job: Job) -> tuple[bool, int, int]:
 
 
 def share_had(snapshot: Snapshot, config: Config, job: Job) -> str:
-    """In words, where the job's account has had more of the spares of the last week than its share; else empty."""
+    """Text if the job's account has had more of the spares of the last week than its share; else empty."""
     account, all_taken = job.slurm.account, sum(snapshot.spares_taken.values())
     share, taken = config.spares.account_shares.get(account), snapshot.spares_taken.get(account, 0)
     if share is None or taken <= share * all_taken:

@@ -1,4 +1,4 @@
-"""Which nodes are spares, and which spare is taken."""
+"""Finds the nodes that are spares, and chooses the one that is taken."""
 
 from __future__ import annotations
 
@@ -63,13 +63,15 @@ def _best_first(snapshot: Snapshot, names: Iterable[str], config: Config) -> lis
 
 
 def standing_of(snapshot: Snapshot, config: Config) -> Callable[[str], tuple[bool, bool]]:
-    """Of a node: whether it is a lemon, and whether it is on probation, or a program failed there and not elsewhere."""
+    """Standing of a node: whether it is a lemon; whether it is on probation, or a program failed there and not
+    elsewhere.
+    """
     known = lemons(snapshot, config.lemon)
     return lambda name: (name in known, _on_probation(snapshot, name) or _is_blamed(snapshot, name))
 
 
 def _is_blamed(snapshot: Snapshot, name: str) -> bool:
-    """By a launcher, within the last week. What its program lacked there, others may lack."""
+    """True if a launcher blamed it within the last week. What its program lacked there, others may lack."""
     cleared_at = snapshot.nodes[name].record.cleared_at
     return any(one.at > cleared_at for one in snapshot.black_holes.get(name, ()))
 
@@ -211,7 +213,7 @@ def idle_nodes(snapshot: Snapshot, config: Config) -> list[str]:
 
 
 def idle_for_gangs(snapshot: Snapshot, config: Config) -> list[str]:
-    """As `idle_nodes`, and with those that are open only to the gang in whose block they are (`is_open_to`)."""
+    """Adds to `idle_nodes` those that are open only to the gang in whose block they are (`is_open_to`)."""
     promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
     idle = [
         name

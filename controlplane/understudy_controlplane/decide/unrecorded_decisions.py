@@ -1,4 +1,4 @@
-"""Which decisions of a round are new, and which repeat what is recorded already. Pure."""
+"""Separates the new decisions of a round from those that repeat what is recorded. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Recorded:
 
     @classmethod
     def from_journal(cls, keys: Iterable[DecisionKey]) -> Recorded:
-        """For the first round of a process: it does not record again what the process before it has recorded."""
+        """Builds the memory for the first round of a process: it does not record again what the process before it has
+        recorded.
+        """
         known = frozenset(keys)
         return cls(known, known)
 

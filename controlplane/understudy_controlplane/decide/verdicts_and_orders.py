@@ -21,8 +21,8 @@ from understudy_wire.messages import LauncherOrders
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """Where a part has failed, it is empty: tests of the network wait for their peers, and no proposal ends. An
-    approval that is too old counts no more all the same (`decide.approvals`).
+    """Results of a round. A part that failed is empty: tests of the network wait for their peers, and no proposal ends.
+    An approval that is too old counts no more all the same (`decide.approvals`).
     """
 
     unfit: Mapping[str, str] | None  # None: not known, and what was known before counts until it is too old

@@ -114,8 +114,8 @@ def _of_groups(layout: Layout, block_of: Mapping[str, str]) -> Rule | None:
 
 
 def startable(snapshot: Snapshot, leaving: Leaving) -> Sequence[str]:
-    """Of the candidates those on which Slurm starts the job with the nodes that it keeps: a job in several blocks, or
-    groups of them, gets no more than it needs.
+    """Candidates on which Slurm starts the job with the nodes that it keeps: a job in several blocks, or groups of
+    them, gets no more than it needs.
     """
     known, nodes = snapshot.topology.slurm_blocks, len(leaving.seats)
     if known is None or leaving.job.slurm.segment or known.groups_max(nodes) == 1 or not known.allow(leaving.seats):
@@ -190,8 +190,8 @@ class _Choice:
         return None if surplus > len(useless) else (dict(new), useless[: max(0, surplus)])
 
     def _costs(self, blocks: Sequence[str], kept: Sequence[str]) -> dict[str, tuple[object, ...]]:
-        """Of a unit in each of the blocks: the standing of its last node, and what the seats that move exchange with
-        those that stay, times the distance of the block.
+        """Cost of a unit in each block: the standing of its last node, and what the seats that move exchange with those
+        that stay, times the distance of the block.
         """
         seats = list(self._layout.seats)
         leaving = [at for at, name in enumerate(seats) if name not in kept]

@@ -160,8 +160,8 @@ def _has_no_effect(drain: RecoveryStep, now: float) -> bool:
 
 
 def is_well(node: NodeView, now: float) -> bool:
-    """As far as can be known: it is heard, and Slurm would use it. A dead node is not accused in each round: a probe of
-    its slurmd may be out of date.
+    """True if the node is heard and Slurm would use it. A dead node is not accused in each round: a probe of its slurmd
+    may be out of date.
     """
     usable = node.service is Service.USABLE and node.slurmd_silent_since is None
     quarantined = node.state is NodeState.QUARANTINED and node.record.drained_at is None

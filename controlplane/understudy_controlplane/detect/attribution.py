@@ -22,7 +22,7 @@ Gpu = tuple[str, str]
 
 
 class Sightings:
-    """Where each error was seen lately, in the whole fleet."""
+    """Recent places of each error in the whole fleet."""
 
     def __init__(self) -> None:
         self._of_job: dict[tuple[JobThere, int], dict[str, float]] = defaultdict(dict)
@@ -40,7 +40,7 @@ class Sightings:
             self._of_user[job.user, code].add((node, reading.line.bus_id))
 
     def nodes_of_job(self, reading: Reading, together_seconds: float) -> int:
-        """On how many nodes of its job the same error was seen at about that time; 0: no job, or several."""
+        """Nodes of its job that showed the same error at about that time; 0: no job, or several."""
         code, stored = reading.line.code, reading.stored
         if code is None or len(stored.jobs) != 1:
             return 0
@@ -87,5 +87,5 @@ def suspicion(reading: Reading, history: Iterable[Reading], node: str, sightings
 
 
 def _same_place(one: Reading, other: Reading) -> bool:
-    """Where both say at which part of the GPU, it must be the same."""
+    """True unless both name a part of the GPU and the parts differ."""
     return not (one.line.location and other.line.location) or one.line.location == other.line.location

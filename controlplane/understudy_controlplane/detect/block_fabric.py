@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.topology import Domain, DomainKind, shown
 
 NODES_MIN = 3
 SHARE_MIN = 0.5
-"""Of the block's nodes that are in service and heard."""
+"""Share of the block's nodes that are in service and heard."""
 
 
 def block_faults_joined(snapshot: Snapshot, found: Sequence[Finding]) -> list[Finding]:
@@ -57,7 +57,7 @@ def _has_failed(snapshot: Snapshot, block: Domain, since: dict[str, float]) -> b
 
 
 def _taken_out(snapshot: Snapshot, name: str, began: float) -> bool:
-    """Of service for its NVLinks, together with the others."""
+    """True if it was taken out of service for its NVLinks, together with the others."""
     incident = snapshot.incident_of(name)
     if incident is None or name not in snapshot.at_fault:
         return False

@@ -43,7 +43,7 @@ PCIE_REPLAYS_RECENT_MIN = 100
 NVLINK_ERRORS_RECENT_MIN = 100
 SYMBOL_ERRORS_RECENT_MIN = 100
 TRANSPORT_ERRORS_RECENT_MIN = 100
-"""In ten minutes. A link that is well has none; a handful comes with a retraining."""
+"""Errors in ten minutes. A link that is well has none; a handful comes with a retraining."""
 
 BUSY_PERCENT_MIN = 50
 """A GPU that is less busy may have its link slowed down to save power."""

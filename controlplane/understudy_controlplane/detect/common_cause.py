@@ -38,7 +38,7 @@ def bears_witness(node: NodeView) -> bool:
 
 
 def nodes_alike(failures: Sequence[tuple[NodeView, float]]) -> list[int]:
-    """For each failure, of a node and since when: how many nodes began within TOGETHER_SECONDS of it, its own included.
+    """Number of nodes, for each failure, that began within TOGETHER_SECONDS of it, its own included.
 
     A node counts once, however many of its parts fail. A switch may take thousands of ports, so the window slides.
     """
@@ -113,7 +113,7 @@ def domain_fault(snapshot: Snapshot, rule: str, nodes: dict[str, float], what: s
 
 
 def domain_of(snapshot: Snapshot, rule: str, nodes: Set[str]) -> str:
-    """That of an open incident of these nodes, if there is one; otherwise the smallest that contains all of them, if
+    """Domain of an open incident of these nodes, if there is one; otherwise the smallest that contains all of them, if
     they are at least half of it and it is not the whole fleet.
     """
     for subject, incident in snapshot.incidents.items():

@@ -21,7 +21,7 @@ WITHIN_SECONDS = 60.0
 
 NODES_MIN = 3
 SHARE_MIN = 0.75
-"""Of the domain's nodes that are watched: fewer have causes of their own."""
+"""Share of the domain's watched nodes: fewer have causes of their own."""
 
 NODES_SHOWN_MAX = 64
 

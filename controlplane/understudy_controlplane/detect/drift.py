@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 NODES_MIN = 8
 SHARE_MIN = 0.9
-"""Of the nodes with the same hardware: while an update is under way, no version has that many."""
+"""Share of the nodes with the same hardware: while an update is under way, no version has that many."""
 
 
 EVERY_NODE = "*"
@@ -49,7 +49,7 @@ def _of_baseline(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[F
 
 
 def _of_equals(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[Finding]:
-    """Of nodes with the same GPUs in Slurm."""
+    """Findings about nodes with the same GPUs in Slurm."""
     known: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
     own = {node.name: known.get(key := _reported(node)) or known.setdefault(key, versions_of(node)) for node in nodes}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)

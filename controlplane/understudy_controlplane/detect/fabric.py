@@ -46,7 +46,7 @@ FABRIC_CONFIGURATION_WELL = (0, 1)
 
 
 Outages = dict[str, list[HardwareEvent]]
-"""By the port's label."""
+"""Outages by the port's label."""
 
 
 class Alike(NamedTuple):
@@ -77,7 +77,7 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
 
 
 def _alike(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]], policy: Hardware) -> list[Alike]:
-    """For each failure, of a port of a node and since when. A node may have several, hours apart."""
+    """Failures alike for each failure of a port. A node may have several, hours apart."""
     counts = nodes_alike(failures)
     in_order = sorted(range(len(failures)), key=lambda i: failures[i][1])
     of_switch = [count >= policy.together_nodes for count in counts]
@@ -166,7 +166,9 @@ def _flaps(snapshot: Snapshot, node: NodeView, outages: Outages, policy: Hardwar
 
 
 def unsteady_ports(node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:
-    """As many outages as make a flap, but shorter ones. A gang survives those; at most its steps take longer."""
+    """Finds ports with as many outages as make a flap, but shorter ones. A gang survives those; at most its steps take
+    longer.
+    """
     for part, found in outages.items():
         flaps = sum(event.seconds >= policy.port_flap_seconds for event in found)
         if flaps < policy.port_flaps <= len(found):
@@ -264,7 +266,9 @@ def hot_modules(node: NodeView) -> Iterator[Finding]:
 
 
 def fabric_manager(node: NodeView) -> Iterator[Finding]:
-    """Without it no program can use the NVSwitches; on an A100 NVML does not show that."""
+    """Finds a fabric manager that does not run: no program can use the NVSwitches, and on an A100 NVML does not show
+    it.
+    """
     if node.host is not None and node.host.fabric_manager is False:
         yield Finding(
             Signal.HEALTH_SUSPECTED,

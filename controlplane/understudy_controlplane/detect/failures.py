@@ -19,7 +19,7 @@ ERROR_CHARACTERS_MAX = 300
 """It may name what a user has sent."""
 
 FAILING_NODES_MAX = 3
-"""Where a detector fails on more of them, it is not the nodes."""
+"""Most nodes whose failures are blamed on them: if a detector fails on more, it is not the nodes."""
 
 
 class Failures:
@@ -54,8 +54,8 @@ class Failures:
     def caught_by_node(
         self, detector: str, look: Callable[[Snapshot], Iterable[Finding]], snapshot: Snapshot
     ) -> list[Finding]:
-        """As `caught`, of a detector that looks at each node by itself: where it fails on a few nodes, all that it
-        finds on the others.
+        """Does as `caught` for a detector that looks at each node by itself: if it fails on a few nodes, its findings
+        on the others count.
         """
         try:
             return [*look(snapshot)]

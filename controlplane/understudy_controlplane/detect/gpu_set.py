@@ -75,7 +75,7 @@ def gpu_in_set(snapshot: Snapshot, node: NodeView, gpu: Gpu, policy: Hardware) -
 
 
 def expected_gpus(node: NodeView, policy: Hardware) -> int:
-    """As many as the site or Slurm says, and no fewer than were seen in this boot. 0: a node without GPUs."""
+    """GPUs that the site or Slurm states, and no fewer than were seen in this boot. 0: a node without GPUs."""
     gres = node.slurm.gres if node.slurm is not None else ""
     if not node.gpus and not has_gpus(gres):
         return 0

@@ -41,10 +41,10 @@ RANKS_SHOWN_MAX = 32
 STACKS_SHOWN_MAX = 5
 
 STANDING_SHARE = 2 / 3
-"""Of the time after which a gang counts as hung. By default that is three of its longest pauses: two of these."""
+"""Share of the time after which a gang counts as hung. By default that is three of its longest pauses: two of these."""
 
 WORKING_POWER_SHARE = 0.35
-"""Of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
+"""Share of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
 
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ class _Standing:
         return self._group(0, len(self._jobs))[1]
 
     def _group(self, first: int, end: int) -> tuple[Counter[str], bool]:
-        """Of most gangs that stopped together it is the same, so it is counted once."""
+        """Group counted once: most gangs that stopped together share it."""
         if (first, end) not in self._groups:
             jobs = self._jobs[first:end]
             users = Counter(job.slurm.user for job in jobs)
@@ -231,7 +231,7 @@ def _processes_since(table: StepTable, snapshot: Snapshot) -> float:
 
 
 def _starting(table: StepTable) -> StepTable:
-    """Without what its ranks did before they were started again: that names none of them."""
+    """Table without what its ranks did before they were started again: that names none of them."""
     unknown = np.full_like(table.sequences, -1)
     return replace(table, advanced_at=0.0, section="", sequences=unknown, inside=np.zeros_like(table.inside), stacks={})
 
@@ -262,7 +262,7 @@ def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> 
 
 
 def patience_seconds(table: StepTable, policy: Hang) -> float:
-    """For the gang's next step, or for the section that it is in."""
+    """Seconds allowed for the gang's next step, or for the section that it is in."""
     if table.section:
         longest = table.durations.sections.get(table.section, 0.0)
         return max(policy.seconds_min, policy.factor * longest) if longest else policy.section_seconds

@@ -101,7 +101,7 @@ def _on_newcomers(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _is_given_up(snapshot: Snapshot, job: Job, launch: int) -> bool:
-    """By a recovery under way. The one that has brought the gang here gave up an attempt before."""
+    """True if a recovery under way has given it up. The one that brought the gang here gave up an attempt before."""
     recovery = snapshot.recovery_of(job.key)
     plan = recovery.swap if recovery is not None else None
     if plan is None or plan.restart_count < job.slurm.restart_count:

@@ -83,7 +83,7 @@ def scores(signals: Mapping[str, LemonSignals], nodes: int) -> dict[str, float]:
 
 
 def _median(values: list[float], nodes: int) -> float:
-    """Of the whole fleet. Of one or two nodes each is its own measure, so nothing is taken off."""
+    """Median of the whole fleet. Each of one or two nodes is its own measure, so nothing is taken off."""
     if nodes < 3 or 2 * len(values) < nodes:
         return 0.0
     return median([*values, *([0.0] * (nodes - len(values)))])

@@ -10,7 +10,7 @@ from understudy_wire.kernel_line import Form, KernelLine
 
 FALLEN_OFF_THE_BUS = 79
 V2_BRANCH = 575
-"""From this branch of the driver on the units of NVLink 5 have other subcodes."""
+"""First branch of the driver in which the units of NVLink 5 have other subcodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _severity(line: KernelLine, row: PolicyRow, _policy: Policy, _branch: int | 
 
 
 def _nvlink4(line: KernelLine, row: PolicyRow, policy: Policy, _branch: int | None) -> Verdict:
-    """Of all bits that are set, the most serious counts."""
+    """Most serious verdict of all bits that are set."""
     verdict_of = {(one.word, bit): one.verdict for one in policy.nvlink4 for bit in one.bits}
     found = {
         verdict_of.get((position, bit), "error")
@@ -138,7 +138,7 @@ def _is_first_layout(line: KernelLine, branch: int | None) -> bool:
 
 
 def _unit(line: KernelLine, policy: Policy, first: bool) -> NvlinkUnit | None:
-    """By its name, which every driver prints; by its subcode where the name is not known."""
+    """Unit by its name, which every driver prints; by its subcode if the name is not known."""
     units = [one for one in policy.nvlink5 if one.xid == line.code]
     named = [one for one in units if line.unit.startswith(one.unit)]
     subcode = line.words[0] >> 5 & 0x1F if first else line.words[0] & 0x7F

@@ -18,8 +18,9 @@ from understudy_wire.messages import KernelEvent
 
 STORMS_OF_A_KIND_MAX = 30
 KINDS_MAX = 500
-"""Of one node. Damaged lines, each different, must not fill the memory: the kind that was not seen for longest is
-forgotten first."""
+"""Kinds kept of one node. Damaged lines, each different, must not fill the memory: the kind that was not seen for
+longest is forgotten first.
+"""
 
 LINES_ABOUT_ONE_GPU = 4
 """The driver names the GPU at most this many lines before the line about its fault."""

@@ -116,7 +116,7 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
         "decision.*",
     ): "A detector meets what it does not know: the others go on, and a person is notified.",
 }
-"""By rules that answer alike."""
+"""Answers of rules that answer alike."""
 
 OF_CLASS: Mapping[str, str] = {
     "hardware": "None is known: the driver reports that the GPU cannot continue. A code that a program can cause, on "

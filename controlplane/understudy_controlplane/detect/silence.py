@@ -41,10 +41,10 @@ STANDS_SECONDS_MIN = 4.0
 """A gang that finishes no step for this long, for three steps, and for longer than it paused before, stands still."""
 
 WAITS_FOR_ORDER_SECONDS = 30.0
-"""For this time a rank waits at a step for what becomes of the order to save before it."""
+"""Seconds that a rank waits at a step for what becomes of the order to save before it."""
 
 UNCONFIRMED_SECONDS = 120.0
-"""For this time a node with a job is not dead by what Slurm shows alone: slurmctld may have missed one answer."""
+"""Seconds in which a node with a job is not dead by what Slurm shows alone: slurmctld may have missed one answer."""
 
 SLURM_AGREES = "Slurm shows that it does not respond"
 
@@ -260,7 +260,9 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
 
 
 def _stopped_with_others(at: float, pause: float, others: Sequence[tuple[float, float]], now: float) -> bool:
-    """`at`: when the gang last finished a step. It stands still `pause` seconds later. `others`: the same of others."""
+    """True if others stopped with it. `at`: when the gang last finished a step. It stands still `pause` seconds later.
+    `others`: the same of others.
+    """
     standing = [(other_at, longest) for other_at, longest in others if now - other_at > longest]
     together = sum(abs(other_at - at) <= max(longest, pause) for other_at, longest in standing)
     return together > 0 and together >= len(others) - len(standing)

@@ -34,7 +34,7 @@ def site_signals(snapshot: Snapshot, policy: Signals) -> Iterator[Finding]:
 
 
 def threat_to(snapshot: Snapshot, node: str, policy: Signals) -> SiteSignal | None:
-    """For which the site wants the node quarantined. A person who has resumed the node since answers for it."""
+    """Signal for which the site wants the node quarantined. A person who has resumed the node since answers for it."""
     cleared_at = snapshot.nodes[node].record.cleared_at
     for one in snapshot.threats_to.get(node, ()):
         if policy.effect_of(one.kind) is SignalEffect.ACT and one.at > cleared_at:
@@ -49,7 +49,7 @@ def is_blocked(snapshot: Snapshot, node: str, policy: Signals) -> bool:
 
 
 def _explanations(snapshot: Snapshot) -> Iterator[Finding]:
-    """Of open incidents alone: the signals themselves are stored, and shown."""
+    """Findings of open incidents alone: the signals themselves are stored, and shown."""
     for subject in snapshot.incidents:
         if subject.kind is SubjectKind.NODE:
             for one in snapshot.signals_on.get(subject.name, ()):

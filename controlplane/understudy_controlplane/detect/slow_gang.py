@@ -21,7 +21,7 @@ SLOWER_RATIO = 1.2
 
 
 LOW_MFU_SHARE = 0.8
-"""Of the MFU that is expected."""
+"""Share of the expected MFU."""
 
 
 def slow_gangs(snapshot: Snapshot, policy: Straggler) -> Iterator[Finding]:

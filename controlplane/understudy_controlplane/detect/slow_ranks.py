@@ -1,4 +1,4 @@
-"""Which ranks are slow, from step times alone: the statistics of stragglers. Arrays in, verdicts out.
+"""Finds slow ranks from step times alone: the statistics of stragglers. Arrays in, verdicts out.
 
 Belongs here: self time against peers of one role, over windows of steps. Must not: nodes, GPUs, what follows. The
 service and `understudy analyze steps` both use it, so both give the same result.
@@ -32,7 +32,7 @@ SELF_SECONDS_MIN = 1e-3
 """Steps shorter than this are noise: no rank is slow in them."""
 
 PEERS_MIN = 3
-"""With two peers it is not known which of them is wrong."""
+"""Fewest peers: of two it is not known which one is wrong."""
 
 SAMPLE = 256
 """This many peers, evenly chosen, show well enough how much steps vary."""
@@ -46,12 +46,13 @@ ALIKE_SHARE = 0.05
 """Ranks that differ from the median of their role by less than this do the same work."""
 
 APART_SHARE = {True: 4, False: 32}
-"""Of a named role up to a quarter may stand apart, of ranks without one up to a thirty-second, and always one: more of
-them are taken for a role that was not set."""
+"""Shares of ranks that may stand apart, and always one: a quarter of a named role, a thirty-second of ranks without
+one. More of them are taken for a role that was not set.
+"""
 
 
 WAITING_SHARE_MIN = 0.5
-"""Of what a rank takes longer, so much has to be waiting for data."""
+"""Least share of a rank's extra time that has to be waiting for data."""
 
 NONE = np.empty(0, np.int64)
 
@@ -107,8 +108,8 @@ def judge(table: StepTable, policy: Straggler) -> list[SlowRank]:
 
 
 def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:
-    """As `judge`, one list a table. Gangs are compared beside each other, never with each other: so thousands of small
-    ones cost what a few large ones do.
+    """Judges one list of slow ranks a table. Gangs are compared beside each other, never with each other: so thousands
+    of small ones cost what a few large ones do.
     """
     groups_of = cache(_peer_groups)  # in most gangs no rank has set a role
     judged = _judged(tables, policy, groups_of)
@@ -121,7 +122,7 @@ def judge_all(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowR
 
 
 def in_pairs(table: StepTable) -> StepTable:
-    """With the mean of each step and the one before it."""
+    """Table with the mean of each step and the one before it."""
     return replace(
         table,
         self_seconds=_with_the_one_before(table.self_seconds),
@@ -232,8 +233,8 @@ def _usual(values: Floats) -> Floats:
 
 
 def judge_waiting(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:
-    """As `judge_all`, of ranks that wait for data longer than their peers: of their own time and this waiting together.
-    The waiting has to explain it, because a program that waits for its GPU between two steps seems to wait for data.
+    """Finds ranks that wait for data longer than their peers: their own time and this waiting are judged together. The
+    waiting has to explain it, because a program that waits for its GPU between two steps seems to wait for data.
     """
     own = [table for table in tables if table.data_seconds is not None]
     totals = [
@@ -293,7 +294,7 @@ def _batches(cases: Sequence[_Case]) -> Iterator[list[_Case]]:
 
 
 def _judge_batch(batch: Sequence[_Case], groups_of: GroupsOf) -> None:
-    """Of cases with equally many windows: their ranks are the rows of one array, gang after gang."""
+    """Judges cases with equally many windows: their ranks are the rows of one array, gang after gang."""
     policy, count = batch[0].policy, batch[0].span.count
     width = policy.window_steps
     blocks = [case.table.self_seconds[:, case.span.start : case.span.end] for case in batch]
@@ -355,7 +356,7 @@ def _peer_groups(roles: tuple[str, ...]) -> _PeerGroups:
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose group it is, and which row of the batch is its rank 0."""
+    """Case that a group belongs to, and the row of the batch that is its rank 0."""
 
     case: _Case
     first_row: int
@@ -401,8 +402,8 @@ def _judge_groups(groups: Indices, named: bool, windows: Floats, halves: Floats,
 
 
 def _ratios(values: Floats) -> Floats:
-    """To the median of the peers; NaN where too few are there. `values` has shape (roles, ranks, windows), and so has
-    the answer.
+    """Ratios to the median of the peers; NaN if too few are there. `values` and the result have shape (roles, ranks,
+    windows).
     """
     by_window = np.ascontiguousarray(np.swapaxes(values, 1, 2))
     middle = medians(by_window, _peers_least(values))[..., None]
@@ -411,7 +412,7 @@ def _ratios(values: Floats) -> Floats:
 
 
 def _distances(ratios: Floats) -> Floats:
-    """From the median of the peers, in robust deviations. Shapes as in `_ratios`."""
+    """Distances from the median of the peers, in robust deviations. Shapes as in `_ratios`."""
     away = np.ascontiguousarray(np.swapaxes(ratios, 1, 2)) - 1
     spread = means(MAD_TO_SIGMA * medians(np.abs(away), _peers_least(ratios)))  # of the role, not of a window
     return np.swapaxes(away / np.maximum(spread, MAD_FLOOR_SHARE)[:, None, None], 1, 2)

@@ -22,10 +22,10 @@ PAIRS_MIN = 4
 """Pairs of the same roles, with which one of them is compared."""
 
 RATIO_MIN = 1.5
-"""Of what the same transfer takes between others: less is the site's topology, or noise."""
+"""Ratio to what the same transfer takes between others: less is the site's topology, or noise."""
 
 SHARE_MIN = 0.05
-"""Of a step: a slow transfer that costs less is not worth a look."""
+"""Share of a step: a slow transfer that costs less is not worth a look."""
 
 ROBUST_Z = 6.0
 
@@ -48,12 +48,12 @@ class SlowTransfer:
 
     @property
     def share_lost(self) -> float:
-        """Of the gang's time, at most."""
+        """Largest share of the gang's time that it can cost."""
         return min(1.0, (self.seconds - self.usual) / self.step_seconds)
 
 
 def slow_transfers(table: StepTable, policy: Straggler) -> list[SlowTransfer]:
-    """In most of the last windows, and in the last two."""
+    """Transfers that are slow in most of the last windows, and in the last two."""
     known = table.transfers
     count = min(policy.windows, table.self_seconds.shape[1] // policy.window_steps)
     if known is None or count < policy.windows_slow_min:
@@ -102,7 +102,7 @@ class _Judged:
         return [places for places in np.split(ordered, begins) if len(places) >= PAIRS_MIN]
 
     def _late(self, rank: int, peer: int) -> float:
-        """By how much the peer is later than others of its role, for whatever reason. Not known: inf."""
+        """Seconds by which the peer is later than others of its role, for whatever reason. Not known: inf."""
         others = (
             self._windows[place, -2:] - self._usual[place, -2:]
             for place in np.flatnonzero(self._pairs[:, 0] == peer).tolist()
@@ -119,7 +119,9 @@ class _Judged:
 
     @cached_property
     def _lateness(self) -> Floats:
-        """Of each rank: the most that it computes, waits for data, or waits for all others longer than its role."""
+        """Lateness of each rank: the most that it computes, waits for data, or waits for all others longer than its
+        role.
+        """
         own = _of_steps(self._table.self_seconds[:, self._steps])
         data = self._table.data_seconds
         waits_for_data = np.zeros_like(own) if data is None else _of_steps(data[:, self._steps])

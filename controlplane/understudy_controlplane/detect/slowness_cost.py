@@ -34,7 +34,7 @@ class SlownessCost:
 
     @property
     def price_seconds(self) -> float | None:
-        """Of a move now; None: no checkpoint is known, so it may be all that the gang has done."""
+        """Cost of a move now; None: no checkpoint is known, so it may be all that the gang has done."""
         if self.redone_seconds is None:
             return None
         return (self.restart_seconds or START_SECONDS_MAX) + self.redone_seconds
@@ -80,7 +80,7 @@ def slowness_cost(
 
 
 def share_lost(table: StepTable, rank: int, ratio: float) -> float:
-    """Of the gang's time. All wait for what the rank takes longer than a peer; what they compute meanwhile is not
+    """Share of the gang's time. All wait for what the rank takes longer than a peer; what they compute meanwhile is not
     known, so it is the most that it can be.
     """
     of_rank = 1 - 1 / max(ratio, 1.0)

@@ -1,6 +1,6 @@
-"""Whether a gang with ranks on a node makes no progress: the second signal of faults that a gang would not survive.
+"""Distinguishes faults that stop a gang from those that it survives with ranks on the node: it makes no progress.
 
-Or has made progress since: then the gang does not need what has failed, such as a second port, or a GPU of another job.
+A gang that does has no need of what has failed, such as a second port, or a GPU of another job.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def stands_still(snapshot: Snapshot, node: str, seconds: float, fault_seconds: f
 
 
 def fault_or_at_job_end(snapshot: Snapshot, node: str, since: float) -> Signal:
-    """Of what has failed since then by the absence of a sign: gangs that have all finished a step there since do
-    without it, and go on to the end of their jobs. However long they pause: hang detection judges that.
+    """Signal of a fault that shows by the absence of a sign: gangs that have all finished a step there since do without
+    it, and go on to the end of their jobs. However long they pause: hang detection judges that.
     """
     gangs = [job.key for job in snapshot.job_on(node) if job.managed]
     spared = gangs and all(_does_without(snapshot, gang, node, since) for gang in gangs)

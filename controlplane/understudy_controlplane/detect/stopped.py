@@ -87,7 +87,7 @@ def _is_not_judged(snapshot: Snapshot, name: str, lost_at: float) -> bool:
 
 
 def waits_for_nodes(job: Job) -> bool:
-    """Of a job that was requeued: it would run if it had nodes, or is about to pend."""
+    """True if the job was requeued: it would run if it had nodes, or is about to pend."""
     return job.slurm.waits_for_nodes or (job.slurm.completing and job.slurm.priority > 0)
 
 
@@ -98,7 +98,7 @@ def is_down(snapshot: Snapshot, name: str) -> bool:
 
 
 def requeued_at(snapshot: Snapshot, job: Job) -> float:
-    """By slurmctld's clock: it renews the submit time when the job is back in the queue."""
+    """Time of the requeue by slurmctld's clock: it renews the submit time when the job is back in the queue."""
     return snapshot.slurm_now if job.slurm.completing else float(job.slurm.submit_at)
 
 

@@ -275,7 +275,7 @@ def _finding(snapshot: Snapshot, one: _SlowNode, policy: Straggler) -> Finding:
 
 
 def _since(node: NodeView, slow: SlowRank) -> str:
-    """Of a node that is a suspect already, the steps in which it became slow may be forgotten."""
+    """Text of when it became slow. A node that is a suspect already may have lost the steps in which it did."""
     return "" if node.record.suspicions else f" since step {slow.first_step}"
 
 

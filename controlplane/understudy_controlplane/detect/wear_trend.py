@@ -31,10 +31,10 @@ REMAPPED_IN_WEEK_MIN = 2
 CHANCE_BY_CORRECTED = 0.1
 CHANCE_BY_ROW = 0.05
 CHANCE_BY_SPENT_BANK = 0.2
-"""Where a row was remapped within the week as well: the next fault in this bank cannot be remapped."""
+"""Chance if a row was remapped within the week as well: the next fault in this bank cannot be remapped."""
 
 CHANCE_MAX = 0.5
-"""Of a failure within a day. Judgement."""
+"""Largest chance of a failure within a day. Judgement."""
 
 UNPLANNED_SECONDS = 600.0
 """What a failure costs a gang besides its start and the steps since its last checkpoint: until it is found and the gang
@@ -57,7 +57,7 @@ class Wear:
 
     @property
     def chance(self) -> float:
-        """Of a failure within a day; 0: nothing speaks for one."""
+        """Chance of a failure within a day; 0: no sign of one."""
         rows = self.remapped_in_week if self.remapped_in_week >= REMAPPED_IN_WEEK_MIN else 0
         banks = self.banks_spent if self.remapped_in_week else 0
         well = (1 - CHANCE_BY_CORRECTED * self.faster) * (1 - CHANCE_BY_ROW) ** rows

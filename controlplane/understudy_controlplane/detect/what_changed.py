@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.steps import Block, StepTable
 
 NAMED_MAX = 4
 PART_MIN = 0.5
-"""Of what a step takes longer: a part of it that grew by less explains little."""
+"""Share of the extra time of a step: a part of it that grew by less explains little."""
 
 WORDS = {
     Cause.CLOCKS: "have throttled clocks",
@@ -32,7 +32,7 @@ WORDS = {
 
 
 def what_changed(snapshot: Snapshot, table: StepTable, best: Block, now: Block) -> list[str]:
-    """For people, the likeliest first. Empty: nothing that is known."""
+    """Lines for people, the likeliest first. Empty: nothing that is known."""
     return [
         *_data(best, now),
         *_shown(snapshot, table),
@@ -43,7 +43,7 @@ def what_changed(snapshot: Snapshot, table: StepTable, best: Block, now: Block) 
 
 
 def what_its_nodes_show(snapshot: Snapshot, table: StepTable) -> list[str]:
-    """For people. Also where there are no better steps to compare with."""
+    """Lines for people, even if there are no better steps to compare with."""
     return [*_shown(snapshot, table), *_software(snapshot, table)]
 
 
@@ -88,7 +88,7 @@ def _software(snapshot: Snapshot, table: StepTable) -> Iterator[str]:
 
 
 def _part(best: Block, now: Block) -> Iterator[str]:
-    """Whether ranks compute longer, or wait longer for each other."""
+    """Line: ranks compute longer, or wait longer for each other."""
     if not (best.self_seconds and now.self_seconds):
         return
     longer = now.seconds - best.seconds

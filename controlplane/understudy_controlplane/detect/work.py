@@ -20,7 +20,7 @@ Codes = npt.NDArray[np.int64]
 Array = TypeVar("Array", Floats, Indices)
 
 STEPS_MIN = 20
-"""With fewer steps it is not known how times follow work."""
+"""Fewest steps that show how times follow work."""
 
 THINNED = 3
 """Every third step shows well enough how much steps vary."""
@@ -43,10 +43,10 @@ NOISE_MIN = 0.02
 """Steps that vary by less are judged as they are."""
 
 NOISE_LEFT_MAX = 0.025
-"""Where steps still vary by more than this without their work, more than work and pace is in them."""
+"""Noise of steps without their work above which more than work and pace is in them."""
 
 NOISE_LEFT_SHARE = 0.5
-"""Where steps still vary by more than this share of before, they do not follow work."""
+"""Share of the noise before above which steps do not follow work."""
 
 FITS = 2
 """How often a line is fitted again, each time without the points that are far from it."""
@@ -91,7 +91,7 @@ def without_work(table: StepTable, groups: Sequence[Indices]) -> StepTable | Non
 
 
 def _by_work(table: StepTable, work: Floats, groups: Sequence[Indices]) -> Floats:
-    """Without what a linear function of the work says, that fits the role."""
+    """Times without the linear function of the work that fits the role."""
     left = np.full_like(table.self_seconds, np.nan)
     for group in groups:
         times = table.self_seconds[group]
@@ -153,7 +153,7 @@ def _replicas_by_correlation(table: StepTable, groups: Sequence[Indices]) -> Cod
 
 
 def _by_peers(times: Floats, table: StepTable, groups: Sequence[Indices]) -> Floats:
-    """Without what a rank's times have in common with those of the other ranks of its replica."""
+    """Times without what a rank has in common with the other ranks of its replica."""
     away, middle = np.full_like(times, np.nan), np.full_like(times, np.nan)
     scale = np.ones((len(times), 1), np.float32)
     for group in groups:
@@ -243,7 +243,7 @@ def _by_size(sizes: Indices) -> list[tuple[Indices, Indices]]:
 
 
 def _others(values: Floats, cells: _Cells) -> Floats:
-    """For each rank the median of the other cells of its replica; NaN where there are none."""
+    """Median of the other cells of each rank's replica; NaN if there are none."""
     count = sum(len(numbers) for numbers, _ in cells.ranks)
     of_cell = np.empty((count + 1, values.shape[1]), np.float32)
     for numbers, ranks in cells.ranks:
@@ -272,7 +272,7 @@ def _medians_of_the_others(values: Floats) -> Floats:
 
 
 def _without(values: Floats, ordered: Floats, place: Indices) -> Floats:
-    """For each value what stands at this place of the ordered ones when the value is taken out."""
+    """Value at this place of the ordered ones, for each value, when the value is taken out."""
     place = np.clip(place, 0, ordered.shape[-1] - 2)
     if (place == place.flat[0]).all():  # as where nothing is missing
         first = int(place.flat[0])

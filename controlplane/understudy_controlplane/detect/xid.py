@@ -178,7 +178,7 @@ def _before(reading: Reading, newest: Reading) -> bool:
 
 
 def _alike(readings: Iterable[Reading]) -> dict[tuple[int | None, str], list[Reading]]:
-    """By code and GPU, oldest first."""
+    """Readings by code and GPU, oldest first."""
     found: dict[tuple[int | None, str], list[Reading]] = {}
     for reading in sorted(readings, key=lambda one: one.order):
         found.setdefault((reading.line.code, reading.line.bus_id), []).append(reading)

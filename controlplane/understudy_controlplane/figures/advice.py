@@ -1,4 +1,4 @@
-"""Which settings of Slurm cost recovery time or safety, and what to set. Pure."""
+"""Names settings of Slurm that cost recovery time or safety, and what to set. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes were taken out of service without need. Pure."""
+"""Counts nodes that were taken out of service without need. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def outages(transitions: Iterable[Transition], now: Mapping[str, tuple[NodeState
 
 
 def alarms(transitions: Iterable[Transition], verdicts: Mapping[int, bool]) -> list[AlarmRow]:
-    """By rule, the most quarantines first. `verdicts`: decision → whether an operator agreed with it."""
+    """Alarms by rule, the most quarantines first. `verdicts`: decision → whether an operator agreed with it."""
     counts: dict[str, list[int]] = {}
     for of_node in by_node(transitions).values():
         for number, one in enumerate(of_node):

@@ -32,7 +32,7 @@ class IntervalReport:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Of a gang, to what makes it restore a checkpoint."""
+    """Exposure of a gang to what makes it restore a checkpoint."""
 
     rate: FailureRate
     nodes: int
@@ -41,8 +41,8 @@ class Exposure:
 
 
 def cost_of(newest: Sequence[MeasuredCheckpoint], exposure: Exposure) -> SaveCost:
-    """Of the median of the newest: a single slow one says little. On several tiers, what the nearest one with files
-    costs.
+    """Cost of the median of the newest: a single slow one says little. On several tiers, what the nearest one with
+    files costs.
     """
     of_tiers = _of_tiers(newest, exposure)
     found = cadences(of_tiers, class_rates(exposure.rate, exposure.counts, exposure.nodes))
@@ -104,7 +104,7 @@ def report(newest: Sequence[MeasuredCheckpoint], cost: SaveCost) -> IntervalRepo
 
 
 def interval_of(newest: Sequence[MeasuredCheckpoint]) -> float | None:
-    """Between the newest checkpoints of one attempt, the time of saving included."""
+    """Interval of the newest checkpoints of one attempt, the time of saving included."""
     apart = [
         later.at - earlier.at
         for later, earlier in pairwise(newest)

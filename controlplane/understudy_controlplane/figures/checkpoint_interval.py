@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 PRIOR_FAILURES_PER_NODE_DAY = 3.79e-3
-"""Where a cluster has little history of its own: Llama 3, 419 failures of 2,048 nodes in 54 days (arXiv 2407.21783)."""
+"""Rate for a cluster with little history of its own: Llama 3, 419 failures of 2,048 nodes in 54 days (arXiv
+2407.21783).
+"""
 
 PRIOR_FAILURES = 1.0
 """How much the prior weighs: as if one failure had been seen at that rate."""
@@ -25,12 +27,12 @@ class FailureRate:
     node_days: float  # in which it has seen them
 
     def mtbf(self, nodes: int) -> float:
-        """Of a gang on so many nodes: it fails when any of them does."""
+        """MTBF of a gang on so many nodes: it fails when any of them does."""
         return DAY_SECONDS / (max(nodes, 1) * self.per_node_day)
 
 
 def failure_rate(failures: int, node_days: float) -> FailureRate:
-    """Of this cluster. With no history it is the prior, with much it is what was seen."""
+    """Rate of this cluster: the prior if it has no history, what was seen if it has much."""
     prior_node_days = PRIOR_FAILURES / PRIOR_FAILURES_PER_NODE_DAY
     return FailureRate((failures + PRIOR_FAILURES) / (node_days + prior_node_days), failures, node_days)
 
@@ -39,7 +41,7 @@ def best_interval(cost: float, mtbf: float) -> float:
     """The exact optimum, M * (1 + W(-exp(-C/M - 1))). It does not depend on how long a recovery takes."""
     _positive(cost, mtbf)
     ratio = cost / mtbf
-    # With x = τ/M: log(1 - x) + x + C/M = 0, by Newton's method, which keeps its precision for small x.
+    # Solves log(1 - x) + x + C/M = 0 with x = τ/M by Newton's method, which keeps its precision for small x.
     x = min(0.999, math.sqrt(2 * ratio))
     for _ in range(100):
         step = (_log_gap(x) + ratio) * (1 - x) / x

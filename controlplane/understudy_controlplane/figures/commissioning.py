@@ -1,4 +1,4 @@
-"""Which nodes are accepted, and how fast each is beside the others. Pure."""
+"""Finds accepted nodes, and how fast each is beside the others. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BINS = (("A", 0.98), ("B", 0.95))
 
 
 def progress(under_way: Recovery | None, request: Request | None, now: float) -> str:
-    """Of a validation or burn-in that runs, or that was requested; empty: there is none."""
+    """Progress of a validation or burn-in that runs, or that was requested; empty: there is none."""
     if under_way is not None and isinstance(under_way.plan, ValidationPlan):
         return _of_running(under_way, under_way.plan, now)
     if request is not None and request.verb in (Verb.BURN_IN, Verb.VALIDATE):

@@ -41,7 +41,7 @@ class Ettr:
 
 
 def in_one_count(attempts: Sequence[AttemptProgress]) -> Iterator[AttemptProgress]:
-    """With the first step of each in the count of the attempt before it, which it continues, or repeats."""
+    """Attempts with the first step of each in the count of the attempt before it, which it continues, or repeats."""
     count_from = 0
     for one in attempts:
         yield replace(one, first_step=count_from + one.first_step)

@@ -28,7 +28,7 @@ from understudy_controlplane.fleet.node import NodeState
 P99 = 0.99
 REPEATERS_LISTED = 10
 WITH_NODES = tuple(loss for loss in Loss if loss is not Loss.QUEUE)
-"""Of GPU-hours."""
+"""Losses in GPU-hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +384,7 @@ def _repeaters(gone: Iterable[Outage], span: Span) -> list[Repeater]:
 
 
 def _gpus_each(history: History) -> float:
-    """Of a node, on average."""
+    """GPUs of a node, on average."""
     return history.gpus / len(history.nodes) if history.nodes else 0.0
 
 

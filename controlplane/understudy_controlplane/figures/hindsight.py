@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from understudy_controlplane.fleet.recovery import RecoveryKind
 
 SHARE_MIN = 0.1
-"""Of the whole; shorter parts are left out."""
+"""Share of the whole; shorter parts are left out."""
 
 SECONDS_MIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Of one recovery of a gang, in seconds. None: not known, or not reached."""
+    """Course of one recovery of a gang, in seconds. None: not known, or not reached."""
 
     kind: RecoveryKind
     detect: float | None = None

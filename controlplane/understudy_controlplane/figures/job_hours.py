@@ -29,7 +29,7 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """From this time on, time without steps is lost to this."""
+    """Cause to which time without steps is lost from this time on."""
 
     at: float
     loss: Loss
@@ -68,8 +68,8 @@ def hours(
     stands_until: float | None = None,
     interrupted_at: Sequence[float] = (),
 ) -> Hours | None:
-    """Of the part that lies in the span. `attempts` in order, those that finished a step. `stands_until`: the gang was
-    interrupted and has made no step until then. `interrupted_at`: in order. None: too little is known.
+    """Hours of the part that lies in the span. `attempts` in order, those that finished a step. `stands_until`: the
+    gang was interrupted and has made no step until then. `interrupted_at`: in order. None: too little is known.
     """
     in_order = sorted(marks, key=lambda one: one.at)
     parts = [(min(one.end, until) - max(one.begin, since), one) for one in segments(attempts, in_order, stands_until)]
@@ -106,7 +106,7 @@ def _interruption_of(
 def segments(
     attempts: Sequence[AttemptProgress], marks: Sequence[Mark], stands_until: float | None = None
 ) -> Iterator[Segment]:
-    """In order, without a gap. `marks` in order."""
+    """Segments in order, without a gap. `marks` in order."""
     attempts = [*in_one_count(attempts)]
     known = [seconds for one in attempts if (seconds := one.step_seconds)]
     if not known:

@@ -87,7 +87,7 @@ def _merged(outages: Iterable[Outage]) -> Iterable[Outage]:
 
 
 def share_again(outages: Iterable[Outage], days: float) -> float:
-    """Of the outages that are over: those after which the same node was out of service again within this time."""
+    """Share of the outages that are over after which the same node was out of service again within this time."""
     by_node: dict[str, list[Outage]] = {}
     for one in sorted(outages, key=lambda one: one.begin):
         by_node.setdefault(one.node, []).append(one)

@@ -44,7 +44,7 @@ def binomial_quantile(share: float, trials: int, chance: float) -> int:
 
 
 def poisson_quantile(share: float, mean: float) -> int:
-    """As `binomial_quantile`."""
+    """Quantile as `binomial_quantile` has it."""
     if mean <= 0:
         return 0
     total, count = 0.0, 0

@@ -42,7 +42,7 @@ class Settings:
         self._values = {key.casefold(): value.strip() for key, value in config.items()}
 
     def found(self, key: str) -> str:
-        """As printed, for people."""
+        """Value as printed, for people."""
         lines = self._lines(key)
         return "not printed" if lines is None else ", ".join(lines) or "(null)"
 

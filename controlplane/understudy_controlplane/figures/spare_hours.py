@@ -1,4 +1,4 @@
-"""For how long spares waited in the pool, and for whom. Pure: as far as the history of the pool shows it."""
+"""Hours for which spares waited in the pool, and for whom. Pure: as far as the history of the pool shows it."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def waits(changes: Iterable[PoolChange], held: Iterable[str], since: float, unti
 
 
 def most_taken(changes: Iterable[PoolChange], seconds: float) -> int:
-    """By gangs, within any time of this length."""
+    """Most spares that gangs took within any time of this length."""
     taken = sorted(one.at for one in changes if one.job is not None)
     return max((bisect_left(taken, at + seconds) - number for number, at in enumerate(taken)), default=0)

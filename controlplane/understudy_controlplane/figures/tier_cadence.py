@@ -29,7 +29,7 @@ PRIOR_SHARES: Mapping[FailureClass, float] = {
     FailureClass.RACK: 35 / 419,  # switches and cables
     FailureClass.NODE: 330 / 419,
 }
-"""Of failures, where a cluster has little history of its own: Llama 3, table 5 (arXiv 2407.21783)."""
+"""Shares of failures for a cluster with little history of its own: Llama 3, table 5 (arXiv 2407.21783)."""
 
 PRIOR_SITE_PER_DAY = 0.5 / 54
 """None was seen there in 54 days: as if half of one had been."""
@@ -49,7 +49,7 @@ class TierCost:
 
 
 def class_of(rule: str) -> FailureClass:
-    """By the rule that opened an incident."""
+    """Class of the rule that opened an incident."""
     cause = cause_of(rule)
     if cause in (PROGRAM, HANG):
         return FailureClass.PROCESS
@@ -65,9 +65,9 @@ def class_rates(rate: FailureRate, counts: Mapping[FailureClass, int], nodes: in
 
 
 def cadences(costs: Mapping[Tier, TierCost], rates: Mapping[FailureClass, float]) -> list[TierCadence]:
-    """Of the tiers on which a gang saves, nearest first. None of a tier that answers no failure which a nearer one does
-    not. What outlives none of them is answered by the furthest. Where a further tier would be best saved more often
-    than a nearer one, both are saved together, for the failures of both.
+    """Cadences of the tiers on which a gang saves, nearest first. A tier that answers no failure which a nearer one
+    does not has none. What outlives none of them is answered by the furthest. If a further tier would be best saved
+    more often than a nearer one, both are saved together, for the failures of both.
     """
     used = [tier for tier in OUTLIVES if tier in costs and costs[tier].seconds > 0]
     answers: dict[Tier, list[FailureClass]] = {tier: [] for tier in used}

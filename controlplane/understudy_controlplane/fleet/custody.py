@@ -43,7 +43,7 @@ PROLOG_DRAIN_SECONDS = 60.0
 """Slurm drains the node in the second in which the Prolog refused; the rest is for clocks that drift."""
 
 CRASH_NOTICED_SECONDS = 60.0
-"""Within this time after the start of slurmctld its first reading is expected."""
+"""Seconds after the start of slurmctld in which its first reading is expected."""
 
 
 class Holder(StrEnum):
@@ -152,7 +152,7 @@ def boot_given_up(reason: str) -> bool:
 
 
 def in_slurm(slurm: SlurmNode) -> Custody:
-    """By Slurm's record alone. A reason with Understudy's prefix counts as the control plane's."""
+    """Custody by Slurm's record alone. A reason with Understudy's prefix counts as the control plane's."""
     if not slurm.taken_out:
         return FREE
     at, proof = slurm.reason_at, meaning(slurm.reason)
@@ -175,7 +175,7 @@ def kept_down(slurm: SlurmNode) -> bool:
 
 
 def custody_in(slurm: SlurmNode, record: NodeRecord | None, planned: str = "") -> Custody:
-    """By Slurm's record and the control plane's. `planned`: the reason that a recovery gives the node."""
+    """Custody by Slurm's record and the control plane's. `planned`: the reason that a recovery gives the node."""
     shown = in_slurm(slurm)
     own = record if record is not None and record.state in OUT_OF_SERVICE else None
     if shown.holder is Holder.UNDERSTUDY:
@@ -204,7 +204,7 @@ def _holder(record: NodeRecord) -> Holder:
 
 
 def custody_of(snapshot: Snapshot, node: NodeView) -> Custody:
-    """By all that is known."""
+    """Custody by all that is known."""
     slurm, record = node.slurm, node.record
     if slurm is None:
         return FREE
@@ -234,7 +234,7 @@ def _free_in_slurm(snapshot: Snapshot, node: NodeView, shown: Custody) -> Custod
 
 
 def _was_reserved(recovery: Recovery | None, read_at: float) -> bool:
-    """For its repair, and this reading of Slurm is newer."""
+    """True if it was reserved for its repair and this reading of Slurm is newer."""
     if recovery is None:
         return True  # it was the first step of what has ended since
     step = recovery.step(StepName.HOLD_NODE)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from understudy_controlplane.fleet.topology import Topology
 
 KINDS = ("nvlink_block", "switch", "rack", "pod")
-"""Of the domains that count for distance."""
+"""Kinds of domains that count for distance."""
 
 Matrix = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.integer[Any]]
 
 
 class Distances:
-    """Of the nodes of a topology. Made once for each topology."""
+    """Distances of the nodes of a topology. Made once for each topology."""
 
     def __init__(self, topology: Topology) -> None:
         self._index = {name: i for i, name in enumerate(topology.of_node)}
@@ -29,7 +29,7 @@ class Distances:
         self.any_known = any(bool((one >= 0).any()) for one in self._of.values())
 
     def _domains(self, topology: Topology, kind: str) -> Numbers:
-        """Of each node (row) its domains by number, -1 behind them. The last row is for nodes of no domain."""
+        """Domains of each node (row) by number, -1 behind them. The last row is for nodes of no domain."""
         own: list[list[int]] = [[] for _ in range(len(self._index) + 1)]
         for number, domain in enumerate(one for one in topology.domains if one.kind == kind):
             for name in domain.nodes:

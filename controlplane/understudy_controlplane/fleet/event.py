@@ -26,7 +26,7 @@ class EventKind(StrEnum):
 
 
 class Position(NamedTuple):
-    """Of an event among those of its kind. `at` is 0 where the number of the record is enough."""
+    """Place of an event among those of its kind. `at` is 0 if the number of the record is enough."""
 
     at: float
     number: int
@@ -59,7 +59,7 @@ class Cursor:
     """A place in the stream."""
 
     positions: tuple[Position, ...]
-    """In the order of `EventKind`."""
+    """Positions in the order of `EventKind`."""
 
     @staticmethod
     def of(positions: Mapping[EventKind, Position]) -> Cursor:

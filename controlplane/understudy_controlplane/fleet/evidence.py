@@ -19,7 +19,7 @@ class Evidence:
         return Evidence({**self._values, **values})
 
     def shown(self) -> dict[str, Json]:
-        """For a row of the database, an answer of the API, or a line on a screen."""
+        """Evidence for a row of the database, an answer of the API, or a line on a screen."""
         return dict(self._values)
 
     def __eq__(self, other: object) -> bool:

@@ -233,7 +233,7 @@ class Finding:
 
     @property
     def subject(self) -> Subject:
-        """Of the incident that it belongs to."""
+        """Subject of the incident that it belongs to."""
         if self.domain:
             return Subject.of_domain(self.domain, self.explains or self.rule)
         if self.signal in OF_A_GANG and self.job is not None:

@@ -11,7 +11,7 @@ from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_wire.messages import EarlierAllocations, LauncherOrders, LauncherPhase, LauncherState
 
 LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase.DONE})
-"""In these phases a launcher starts no further launch."""
+"""Phases in which a launcher starts no further launch."""
 
 ENDED_WELL = "every rank of its last launch has ended well"
 LAST_STEPS_SECONDS = 600.0
@@ -24,7 +24,7 @@ class Earlier(NamedTuple):
     """What a job's allocations before this one have left."""
 
     spent: EarlierAllocations
-    """As its launcher reads it, for which steps of this allocation are counted from 0."""
+    """Earlier allocations as its launcher reads them: steps of this allocation are counted from 0."""
     count_from: int
     """What they are counted from otherwise: `fleet.job.Reached`."""
 
@@ -43,7 +43,7 @@ class Gang:
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """By node rank."""
+        """Seats by node rank."""
         return self.state.seats
 
     @property
@@ -94,7 +94,7 @@ class BrokenOff:
 
 @dataclass(frozen=True, slots=True)
 class RanOn:
-    """Where a job's program has finished steps."""
+    """Nodes on which a job's program has finished steps."""
 
     nodes: frozenset[str]
     newest: Attempt  # that finished one

@@ -15,7 +15,7 @@ BLOCK_FABRIC = "fabric.block"
 """Nodes of an NVLink block lost its fabric together."""
 
 PORT_DOWN = "infiniband.port_down"
-"""Of a domain: ports of its nodes went down together. The cause is their switch, or what manages it."""
+"""Rule of a domain: ports of its nodes went down together. The cause is their switch, or what manages it."""
 
 FABRIC_SIGNS = frozenset({"nvlink.down", "fabric.unhealthy", "fabric.not_registered"})
 NVLINK_XIDS = frozenset(f"xid.{code}" for code in range(144, 151))
@@ -52,5 +52,5 @@ class OpenIncident:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """That accuse its subject."""
+        """Rules that accuse its subject."""
         return tuple(dict.fromkeys((self.rule, *self.accused_by)))

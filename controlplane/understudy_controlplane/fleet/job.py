@@ -15,8 +15,8 @@ from understudy_wire.parallelism import words_of_sizes
 
 CHECKPOINTS = "checkpoints="
 OBJECT = "s3://"
-"""With which the path of a checkpoint in an object store begins."""
-"""In the Slurm comment, before a folder in which the job saves its checkpoints."""
+"""Prefix of the path of a checkpoint in an object store."""
+"""Prefix, in the Slurm comment, of a folder in which the job saves its checkpoints."""
 MFU = re.compile(r"mfu=(0\.\d{1,6})")
 KEEP = re.compile(r"keep=([1-9]\d{0,3})")
 KEEP_HOURS = re.compile(r"keep_hours=([1-9]\d{0,3})")
@@ -103,7 +103,7 @@ class KnownJob:
 
 
 def identify(cluster: str, slurm: SlurmJob, known: KnownJob | None) -> JobKey:
-    """Which job this is: the known one of its id, or a new one.
+    """Identifies the job: the known one of its id, or a new one.
 
     A requeue renews Slurm's submit time and raises the restart count; a new job of an old id has another submit time
     and a restart count of zero, or another owner. The count may fall: a slurmctld that crashed comes back with a count
@@ -236,7 +236,7 @@ class MeasuredCheckpoint:
 
 
 def tier_of(copy: str) -> Tier:
-    """On what a copy at this path lies."""
+    """Tier of a copy at this path."""
     return Tier.OBJECT if copy.startswith(OBJECT) else Tier.SHARED
 
 
@@ -259,7 +259,7 @@ class WrittenCheckpoint:
 
 
 class Keep(NamedTuple):
-    """Which checkpoints of its run a job keeps. The others are deleted."""
+    """Checkpoints of its run that a job keeps. The others are deleted."""
 
     last: int  # good ones, of each tier
     hours: int = 0  # of each span of so many hours the first one, too; 0: none
@@ -273,7 +273,7 @@ class RestoreAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoreDecision:
-    """Where an attempt continues. Step and path are of the checkpoint to restore."""
+    """Point where an attempt continues. Step and path are of the checkpoint to restore."""
 
     answer: RestoreAnswer
     step: int = 0
@@ -283,7 +283,7 @@ class RestoreDecision:
 
 
 class RankPlace(NamedTuple):
-    """Where the answer for one rank differs from the gang's."""
+    """Differences of one rank's answer from the gang's."""
 
     look_file: str = ""  # of the chosen checkpoint, which its node is to see
     nearer_path: str = ""  # a copy of the same checkpoint, on the rank's own node
@@ -336,7 +336,7 @@ class WrongResult:
 
 @dataclass(frozen=True, slots=True)
 class FirstNan:
-    """Where an attempt of a job showed its first NaN."""
+    """First NaN of an attempt of a job: where it showed."""
 
     job: JobKey
     attempt: Attempt
@@ -364,13 +364,13 @@ def group_sizes(comment: str, reported: str) -> str:
 
 
 def expected_mfu(comment: str) -> float | None:
-    """That a Slurm comment names: "understudy mfu=0.4"."""
+    """MFU that a Slurm comment names: "understudy mfu=0.4"."""
     named = [match[1] for word in _words(comment) if (match := MFU.fullmatch(word))]
     return float(named[-1]) if named else None
 
 
 def keep(comment: str) -> Keep | None:
-    """That a Slurm comment names: "understudy keep=3 keep_hours=6". None: nothing is deleted."""
+    """Retention that a Slurm comment names: "understudy keep=3 keep_hours=6". None: nothing is deleted."""
     words = _words(comment)
     last = [int(match[1]) for word in words if (match := KEEP.fullmatch(word))]
     hours = [int(match[1]) for word in words if (match := KEEP_HOURS.fullmatch(word))]

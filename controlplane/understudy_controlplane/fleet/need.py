@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class NeedKind(StrEnum):
-    """In the order in which a person reads them."""
+    """Needs in the order in which a person reads them."""
 
     CONTROL_PLANE = "control_plane"  # it cannot do its work, or its configuration is not in force
     AGENTS_SILENT = "agents_silent"  # too many at once: nothing is decided

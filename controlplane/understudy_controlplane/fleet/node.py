@@ -240,7 +240,7 @@ class NodeView:
         return any(port.was_active and port.down_seconds is not None for port in self.ports)
 
     def ports_down_since(self, now: float) -> list[float]:
-        """Of the ports that are down and were in use since the node booted, by the time of its last report."""
+        """Times since which ports are down that were in use since the node booted, as of its last report."""
         down = (port.down_seconds for port in self.ports if port.was_active)
         return [(self.heard_at or now) - seconds for seconds in down if seconds is not None]
 
@@ -250,7 +250,7 @@ class NodeView:
 
     @property
     def generation(self) -> dict[str, Json]:
-        """Which machine it was: `Generation`, the boot, and the GPUs by name."""
+        """Identity of the machine: `Generation`, the boot, and the GPUs by name."""
         gpus: list[Json] = [gpu.uuid for gpu in self.gpus]
         own = generation_of(self.driver_version, self.gpus)
         return {"boot_id": self.boot_id, "driver_version": own.driver_version, "gpu_set": own.gpu_set, "gpus": gpus}

@@ -37,7 +37,7 @@ ENDED = (Stage.OVER, Stage.REPORTED)
 
 
 class MessageStatus(StrEnum):
-    """Of the newest version of a message."""
+    """Status of the newest version of a message."""
 
     WAITING = "waiting"  # until it is due
     FAILING = "failing"  # it was not accepted, and is tried again

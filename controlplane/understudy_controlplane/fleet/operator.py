@@ -193,7 +193,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class ModeLimit:
-    """Of an administrator: the control plane does no more than in this mode."""
+    """Mode that an administrator set as the control plane's limit."""
 
     mode: Mode = Mode.ACT
     reason: str = ""  # who set it and why; empty: there is no limit

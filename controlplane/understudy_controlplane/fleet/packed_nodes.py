@@ -12,8 +12,8 @@ from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_wire.messages import LauncherState, LaunchStarted
 
 NAMES_CHARACTERS_MAX = 1 << 20
-"""Of all names together, and of the text that names them: 12,500 nodes whose names have 80 characters. A text of a few
-bytes can name more than any memory holds.
+"""Length of all names together, and of the text that names them: 12,500 nodes whose names have 80 characters. A text of
+a few bytes can name more than any memory holds.
 """
 LISTS = 3
 
@@ -21,7 +21,7 @@ Named = TypeVar("Named", LauncherState, LaunchStarted)
 
 
 def with_nodes(named: Named) -> Named:
-    """With its nodes in their own fields. Raises HostListError. It costs time: first ask whose job it is."""
+    """Report with its nodes in their own fields. Raises HostListError. It costs time: first ask whose job it is."""
     if not named.nodes_packed:
         return named
     try:

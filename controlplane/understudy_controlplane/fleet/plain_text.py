@@ -11,5 +11,5 @@ def without_controls(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `without_controls`, on one line."""
+    """Text without controls (`without_controls`) on one line."""
     return without_controls(text).replace("\n", " ")

@@ -87,7 +87,7 @@ class PreemptionRules:
             yield "has no lower priority"
 
     def modes_of(self, job: SlurmJob) -> frozenset[str]:
-        """That apply to the job when it is preempted."""
+        """Modes that apply to the job when it is preempted."""
         if self.kind is PreemptType.QOS:
             qos = self.qos.get(job.qos)
             return qos.modes & ENDS_JOBS.keys() or self.modes if qos is not None else frozenset()
@@ -95,11 +95,13 @@ class PreemptionRules:
         return partition.modes if partition is not None else frozenset()
 
     def end_of(self, job: SlurmJob) -> str:
-        """In words: what becomes of it."""
+        """Text: what becomes of it."""
         return ENDS_JOBS[next(mode for mode in ENDS_JOBS if mode in self.modes_of(job))]
 
     def order(self, job: SlurmJob) -> tuple[int, int, int, int]:
-        """Which job Slurm preempts first; of those that are equal to Slurm, the one with the lowest priority."""
+        """Order in which Slurm preempts jobs; of those that are equal to Slurm, the one with the lowest priority comes
+        first.
+        """
         if self.youngest_first:
             return -(job.start_at or 0), 0, job.priority, job.job_id
         by_qos = self.kind is PreemptType.QOS

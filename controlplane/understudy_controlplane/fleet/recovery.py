@@ -228,7 +228,7 @@ class ReleaseJobPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RELEA
 
 
 class DeleteSeatsPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.DELETE_SEATS.value):
-    """For the seats of a job that no recovery moves any more; Slurm may have forgotten the job."""
+    """Deletes the seats of a job that no recovery moves any more; Slurm may have forgotten the job."""
 
     kind: ClassVar[RecoveryKind] = RecoveryKind.DELETE_SEATS
     reservation: str
@@ -287,7 +287,7 @@ class PagePlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.PAGE.value)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """As which the page is known."""
+        """Keys by which the page is known."""
         return tuple(page_key(self.rule, name) for name in self.about)
 
 

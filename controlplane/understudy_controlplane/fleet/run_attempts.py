@@ -9,12 +9,12 @@ from itertools import pairwise
 from understudy_controlplane.fleet.job import Attempt, JobKey
 
 INPUTS = ("code", "config", "data")
-"""Of a training: what of it can change from one attempt to the next."""
+"""Inputs of a training that can change from one attempt to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """Of the texts, those that are empty are not known."""
+    """Attempt of a run. Empty texts are not known."""
 
     job: JobKey
     attempt: Attempt
@@ -36,7 +36,9 @@ def _changed(earlier: RunAttempt, later: RunAttempt) -> tuple[str, ...]:
 
 
 def _is_same(name: str, before: str, now: str) -> bool:
-    """Of code it may not be known once what its files were, and they may be in another commit, as they were."""
+    """True if they are the same. What the files of the code were may be unknown once, and they may be in another
+    commit, as they were.
+    """
     if name != "code" or before == now:
         return before == now
     first, second = _named(before), _named(now)

@@ -58,7 +58,7 @@ class SavingGang:
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """Of a person, not answered yet."""
+    """Unanswered request of a person."""
 
     id: int
     reason: str

@@ -9,7 +9,7 @@ from understudy_controlplane.config import SignalKind
 
 @dataclass(frozen=True, slots=True)
 class ReportedSignal:
-    """As a system of the site sends it. The same source and key again is the same signal."""
+    """Signal as a system of the site sends it. The same source and key again is the same signal."""
 
     source: str  # label of the token, and what the sender adds to it
     key: str

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 SWITCHED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"})
-"""By power saving, or about to be, or it boots."""
+"""States of power saving: off, about to be, or booting."""
 
 OFF_OR_REBOOTING = SWITCHED_OFF | {"REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "FUTURE"}
 MAINTENANCE = frozenset({"MAINT", "MAINTENANCE"})
@@ -97,7 +97,7 @@ class SlurmNode:
 
     @property
     def set_to_fail(self) -> bool:
-        """By an administrator, for whom FAIL takes the place of a drain. Neither Slurm nor Understudy sets it."""
+        """True if an administrator set FAIL, which takes the place of a drain. Neither Slurm nor Understudy sets it."""
         return "FAIL" in self.flags
 
     @property
@@ -191,13 +191,13 @@ ENDED_STATES = frozenset(
         "TIMEOUT",
     }
 )
-"""In every other state, those of newer versions included, a job may go on."""
+"""States of an ended job. It may go on in every other one, those of newer versions included."""
 
 _NEVER_PASSES = re.compile(
     r"Invalid|NotAllowed|PerJob|NeverSatisfied|^Partition(?:Time|Node)Limit|^BadConstraints|^DeadLine"
 )
-"""In the Reason of a pending job: what it asks for is not permitted to it. Other reasons pass as other jobs end, as
-nodes return, or as an administrator takes a partition up again.
+"""Reason of a pending job that is not permitted what it asks for. Other reasons pass as other jobs end, as nodes
+return, or as an administrator takes a partition up again.
 """
 
 PENDING_STATES = frozenset(
@@ -226,7 +226,7 @@ HETEROGENEOUS_JOB = "heterogeneous job"
 WAITING_TASKS = "job array's waiting tasks"
 
 JobAddress = int | ArrayTask
-"""By what Slurm's commands address one job and no other."""
+"""Address of one job and no other in Slurm's commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +377,7 @@ class TopologyUnit:
 
 
 POOL_USER = "root"
-"""For whom the spare pool is reserved: no job can use it."""
+"""User for whom the spare pool is reserved: no job can use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,8 +420,8 @@ class SlurmReservation:
 
     @property
     def made_for_one(self) -> bool:
-        """As `made_for`, for a user that is not known any more: the configuration may name another one since. With a
-        name of Understudy's it is the control plane's.
+        """True as `made_for`, for a user that is not known any more: the configuration may name another one since. With
+        a name of Understudy's it is the control plane's.
         """
         return len(self.users) == 1 and self.made_for(self.users[0])
 

@@ -25,7 +25,7 @@ class SlurmBlocks:
         return [frozenset(name for block in self.blocks[at : at + each] for name in block) for at in starts]
 
     def groups_max(self, nodes: int) -> int:
-        """In how many of these groups a job of so many nodes may be."""
+        """Most of these groups in which a job of so many nodes may be."""
         return math.ceil(self._blocks_needed(nodes) / self._blocks_of_group(nodes))
 
     def allow(self, seats: Collection[str]) -> bool:

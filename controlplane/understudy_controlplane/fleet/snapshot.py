@@ -87,7 +87,7 @@ class Snapshot:
     ended_well: frozenset[JobKey] = frozenset()
     """Running jobs of whose last launch every rank has ended well, by their launchers: Slurm is about to learn that."""
     past_its_gang: frozenset[JobKey] = frozenset()
-    """Of these, jobs whose ranks have reported new steps long after that: they train on, without that launcher."""
+    """Jobs, of these, whose ranks have reported new steps long after that: they train on, without that launcher."""
     broken_off: Mapping[JobKey, BrokenOff] = field(default_factory=dict)
     """Running jobs → the newest launch of this allocation that their launchers have ended for a crash or a hang."""
     dealt_with: Mapping[tuple[JobKey, int], tuple[int, float]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Snapshot:
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
     hangs: tuple[tuple[JobKey, Place], ...] = ()  # gangs restarted for a hang, oldest first: where they stood still
     black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)
-    """By the node that was blamed, within the last week."""
+    """Black holes of the last week by the node that was blamed."""
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
     """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
@@ -169,11 +169,10 @@ class Snapshot:
 
     @property
     def slurm_now(self) -> float:
-        """By slurmctld's clock, which all times of Slurm's are of."""
+        """Time of slurmctld's clock, which dates all times of Slurm's."""
         return self.now + self.slurm_ahead_seconds
 
     def custody(self, name: str) -> Custody:
-        """Whose the node is."""
         found = self._custody.get(name)
         if found is None:
             found = self._custody[name] = custody_of(self, self.nodes[name])
@@ -189,14 +188,14 @@ class Snapshot:
         return last.restart_count if last is not None else job.slurm.restart_count
 
     def restarts_without_progress(self, job: JobKey) -> int:
-        """Of its gang, because it hung."""
+        """Restarts of its gang because it hung."""
         table = self.tables.get(job)
         now = table.place if table is not None else Place()
         return restarts_without_progress((place for key, place in self.hangs if key == job), now)
 
     def refused_at(self, refusal: Refusal) -> tuple[float, float]:
-        """By slurmctld's clock: as if all clocks agreed, and by how far they are apart now. Clocks may have been set
-        since the refusal: either may be right.
+        """Time of the refusal by slurmctld's clock: as if all clocks agreed, and by how far they are apart now. Clocks
+        may have been set since the refusal: either may be right.
         """
         node = self.nodes.get(refusal.node)
         ahead = node.clock_ahead_seconds if node is not None else 0.0

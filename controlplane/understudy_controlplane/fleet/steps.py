@@ -17,7 +17,7 @@ BLOCKS_KEPT = 3
 """A gang counts as slow when each of so many blocks was."""
 
 STEP_SECONDS_MIN = 1e-3
-"""Of a step that trains something."""
+"""Least time of a step that trains something."""
 
 SECTIONS_MAX = 32
 """Names of sections that are remembered for a job: users choose them."""
@@ -25,7 +25,7 @@ SECTIONS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of BLOCK_STEPS consecutive steps of a gang."""
+    """BLOCK_STEPS consecutive steps of a gang."""
 
     begun_at: float  # when the first of them was reported
     seconds: float  # of the median step
@@ -145,7 +145,7 @@ class StepTable:
 
     @property
     def number(self) -> int | None:
-        """Of the newest step, as the program counts; None: no rank has finished any."""
+        """Number of the newest step, as the program counts; None: no rank has finished any."""
         return self.furthest - self.count_from if self.furthest >= 0 else None
 
 

@@ -33,6 +33,6 @@ class Subject(NamedTuple):
 
     @staticmethod
     def stored(kind: str, name: str, rule: str) -> Subject:
-        """Of an incident."""
+        """Subject of a stored incident."""
         of_domain = SubjectKind(kind) is SubjectKind.DOMAIN
         return Subject.of_domain(name, rule) if of_domain else Subject(SubjectKind(kind), name)

@@ -41,7 +41,7 @@ REDUNDANT = frozenset({DomainKind.RAIL, DomainKind.SPINE})
 
 
 class Source(StrEnum):
-    """Where a domain comes from. Where two of them name the same domain, the later one counts."""
+    """Source of a domain. If two of them name the same domain, the later one counts."""
 
     SLURM = "slurm"
     INFINIBAND = "infiniband"
@@ -91,7 +91,7 @@ class Topology:
         return {one.label: one.nodes for one in self.domains if one.kind not in REDUNDANT}
 
     def names_of(self, node: str, kind: DomainKind) -> list[str]:
-        """Of the domains of that kind that the node is in."""
+        """Names of the domains of that kind that the node is in."""
         return [one.name for one in self.of_node.get(node, ()) if one.kind is kind]
 
 
@@ -225,7 +225,7 @@ def _racks_across_rows(topology: Topology) -> Iterator[str]:
 
 
 def shown(names: Collection[str]) -> str:
-    """As subject or object of a sentence: "n1, n2 and 3 more"."""
+    """Names as subject or object of a sentence: "n1, n2 and 3 more"."""
     first = [*names][:NAMES_SHOWN_MAX]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
     return f"{', '.join(first)}{more}"

@@ -37,7 +37,7 @@ GpusOf = Callable[[str], Sequence[Gpu]]
 
 
 def step_seconds(table: StepTable) -> float | None:
-    """Of the usual rank."""
+    """Step time of the usual rank."""
     known = table.wall_seconds[~np.isnan(table.wall_seconds)]
     return float(np.median(known)) if known.size else None
 
@@ -54,7 +54,7 @@ def grad_norm(table: StepTable) -> float | None:
 
 
 def tokens_per_second(table: StepTable) -> float | None:
-    """Of all replicas. Ranks that are known to be one replica report the same tokens."""
+    """Tokens of all replicas. Ranks that are known to be one replica report the same tokens."""
     found = [one for _, one in _of_replicas(table)]
     return sum(one.tokens_per_second or 0.0 for one in found) if found else None
 
@@ -75,7 +75,7 @@ def mfu(table: StepTable, gpus_of: GpusOf, of_replica: float | None = None) -> f
 
 
 def mfu_of_ranks(table: StepTable, gpus_of: GpusOf, wanted: range) -> dict[int, float]:
-    """By the tokens of their replica, and all GPUs of it. Ranks of which it is not known are left out."""
+    """MFU from the tokens of a rank's replica and all its GPUs. Ranks without known replica are left out."""
     replicas = table.replicas if table.replicas.size else np.full(len(table.nodes), -1, np.int64)
     by_replica = {int(replicas[rank]): one for rank, one in _of_replicas(table) if replicas[rank] >= 0}
     possible: dict[int, float | None] = {}

@@ -1,4 +1,4 @@
-"""Which jobs were on a node in the last minutes.
+"""Remembers the jobs that were on a node in the last minutes.
 
 A job that a GPU error ended is often gone from Slurm before the error arrives here, so jobs are kept for 15 minutes
 after their end. An error in a job's first second may arrive before Slurm is read again; it then belongs to no job.
@@ -58,7 +58,7 @@ class Allocations:
             self._read_at = now
 
     def on(self, node: str, first: float, last: float | None = None) -> list[JobThere]:
-        """At a moment, or at any time between two. Sorted by job id; empty where no job is known."""
+        """Jobs at a moment, or at any time between two. Sorted by job id; empty if no job is known."""
         last = first if last is None else last
         with self._lock:
             return sorted(

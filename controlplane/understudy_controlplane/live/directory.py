@@ -1,4 +1,4 @@
-"""Which job a Slurm job id belongs to now."""
+"""Finds the job that a Slurm job id belongs to now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ FORGET_SECONDS = 3600.0
 
 
 OVER_SECONDS = 60.0
-"""For which Slurm has shown a job as ended until it counts as over: until then it may be requeued by the same hand."""
+"""Seconds for which Slurm has shown a job as ended until it counts as over: until then it may be requeued by the same
+hand.
+"""
 
 
 INVENTED_SECONDS = 120.0
@@ -44,12 +46,11 @@ class JobDirectory:
         self._opt_in_word = ""  # of `_last`
 
     def get(self, job_id: int) -> KnownJob | None:
-        """From memory: a job that Slurm shows, or has shown within the last hour."""
+        """Job from memory that Slurm shows, or has shown within the last hour."""
         with self._lock:
             return self._jobs.get(job_id)
 
     def known(self, job_ids: Iterable[int]) -> list[KnownJob | None]:
-        """As `get`, for many."""
         with self._lock:
             return [self._jobs.get(job_id) for job_id in job_ids]
 

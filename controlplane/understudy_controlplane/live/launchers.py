@@ -54,7 +54,7 @@ class Launchers:
             return before is None or before.state != gang.state
 
     def forget(self) -> None:
-        """As after a start: what each launcher reported is known, and none has been heard."""
+        """Forgets, as after a start: what each launcher reported is known, and none has been heard."""
         with self._lock:
             self._gangs = {job_id: replace(gang, heard_at=None) for job_id, gang in self._gangs.items()}
 
@@ -98,7 +98,7 @@ class Launchers:
             waiter.wake()
 
     def add_orders(self, job_id: int, orders: LauncherOrders) -> None:
-        """In addition to those that stand, at once: the next `replace_orders` contains them as well."""
+        """Adds to the standing orders at once: the next `replace_orders` contains them as well."""
         with self._lock:
             before = self._orders.get(job_id, LauncherOrders())
             self._orders[job_id] = LauncherOrders(

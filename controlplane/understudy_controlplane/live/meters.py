@@ -31,15 +31,17 @@ ZERO_SECONDS = 60.0
 """
 
 ROUTES_OF_NODES = ("/v1/launchers", "/v1/restore-point", "/v1/node-token", "/v1/enrolment")
-"""Whose refused requests are counted by their status. Refused reports are counted by their cause."""
+"""Routes whose refused requests are counted by their status. Refused reports are counted by their cause."""
 
 REFUSED_STATUSES = (400, 401, 403, 404, 413, 429, 503)
 
 CONNECTION_CAUSES = ("address", "all", "rate")
-"""Which limit a connection was over: of its address, of all together, or of new ones of its address in a time."""
+"""Limits that a connection can be over: of its address, of all together, or of new ones of its address in a time."""
 
 GAP_SECONDS_MAX = 60.0
-"""Between two ticks that count as time in service: after a longer one, or a clock that was set, it is not known."""
+"""Longest time between two ticks that counts as time in service: after a longer one, or a clock that was set, it is not
+known.
+"""
 
 ENDS = (
     RecoveryStatus.SUCCEEDED,
@@ -48,7 +50,7 @@ ENDS = (
     RecoveryStatus.OVERTAKEN,
     RecoveryStatus.CANCELLED,
 )
-"""Of a recovery that has begun; a proposal begins nothing."""
+"""Ends of a recovery that has begun; a proposal begins nothing."""
 
 MOVES = (RecoveryKind.POOL_SWAP, RecoveryKind.ALLOCATION_SWAP)
 
@@ -59,7 +61,7 @@ OF_AN_INCIDENT = (10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0, 72 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """For the documents. `series`: how many there are."""
+    """Description in the documents. `series`: how many there are."""
 
     name: str
     kind: str

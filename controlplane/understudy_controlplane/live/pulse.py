@@ -21,7 +21,7 @@ class SlurmReading:
     error: str = ""  # of the last reading; empty: it succeeded
     errors_total: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
-    """As `scontrol show config` prints them; empty: not read yet."""
+    """Settings as `scontrol show config` prints them; empty: not read yet."""
     version: tuple[int, int] = (0, 0)
 
 
@@ -46,7 +46,7 @@ class Pulse:
     needs: Sequence[Need] = ()
     """What waits for a person, by the newest round; `api/needs.py` adds what ails the control plane itself."""
     stages: Mapping[tuple[StageName, StageStatus], StageSummary] = field(default_factory=dict)
-    """Of the last results of nodes."""
+    """Summaries of the last results of nodes."""
     tickets_opened_at: tuple[float, ...] = ()  # of the open tickets
     config_problems: Sequence[str] = ()
     """Why the configuration file, as it was read last, is not wholly in force."""

@@ -18,14 +18,16 @@ from understudy_controlplane.fleet.saving import SavingGang, SettledSave, Wanted
 from understudy_wire.messages import OrderState, RankWindow, SaveOrder, SavesFollowed
 
 MARGIN_SECONDS = 8.0
-"""For an order to reach all ranks, for their answers and for its confirmation: over five intervals between reports."""
+"""Time for an order to reach all ranks, for their answers and for its confirmation: over five intervals between
+reports.
+"""
 
 MARGIN_SECONDS_MAX = 300.0
 MARGIN_FACTOR = 3.0
-"""Of the time that it took for the last order."""
+"""Multiple of the time that the last order took."""
 
 ANSWERED_SHARE = 0.6
-"""Of the margin, in which all ranks have to answer. In the rest they learn that it is withdrawn."""
+"""Share of the margin in which all ranks have to answer. In the rest they learn that it is withdrawn."""
 
 PAUSE_SECONDS = 5.0
 """After an order that was withdrawn."""
@@ -85,7 +87,7 @@ class SaveOrders:
         self._settled: list[SettledSave] = []
 
     def receive(self, windows: Sequence[RankWindow], now: float) -> None:
-        """Of a report, those that are believed."""
+        """Takes the believed windows of a report."""
         with self._lock:
             for window in windows:
                 if window.saves is not None:
@@ -104,7 +106,7 @@ class SaveOrders:
         return list(found.values())
 
     def gangs(self) -> dict[int, SavingGang]:
-        """By job id."""
+        """Gangs by job id."""
         with self._lock:
             return {job_id: _shown(gang) for job_id, gang in self._gangs.items()}
 
@@ -156,7 +158,6 @@ class SaveOrders:
             }
 
     def forget(self) -> None:
-        """As after a start."""
         with self._lock:
             self._gangs.clear()
 

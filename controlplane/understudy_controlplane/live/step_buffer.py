@@ -25,7 +25,7 @@ PAIRS_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """Where one rank of an attempt was at its last report."""
+    """Step and time of one rank of an attempt at its last report."""
 
     rank: int
     node: str  # empty: it never reported
@@ -38,7 +38,7 @@ class RankNow:
 
 
 STARTUP_SECONDS_MIN = 1.0
-"""Where the first report of a gang has steps already: its start is known to be short. 0 means not known."""
+"""Start of a gang whose first report has steps already: it is known to be short. 0 means not known."""
 
 
 class StepBuffer:
@@ -97,7 +97,7 @@ class StepBuffer:
         self._last = np.full(world_size, -1, dtype=np.int64)
         self._ended = np.zeros(world_size, dtype=np.bool_)
         self._ahead, self._counts = [count_from] * world_size, [0] * world_size
-        """Of each rank: places that it is ahead of the numbers of its program, and its count."""
+        """Places that each rank is ahead of the numbers of its program, and its count."""
         self._count, self.count_from, self.fell_at = 0, count_from, 0.0
         """The newest count of any rank, the place at which its step 0 would be, and when it began."""
 
@@ -149,7 +149,7 @@ class StepBuffer:
             self.first_step = first
 
     def _place(self, rank: int, window: RankWindow, now: float) -> int:
-        """Of its first step. The first rank whose numbers fall begins a count, and the others follow."""
+        """Place of its first step. The first rank whose numbers fall begins a count, and the others follow."""
         first, last = self._ahead[rank] + window.first_step, int(self._last[rank])
         if first + len(window.self_seconds) - 1 > last:
             return first
@@ -185,8 +185,8 @@ class StepBuffer:
         return Transfers(self._places, _read(self._transfers[: self._pair_count], steps, late[self._places[:, 0]]))
 
     def _note_duration(self, rank: int, window: RankWindow, now: float) -> None:
-        """Of a step, as the rank's process reports it: what cannot be is left out. A step takes all ranks the same
-        time, so blocks are those of the first rank that reports.
+        """Notes the duration of a step as the rank's process reports it: what cannot be is left out. A step takes all
+        ranks the same time, so blocks are those of the first rank that reports.
         """
         wall_seconds = window.wall_seconds
         mean = sum(wall_seconds) / max(len(wall_seconds), 1)
@@ -331,7 +331,7 @@ def _write(row: npt.NDArray[np.float32], end: int, values: Sequence[float]) -> N
 def _read(
     ring: npt.NDArray[np.float32], steps: npt.NDArray[np.int64], late: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float32]:
-    """In the slots of steps that a slower rank has not reached, its older steps still stand."""
+    """Ring without stale values: in slots of steps that a slower rank has not reached, its older steps still stand."""
     values = ring[:, steps % STEPS_KEPT].copy()
     values[late] = np.nan
     return values

@@ -20,7 +20,8 @@ from understudy_wire.places import Place
 
 STEP_SECONDS_MAX = 1e6
 RANKS_PER_NODE_USUAL = 16
-"""That a gang may have on each node whatever Slurm allotted: a program may start several ranks on one processor."""
+"""Ranks that a gang may have on each node whatever Slurm allotted: a program may start several ranks on one processor.
+"""
 
 
 class UnknownNode(Exception):
@@ -121,7 +122,7 @@ class Telemetry:
             self.facts_dropped_total += count
 
     def forget(self) -> None:
-        """As after a start: no node has been heard."""
+        """Forgets every node, as after a start."""
         with self._lock:
             self._heard.clear()
             self._steps.clear()
@@ -179,7 +180,7 @@ class Telemetry:
         return expected.nodes if expected is not None and expected.restart_count == restart_count else None
 
     def place_of(self, job_id: int, attempt: Attempt) -> Place | None:
-        """Where this attempt is, counted as in `progress`; None: no rank of it has reported a step."""
+        """Place of this attempt, counted as in `progress`; None: no rank of it has reported a step."""
         with self._lock:
             buffer = self._steps.get(job_id)
             if buffer is None or buffer.attempt != attempt or buffer.last_step < 0:
@@ -235,7 +236,7 @@ class Telemetry:
 
 
 def _impossible(window: RankWindow) -> str:
-    """Which of its values; empty: none."""
+    """Name of the impossible value; empty: none."""
     times = window.self_seconds
     if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
         return "they are impossible"

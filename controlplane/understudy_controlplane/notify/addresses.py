@@ -1,4 +1,4 @@
-"""Where messages go: addresses and keys from their files, and the sender for each kind of receiver."""
+"""Finds addresses and keys in their files, and the sender for each kind of receiver."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _send_to_owner(config: Config, to: To, version: Shown) -> str:
 
 
 def send_alerts_to(config: Config, name: str, alerts: list[dict[str, object]]) -> str:
-    """As `send`, to Alertmanager."""
+    """Sends to Alertmanager as `send` does."""
     receiver, secrets = config.notify.receivers[name], secrets_of(config)
     try:
         token = read_secret(receiver.secret_file) if receiver.secret_file is not None else ""
@@ -118,7 +118,7 @@ def send_alerts_to(config: Config, name: str, alerts: list[dict[str, object]]) -
 
 
 def send_heartbeat(config: Config) -> str:
-    """As `send`."""
+    """Sends as `send` does."""
     assert config.notify.heartbeat_url_file is not None
     try:
         return without(post(one_url(config.notify.heartbeat_url_file), b"", {}), secrets_of(config))

@@ -19,7 +19,7 @@ LINES_MAX = 30
 
 
 def alerts(notices: Iterable[Notice], config: Config, least: Importance, now: float) -> list[dict[str, object]]:
-    """Of all that is open, and of what ended lately: an end that did not arrive comes again."""
+    """Alerts of all that is open, and of what ended lately: an end that did not arrive comes again."""
     chosen = {one.id: one for one in notices if one.title and not one.user and one.importance.reaches(least)}
     ends = {number: _ends_at(one, now) for number, one in chosen.items()}
     return [_alert(one, config, ends[number]) for number, one in chosen.items() if ends[number] > now - LIVES_SECONDS]

@@ -25,10 +25,10 @@ from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
 from understudy_controlplane.store.notices import AT_ONCE, NoticeStore
 
 FOLLOW_SECONDS = 5.0
-"""Between two looks at what has become of that which is open."""
+"""Interval at which open notices are followed."""
 
 AGAIN_SECONDS = 3600.0
-"""For which an owner is not notified again that their program causes errors of GPUs."""
+"""Seconds in which an owner is not notified again that their program causes errors of GPUs."""
 
 Key = tuple[NoticeSource, int]
 _Facts = TypeVar("_Facts")

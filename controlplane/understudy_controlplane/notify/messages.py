@@ -1,4 +1,4 @@
-"""Which message a notice belongs to, when it is due, and what it shows. Pure."""
+"""Groups notices into messages: when each is due, and what it shows. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTED_MAX = 20
 LINES_OF_ONE, LINES_OF_MANY = 30, 2
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10.0, 300.0
-"""Between two attempts to send the same version."""
+"""Waits between two attempts to send the same version."""
 
 TRIES_MAX = 290
 """A day."""
@@ -78,7 +78,7 @@ def _quiet_end(receiver: str, policy: Notify, now: float) -> float | None:
 
 
 def followed(message: Message, notices: Sequence[Notice], policy: Notify, now: float) -> Message:
-    """With a new version where there is news. One that waits for its first time shows the newest state then."""
+    """Message with a new version if there is news. One that waits for its first time shows the newest state then."""
     to_owner = message.receiver == OWNERS and policy.owners_url_of(message.user) is not None
     if message.receiver not in policy.receivers and not to_owner:
         return replace(message, closed=True, error="its receiver is not in the configuration any more")

@@ -39,7 +39,7 @@ Attach = Callable[[Notice], Attachment | None]
 
 
 def beside(name: str, work: Callable[[], None]) -> None:
-    """On a thread of its own: a receiver that hangs delays no other. A daemon: nor the end of the process."""
+    """Runs on a thread of its own: a receiver that hangs delays no other. A daemon: nor the end of the process."""
     threading.Thread(target=work, name=name, daemon=True).start()
 
 
@@ -79,7 +79,7 @@ class Notifier:
         self._stopped.set()
 
     def add(self, notice: Notice) -> None:
-        """Of what no row of the database shows by itself. One that is known already is not added twice."""
+        """Adds what no row of the database shows by itself. A known notice is not added twice."""
         with self._lock:
             self._added.append(notice)
 

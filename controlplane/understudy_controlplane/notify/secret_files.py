@@ -40,7 +40,7 @@ def read_secret(path: Path) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Without empty lines and comments."""
+    """Lines without empty ones and comments."""
     return [line for one in text.splitlines() if (line := one.strip()) and not line.startswith("#")]
 
 

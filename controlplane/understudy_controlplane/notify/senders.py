@@ -23,7 +23,7 @@ from understudy_controlplane.notify.secret_files import lines_of
 
 TIMEOUT_SECONDS = 10.0
 APPRISE_SECONDS = 60.0
-"""For all its services together."""
+"""Timeout of all its services together."""
 
 KEY_CHARACTERS_MIN = 16
 LOG_LINE_CHARACTERS_MAX = 200

@@ -69,7 +69,7 @@ class States:
         return ticks and pulse.slurm.at is not None and not pulse.slurm.error
 
     def _send(self, name: str, what: object, now: float, every_seconds: float, send: Callable[[], str]) -> None:
-        """At once where it is something else than was sent, and else when it is due."""
+        """Sends at once if it differs from what was sent, and else when it is due."""
         with self._lock:
             state = self._states.setdefault(name, State())
             has_news = what != state.sent and not state.error

@@ -13,7 +13,7 @@ EVENT_AGE_MAX_SECONDS = 7 * 24 * 3600.0
 """An older kernel event leads to no new finding against its node."""
 
 HARDWARE_EVENTS_MAX = 256
-"""Of one node: more events of a port that flaps all day change no finding."""
+"""Events kept of one node: more events of a port that flaps all day change no finding."""
 
 
 class EventCache:

@@ -1,4 +1,4 @@
-"""Which GPUs sit in which nodes, which of them have to be recorded, and which came from another node."""
+"""Places of GPUs in nodes: which of them have to be recorded, and which came from another node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from understudy_wire.messages import Gpu
 RECORD_INTERVAL_SECONDS = 3600.0
 
 NODES_AT_ONCE = 50
-"""Of one tick: a control plane that starts has the GPUs of thousands of nodes to record."""
+"""Nodes of one tick: a control plane that starts has the GPUs of thousands of nodes to record."""
 
 MOVED_GPUS_MAX = 1000
 
@@ -42,7 +42,9 @@ class Inventory:
         return due
 
     def _due(self, heard: Mapping[str, Heard], now: float) -> dict[str, Sequence[Gpu]]:
-        """Without nodes whose last report is old: an administrator may have taken GPUs out of them since."""
+        """Nodes that are due. One whose last report is old is left out: an administrator may have taken GPUs out of it
+        since.
+        """
         due: dict[str, Sequence[Gpu]] = {}
         for name, one in heard.items():
             present = tuple(gpu.uuid for gpu in one.report.gpus)

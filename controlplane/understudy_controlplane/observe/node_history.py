@@ -40,7 +40,7 @@ class NodeHistory:
         return self._anomalies
 
     def lemon_signals(self, jobs: Iterable[Job], days: float, now: float) -> dict[str, LemonSignals]:
-        """By node. Read again every five minutes: a count over weeks does not change within a tick."""
+        """Signals by node. Read again every five minutes: a count over weeks does not change within a tick."""
         if not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
             self._lemon_signals = self._lemons.signals(now - days * DAY_SECONDS, excluded_by(jobs))
             self._lemons_read_at = now

@@ -58,10 +58,10 @@ CLOCK_TOLERANCE_SECONDS = 60.0
 """The clock of the kernel log may be wrong by this much."""
 
 BROKEN_OFF_SECONDS = 600.0
-"""For this time after its report a launch that was broken off leads to a finding."""
+"""Seconds after its report in which a launch that was broken off leads to a finding."""
 
 LOST_GANGS_SECONDS = 24 * HOUR_SECONDS
-"""For this time after its end, a move that failed may be why its gang is not back."""
+"""Seconds after its end in which a move that failed may be why its gang is not back."""
 
 DISOBEYED_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 
@@ -102,14 +102,14 @@ class Observer:
         self.begin()
 
     def begin(self) -> None:
-        """At a start, and when the clock was set: how long a node is silent counts from now on."""
+        """Begins at a start, and when the clock was set: how long a node is silent counts from now on."""
         self._started_at = self._sources.clock.now()
         self._view: SlurmView | None = None
         self._shown: dict[JobKey, Job] = {}
         self._shown_out_at: dict[str, float] = {}
         """Node → the last reading that showed it drained or down."""
         self._out_since: dict[str, float] = {}
-        """Of nodes that the last readings showed so without a break: the reading before these."""
+        """Start of what the last readings showed of a node without a break, up to the reading before these."""
         self._running: list[Job] = []
         self._requeued: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)

@@ -15,7 +15,7 @@ STATES_AGE_MAX_SECONDS = 10.0
 
 
 class PartitionReader:
-    """Where they cannot be read, each partition counts as up: a gang that has lost a node must not wait for that."""
+    """Reads partitions. An unread one counts as up: a gang that has lost a node must not wait for that."""
 
     def __init__(self, slurm: SlurmReads) -> None:
         self._slurm = slurm

@@ -61,7 +61,9 @@ class RecoveryHistory:
         return tuple(one for one in self._known.values() if _runs(one))
 
     def cancelled_since(self, since: float) -> tuple[Recovery, ...]:
-        """By operators; decided at this time or later. Those that are still being undone included."""
+        """Recoveries that operators cancelled, decided at this time or later. Those that are still being undone are
+        included.
+        """
         cancelled = RecoveryStatus.CANCELLED
         return tuple(
             one for one in self._since(since) if one.status is cancelled or (_runs(one) and one.ends_as is cancelled)
@@ -124,7 +126,7 @@ class RecoveryHistory:
         return tuple((at, job) for at, job in moves if job is not None)
 
     def spares_taken_since(self, since: float) -> Counter[str]:
-        """By the account of the job: nodes of the pool, idle nodes and those of preempted jobs."""
+        """Spares taken by the account of the job: nodes of the pool, idle nodes and those of preempted jobs."""
         found = Counter[str]()
         for one in self._since(since):
             if isinstance(one.plan, PoolSwapPlan) and one.plan.account and one.begun(StepName.BIND_JOB):

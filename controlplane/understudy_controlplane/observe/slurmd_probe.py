@@ -32,7 +32,7 @@ RETRIES_DOUBLED_MAX = 6
 
 
 LookUp = Callable[[str, int], Sequence[Any]]
-"""As `socket.getaddrinfo`: its timeout is the resolver's own, of many seconds."""
+"""Signature of `socket.getaddrinfo`: its timeout is the resolver's own, of many seconds."""
 
 _looks_up = threading.BoundedSemaphore(2 * PROBES_AT_ONCE)
 
@@ -124,7 +124,7 @@ class SlurmdProbe:
         names = {node.name for node in silent}
         self._probed_at = {name: at for name, at in self._probed_at.items() if name in names}
         self._silent_since = {name: at for name, at in self._silent_since.items() if name in names}
-        # Where there are more than can be probed in one tick, they take turns.
+        # Nodes take turns if there are more than can be probed in one tick.
         silent = sorted(silent, key=lambda node: self._probed_at.get(node.name, 0.0))[:PROBES_AT_ONCE]
         untried = self._untried_nodes(records, slurm_nodes, heard, now)[: PROBES_AT_ONCE - len(silent)]
         self._probed_at |= {node.name: now for node in silent}

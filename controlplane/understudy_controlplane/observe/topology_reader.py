@@ -28,7 +28,7 @@ TOPOLOGY_AGE_MAX_SECONDS = 300.0
 
 
 class TopologyReader:
-    """Of a source that cannot be read, what was read before is used."""
+    """Reads topology. A source that cannot be read keeps what was read before."""
 
     def __init__(self, slurm: SlurmReads) -> None:
         self._slurm = slurm

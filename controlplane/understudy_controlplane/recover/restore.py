@@ -62,7 +62,7 @@ ANY_LATER = Attempt(2**31 - 1)
 
 @dataclass(slots=True)
 class _OnNodes:
-    """Locations on nodes' disks of the chosen checkpoint and its copies, and each rank's fetch list, for one attempt."""
+    """Locations on nodes' disks of one attempt's checkpoint and copies, and each rank's fetch list."""
 
     chosen: Checkpoint
     parts: Mapping[int, Part]  # by rank; of one that lies there alone

@@ -81,7 +81,7 @@ class StepContext:
     worked_until: Callable[[], float]  # what the gang did after that was lost with the fault; asks the database
     launcher: Gang | None = None  # what that launcher last reported
     ended_well: Callable[[], bool] = lambda: False
-    """Whether every rank of the job's last launch has ended well, as its launcher reported; asks the database."""
+    """Asks the database whether every rank of the job's last launch has ended well, as its launcher reported."""
     spares_wanted: Callable[[], int] = lambda: 0
     """How many spares the pool is to hold, as an operator has set or as configured; asks the database."""
     turn: Turn | None = None  # of a node whose network is tested with others that were burnt in beside it

@@ -328,7 +328,7 @@ class FactStore:
         return shown
 
     def _wait(self, connection: Connection, node: str, facts: Sequence[JobFact], now: float) -> list[str]:
-        """Keeps facts until Slurm names their job, within bounds. Needs the lock. Returns what is not kept, in words."""
+        """Keeps facts until Slurm names their job, within bounds. Needs the lock. Returns what is not kept."""
         waiting, self._waiting = self._counted(connection), None  # counted again if this transaction fails
         refused: Counter[int] = Counter()
         for fact in facts:

@@ -274,7 +274,7 @@ class LaunchStore:
             return connection.execute(_HAS_ENDED_WELL, values).first() is not None
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
-        """Ranks that connected in the latest launch after this one, ranks in all, and start of the last one's process."""
+        """Ranks connected in the latest launch after this one, ranks in all, and start of the last one's process."""
         query = _latest_launch(tables.rank_start, restart_count, after_launch)
         with reading(self._engine) as connection:
             row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at)), of_job(job)).first()

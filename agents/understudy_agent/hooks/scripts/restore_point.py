@@ -55,7 +55,7 @@ def is_batch(step: str) -> bool:
 
 
 def note(found: "list[str]", job: str, attempt: str) -> "list[str]":
-    """For the job's own output: Slurm writes what follows `print` there. `found` by `lines`."""
+    """Lines for the job's own output: Slurm writes what follows `print` there. `found` by `lines`."""
     values = [line.partition("=")[2] for line in found]
     if not values:
         return []

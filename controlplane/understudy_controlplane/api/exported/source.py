@@ -21,7 +21,7 @@ JOBS_MAX = 500
 """Jobs with series of their own: those of the most nodes."""
 
 SLOWED_SHARE = 0.05
-"""Of the samples of ten minutes: hardware that asked for lower clocks more often is not well."""
+"""Share of the samples of ten minutes: hardware that asked for lower clocks more often is not well."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class GpuSum:
 
 
 def gpu_sum(node: NodeView) -> GpuSum:
-    """In one pass: a large fleet has 100,000 GPUs."""
+    """Sums in one pass: a large fleet has 100,000 GPUs."""
     unwell, hottest, power = list[Gpu](), -1.0, -1.0
     for gpu in node.gpus:
         if not is_well(gpu):

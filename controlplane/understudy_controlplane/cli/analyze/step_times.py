@@ -41,7 +41,7 @@ REPLICA_COLUMN = "dp_rank"
 WORK_COLUMN = "work"
 
 STEPS_AT_ONCE = 128
-"""As many steps as the control plane keeps."""
+"""Steps judged at once, as many as the control plane keeps."""
 
 CHUNK = 1_000_000
 REFUSED_LINES_SHOWN = 20
@@ -328,7 +328,7 @@ def _packed(numbers: array[int], values: array[float]) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True, slots=True)
 class _Matrices:
-    """Of shape (steps, ranks), in order, on disk. NaN: missing; of two values the first counts."""
+    """Matrices of shape (steps, ranks), in order, on disk. NaN: missing; of two values the first counts."""
 
     seconds: npt.NDArray[np.float32]
     work: npt.NDArray[np.float32] | None  # None: the file has none
@@ -399,7 +399,7 @@ def _notes(content: Content, policy: Straggler) -> list[str]:
 
 
 def _judge_all(matrices: _Matrices, content: Content, policy: Straggler, notes: list[str]) -> Analysis:
-    """As the control plane would have judged them, at every half window."""
+    """Judges as the control plane would have, at every half window."""
     named: dict[int, SlowRank] = {}
     doubted: dict[int, SlowRank] = {}
     half = policy.window_steps // 2

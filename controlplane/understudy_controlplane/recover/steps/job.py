@@ -88,7 +88,7 @@ def _held_by_others(context: StepContext, names: Iterable[str]) -> str:
 
 
 def requeue(context: StepContext, slurm: Slurm) -> None:
-    """Requeues the gang. A failed node that has died since is declared down instead, which requeues the job properly."""
+    """Requeues the gang. A failed node that has died since is declared down instead, which requeues properly."""
     plan = context.plan_as(PoolSwapPlan)
     assert context.job is not None
     if context.job.failed_by_itself:
@@ -183,7 +183,7 @@ def _to_ask_for(job: SlurmJob, context: StepContext) -> Todo | Wait | None:
 
 
 def _may_start_at(job: SlurmJob) -> int:
-    """Time of slurmctld's clock, which alone decides: however far apart the clocks are, the job never starts earlier."""
+    """Time of slurmctld's clock, which alone decides: the job never starts earlier, however far apart clocks are."""
     return int(job.submit_at) + 1
 
 

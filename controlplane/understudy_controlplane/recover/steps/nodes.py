@@ -113,7 +113,7 @@ def observe_lifted(context: StepContext) -> Observation:
 
 
 def _has_drain(node: SlurmNode, plan: DrainPlan) -> bool:
-    """True if this plan's drain is on the node. FAIL takes its place and may keep its reason; it is an administrator's."""
+    """True if this plan's drain is on the node. FAIL is an administrator's, takes its place and may keep its reason."""
     return node.draining and not node.set_to_fail and node.has_reason(plan.drain_reason)
 
 
