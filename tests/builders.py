@@ -92,7 +92,7 @@ def xid_event(node: str, xid: int, at: float = NOW - 1, sequence: int = 1, boot_
 
 
 def record(name: str, state: NodeState = NodeState.IN_SERVICE, **values: Any) -> NodeRecord:
-    """With what its state requires: a suspect is suspected of its health, a drain is one for now."""
+    """Record with what its state requires: a suspect is suspected of its health, a drain is one for now."""
     required: dict[NodeState, dict[str, Any]] = {
         NodeState.SUSPECT: {"suspicions": suspected(SuspicionCause.HEALTH)},
         NodeState.QUARANTINED: {"drain_kind": DrainKind.NOW},

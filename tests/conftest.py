@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From now on a unit test that composes a whole control plane fails: that takes longer than a hundred others."""
+    """Fails a unit test from now on that composes a whole control plane: that takes longer than a hundred others."""
     module = sys.modules.get("understudy_controlplane.app")
     if module is None:
         return
@@ -239,7 +239,7 @@ class Clusters:
                 extra_lines=[
                     "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
                     "RebootProgram=/bin/true",
-                    # Of no effect while all partitions have the same PriorityTier.
+                    # Preemption has no effect while all partitions have the same PriorityTier.
                     "PreemptType=preempt/partition_prio",
                     "PreemptMode=REQUEUE",
                     f"Prolog={prolog}",

@@ -69,8 +69,8 @@ def false_alarms(ranks: int, peers: int, imbalance: float, rounds: int, seed: in
 
 
 def steps_to_detection(gangs: int, peers: int, imbalance: float, slowdown: float, seed: int) -> list[int | None]:
-    """In each gang one rank becomes slow, three steps after a window began: after how many of its slow steps it was
-    named; None: not within 130.
+    """Slow steps after which each gang's rank was named that became slow three steps after a window began; None: not
+    within 130.
     """
     gang, policy = GeneratedGang(gangs * peers, peers, imbalance, seed), Straggler()
     half = policy.window_steps // 2

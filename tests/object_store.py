@@ -18,7 +18,7 @@ BUCKET, REGION = "runs", "eu-central-1"
 
 
 class ObjectStore:
-    """With one bucket. Who may use it finds it as anywhere: by the files of AWS's tools."""
+    """Store with one bucket. Its users find it as anywhere: by the files of AWS's tools."""
 
     def __init__(self, address: str, folder: Path) -> None:
         self.address = address
@@ -35,7 +35,7 @@ class ObjectStore:
         return self._client
 
     def content(self) -> dict[str, bytes]:
-        """By key."""
+        """Content by key."""
         client = self.client()
         listed = client.list_objects_v2(Bucket=BUCKET).get("Contents", [])
         return {one["Key"]: client.get_object(Bucket=BUCKET, Key=one["Key"])["Body"].read() for one in listed}

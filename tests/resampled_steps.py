@@ -115,8 +115,8 @@ def _exchange(times: Floats, replicas: npt.NDArray[np.intp], longest: npt.NDArra
 def steps_to_detection(
     gangs: ResampledGangs, by: float, *, longest: bool = False, known: bool = True, every: int = 1
 ) -> list[int]:
-    """In each gang a rank is slower from step 100 to 220, in one step of `every`: after how many steps each is named;
-    those that are not are left out. Fails where another rank is named.
+    """Steps after which each gang's rank is named that is slower from step 100 to 220, in one step of `every`; those
+    that are not named are left out. Fails if another rank is named.
     """
     gangs.train(90)
     half = Straggler().window_steps // 2

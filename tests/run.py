@@ -89,7 +89,7 @@ STAGES = {
         options=(*SIDE_BY_SIDE, "--timeout", "60", *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
         depends_on_machine=False,
     ),
-    # Beside busy stages the lowest priority leaves little, and these tests promise no times: they may take longer.
+    # The lowest priority leaves little beside busy stages, and these tests promise no times: they may take longer.
     "patient": Stage(("patient",), options=(*SIDE_BY_SIDE, "--timeout", "1500"), gives_way=True),
     "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=BY_FILE),
     "timed": Stage(("timed",), ("cluster",), promises_times=True),

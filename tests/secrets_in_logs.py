@@ -15,5 +15,5 @@ def has_secret(text: bytes) -> bool:
 
 
 def refuse_secrets(folder: Path) -> None:
-    """In the logs of a site."""
+    """Refuses them in the logs of a site."""
     assert [log.name for log in folder.iterdir() if log.is_file() and has_secret(log.read_bytes())] == []

@@ -11,12 +11,12 @@ REFERENCE_SECONDS = 0.0147
 
 
 def best_seconds(call: Callable[[], object], rounds: int = 3) -> float:
-    """By the clock: for work that other programs do too. Seconds of the reference machine."""
+    """Best time by the clock: for work that other programs do too. Seconds of the reference machine."""
     return _best(call, rounds, time.perf_counter)
 
 
 def best_processor_seconds(call: Callable[[], object], rounds: int = 3) -> float:
-    """Of this thread, in seconds of the reference machine."""
+    """Best processor time of this thread, in seconds of the reference machine."""
     return _best(call, rounds, time.thread_time)
 
 

@@ -255,7 +255,7 @@ def test_the_main_wheel_says_its_version(main_venv: Venv, tmp_path: Path) -> Non
 
 
 def test_the_main_wheel_exports_the_hook(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
-    """Into an environment that has other packages of its own, without hiding any of them."""
+    """The environment has other packages of its own, and none of them is hidden."""
     users = tmp_path / "users"
     (users / "agents").mkdir(parents=True)
     (users / "agents" / "__init__.py").write_text("OWNER = 'the user'\n")
@@ -272,8 +272,8 @@ def _with_path(program: str, *folders: Path) -> str:
 
 
 def test_agent_and_control_plane_start_from_the_wheel(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
-    """Without a checkout, and with a Slurm that does not answer: the control plane creates its database and answers,
-    the agent finds it and takes the hello of a rank that has the hook's wheel alone.
+    """No checkout is needed, and Slurm does not answer: the control plane creates its database and answers, the agent
+    finds it and takes the hello of a rank that has the hook's wheel alone.
     """
     command = str(main_venv.folder / "bin" / "understudy")
     port = free_ports(1)[0]
@@ -386,7 +386,7 @@ def test_another_package_of_the_same_name_is_not_overwritten(
 # -- the name on PyPI ----------------------------------------------------------------------------------------------
 
 WRONG_NAME = re.compile(r"(pip3? install|uv pip install|uv add|install)\s+['\"]?understudy\b(?![-_.]\w)")
-"""On PyPI the name belongs to another project."""
+"""The name on PyPI belongs to another project."""
 
 
 def test_no_text_asks_to_install_the_name_understudy_from_pypi() -> None:

@@ -58,7 +58,7 @@ class Places:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Of this thread, and of threads that start meanwhile."""
+        """Watches this thread, and threads that start meanwhile."""
         threading.setprofile(self.note)
         sys.setprofile(self.note)
         try:
@@ -191,7 +191,7 @@ def test_a_checkpoint_notice_becomes_the_restore_point(
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
         rehearsal.run(1)  # until the control plane has seen it
         again = Monitor()
-        # For a checkpoint on a node's disk the control plane looks now and then where ranks have started, by a clock
+        # The control plane looks now and then where ranks have started for a checkpoint on a node's disk, by a clock
         # that does not go on here.
         stores = rehearsal.control_plane.stores
         gang = stores.fleet.known_jobs(rehearsal.config.cluster, [rehearsal.gang])[rehearsal.gang]

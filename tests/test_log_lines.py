@@ -86,7 +86,7 @@ KEYS = {
 
 @functools.cache
 def log_calls() -> list[tuple[str, ast.Call]]:
-    """Where each line is logged, and the call that logs it."""
+    """Place of each log line, and the call that logs it."""
     return list(find_log_calls())
 
 

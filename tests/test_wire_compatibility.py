@@ -31,7 +31,7 @@ def type_of(name: str) -> type[msgspec.Struct]:
 
 
 def decode(name: str, message: Any) -> msgspec.Struct:
-    """As its receiver does."""
+    """Decodes as its receiver does."""
     body = msgspec.json.encode(message)
     if name == "http/report":
         return decode_report(body).report

@@ -46,7 +46,7 @@ def with_tokens(url: str, nodes: Iterable[str] = ()) -> str:
 
 
 def as_user(admission: Admission, user_id: int, name: str = "", address: str = "testclient") -> dict[str, str]:
-    """As by MUNGE."""
+    """Headers of a user who proves it by MUNGE."""
     assert admission.users is not None
     return {"Authorization": f"Bearer {admission.users.make(user_id, name, address)}"}
 

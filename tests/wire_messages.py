@@ -32,16 +32,16 @@ HTTP: dict[str, type[msgspec.Struct]] = {
     "node_token": wire.NodeToken,
     "refusal": wire.Refusal,
 }
-"""Between agent and control plane: name of the recorded file → its type today."""
+"""Messages of agent and control plane: name of the recorded file → its type today."""
 
 
 def to_agent() -> dict[str, type[msgspec.Struct]]:
-    """From ranks and launchers to the agent of their node, by tag."""
+    """Messages from ranks and launchers to the agent of their node, by tag."""
     return {str(kind.__struct_config__.tag): kind for kind in get_args(rank_messages.Message)}
 
 
 def from_agent() -> dict[str, type[msgspec.Struct]]:
-    """From the agent to ranks and launchers, by tag."""
+    """Messages from the agent to ranks and launchers, by tag."""
     return {str(kind.__struct_config__.tag): kind for kind in get_args(rank_messages.Answer)}
 
 

@@ -90,7 +90,7 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[Row]) -> 
 
 
 def _bytes(connection: sqlite3.Connection) -> int:
-    """In use: free pages do not count."""
+    """Bytes in use: free pages do not count."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )
@@ -287,7 +287,7 @@ def _launch_ends(shape: Shape) -> Iterator[Row]:
 
 
 def _evidence(shape: Shape) -> Iterator[Row]:
-    """Of one launch in ten."""
+    """Evidence of one launch in ten."""
     for job in list(shape.jobs_of(KEPT.events_days - 1))[::20]:
         at = _begun(job, shape) + 38_000
         yield {
@@ -603,7 +603,7 @@ def _steps(shape: Shape) -> Iterator[Row]:
 
 
 def _stages(shape: Shape) -> Iterator[Row]:
-    """Of one validation in twelve recoveries."""
+    """Stages of one validation in twelve recoveries."""
     for number, node, at in shape.each(RECOVERIES_PER_NODE):
         if number % 12 == 0:
             for stage in StageName:
@@ -633,7 +633,7 @@ def _requests(shape: Shape) -> Iterator[Row]:
 
 
 def _decisions(shape: Shape) -> Iterator[Row]:
-    """Of each incident four that act, and four to do nothing; of other nodes some to do nothing."""
+    """Decisions: of each incident four that act, and four to do nothing; of other nodes some to do nothing."""
     acts = (
         ("quarantine", "quarantined"),
         ("repair", "repairing"),
@@ -687,7 +687,7 @@ def _tickets(shape: Shape) -> Iterator[Row]:
 
 
 def _notices(shape: Shape) -> Iterator[Row]:
-    """Of each incident, and of each second one for the owner of its job."""
+    """Notices of each incident, and of each second one for the owner of its job."""
     for number, node, at in shape.each(INCIDENTS_PER_NODE * 1.5):
         yield {
             "source": "incident" if number % 3 else "move",
@@ -706,7 +706,7 @@ def _notices(shape: Shape) -> Iterator[Row]:
 
 
 def _messages(shape: Shape) -> Iterator[Row]:
-    """To two receivers."""
+    """Messages to two receivers."""
     for number, node, at in shape.each(INCIDENTS_PER_NODE * 2):
         yield {
             "receiver": "oncall",

@@ -109,7 +109,7 @@ def write(path):
 class Example:
     page: str
     number: int = 0
-    """Of the page's Python blocks."""
+    """Number among the page's Python blocks."""
     checkpoint: int = 500
     """The step of the checkpoint from which it goes on."""
     whole: bool = True
@@ -117,9 +117,9 @@ class Example:
     nodes: int = 2
     options: tuple[str, ...] = ()
     announced: bool = True
-    """To the control plane; else it looks for its checkpoint itself."""
+    """True if it is announced to the control plane; else it looks for its checkpoint itself."""
     step_kept: int = 0
-    """In memory, and further than the checkpoint."""
+    """Step kept in memory, further than the checkpoint."""
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ def start(site: Site) -> None:
 
 
 def run(site: Site, example: Example) -> None:
-    """To its end. Raises AssertionError where it does not go on from its checkpoint after the fault."""
+    """Runs it to its end. Raises AssertionError unless it goes on from its checkpoint after the fault."""
     home = site.cluster.user_directory(RESEARCHER) / example.name
     home.mkdir(exist_ok=True)
     shutil.chown(home, RESEARCHER)

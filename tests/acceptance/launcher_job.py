@@ -17,13 +17,13 @@ from tests.testbed.processes import MARK, all_processes, environment_of
 from tests.testbed.site import RESEARCHER, Site
 
 OTHER_PYTHON = Path("/usr/bin/python3")
-"""That of another version's Debian, where nothing is installed: neither launcher nor hook need more."""
+"""Python of another version's Debian, where nothing is installed: neither launcher nor hook need more."""
 
 RANKS = Path(__file__).with_name("ranks.py")
 STEPS_MAX = 100_000
 """The gang trains until `assert_trained`, however long a slow machine takes for what comes before."""
 STEPS_AHEAD = 100
-"""At least 3 s, in which every rank learns which step is the last."""
+"""Steps that take at least 3 s, in which every rank learns which step is the last."""
 
 
 class LauncherJob:
@@ -136,7 +136,7 @@ class LauncherJob:
 
 
 def swaps(site: Site) -> list[dict[str, Any]]:
-    """Within allocations, oldest first."""
+    """Swaps within allocations, oldest first."""
     return [one for one in reversed(site.items("/v1/recoveries")) if one["kind"] == "allocation"]
 
 

@@ -66,13 +66,13 @@ def is_due(monitor: Monitor, step: int) -> bool:
 
 
 def stall(launches: Path) -> None:
-    """As a rank that never comes to the collective in which the others wait."""
+    """Stalls like a rank that never comes to the collective in which the others wait."""
     while launches.exists() and os.environ.get("UNDERSTUDY_LAUNCH", "0") in launches.read_text().split():
         time.sleep(0.05)
 
 
 def wait_for_all(checkpoint: Path) -> None:
-    """As a collective would: no rank goes on without the others."""
+    """Waits like a collective: no rank goes on without the others."""
     while len(list(checkpoint.iterdir())) < int(os.environ["SLURM_NTASKS"]):
         time.sleep(0.005)
 

@@ -212,7 +212,7 @@ def queries(engine: Engine) -> int:
 
 
 def health(site: Site) -> str:
-    """As a prober sees it that waits for 30 seconds."""
+    """Health that a prober sees which waits for 30 seconds."""
     return site.http.get("/healthz", timeout=30).text
 
 

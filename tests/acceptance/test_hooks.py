@@ -55,7 +55,7 @@ def verdict(site: Site, node: str) -> str:
 
 
 def say(site: Site, node: str, word: str, age_seconds: int = 0) -> None:
-    """In place of an agent."""
+    """Replaces an agent."""
     directory = site.nodes[node].directory
     (directory / "hooks").mkdir(exist_ok=True)
     (directory / "verdict").write_text(f"{word} {int(time.time()) - age_seconds} as the test requires\n")
@@ -218,7 +218,7 @@ def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_s
 
 @pytest.mark.parametrize("hook", ["prolog", "epilog"])
 def test_a_hook_that_hangs_gives_up_by_itself(make_hooked_site: MakeHookedSite, hook: str) -> None:
-    """By default Slurm waits without limit."""
+    """Slurm waits without limit by default."""
     site = make_hooked_site()
     say(site, "n1", "bad" if hook == "prolog" else "good")
     hang(site, hook)
@@ -231,7 +231,7 @@ def test_a_hook_that_hangs_gives_up_by_itself(make_hooked_site: MakeHookedSite, 
 
 
 def rank_says(site: Site, node: str, *messages: dict[str, object]) -> None:
-    """As a rank of the job's owner, and waits for the last answer."""
+    """Sends as a rank of the job's owner, and waits for the last answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(10)
         os.seteuid(pwd.getpwnam(RESEARCHER).pw_uid)
@@ -317,8 +317,8 @@ echo over
 def test_a_node_that_fails_its_self_check_ends_the_step_before_any_rank_works_with_it(
     make_hooked_site: MakeHookedSite, slurm: Installation
 ) -> None:
-    """Without an agent and a control plane. Each node is checked once, whatever its tasks and steps; no node is
-    drained for it.
+    """Needs no agent and no control plane. Each node is checked once, whatever its tasks and steps; no node is drained
+    for it.
     """
     site = make_hooked_site(slurm=slurm)
     for bad, checks in (("n0", 2), ("n2", 2)):

@@ -78,7 +78,8 @@ def test_xids_are_dealt_with_within_the_allocation(make_site: MakeSite) -> None:
 
 @pytest.mark.timed
 def test_ranks_of_a_tensor_parallel_group_stay_in_one_rack(make_site: MakeSite) -> None:
-    """In the first launch of an allocation, as after a requeue, and after a swap for which other nodes have to move.
+    """The order holds in the first launch of an allocation, after a requeue, and after a swap for which other nodes
+    move.
 
     The first launch waits two seconds for the control plane, and then begins in Slurm's order.
     """

@@ -1,5 +1,5 @@
-"""On a real cluster: a gang that loses all its nodes at once, that waits for a licence after its requeue, and a spare
-that it could not start on.
+"""A gang on a real cluster loses all its nodes at once, waits for a licence after its requeue, or cannot start on a
+spare.
 """
 
 from __future__ import annotations

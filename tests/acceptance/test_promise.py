@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.machines, pytest.mark.timeout(600
 
 
 class PatientBatch(Batch):
-    """Beside other clusters all takes longer."""
+    """All takes longer beside other clusters."""
 
     @property
     def moves_seconds(self) -> float:

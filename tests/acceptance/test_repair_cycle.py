@@ -1,4 +1,4 @@
-"""From a fault back into service, on a real cluster: one node that passes its test, one that fails it twice."""
+"""Nodes come back into service on a real cluster: one passes its test, one fails it twice."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ RELEASED = ("n3: release: will be carried out (request ", "n3: release: waits fo
 
 
 def ask(site: Site, node: str, verb: str, reason: str) -> subprocess.CompletedProcess[str]:
-    """By the command line, as an operator would."""
     return run(site, "node", verb, node, reason)
 
 

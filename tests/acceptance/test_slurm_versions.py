@@ -49,7 +49,7 @@ EXPEDITED = replace(DEBIAN_14, settings=("SlurmctldParameters=enable_expedited_r
 def test_a_gang_is_recovered_twice_and_ends_as_if_nothing_had_happened(
     make_site: MakeSite, slurm: Installation, gateway: Gateway, requeue: str
 ) -> None:
-    """From a GPU that falls off the bus, then from a node whose power goes."""
+    """A GPU falls off the bus, then a node loses its power."""
     site = make_site(nodes=7, spares=2, slurm=slurm, slurm_settings={"gateway": gateway.value})
     gang.start_site(site)
     work = site.cluster.user_directory(RESEARCHER) / "work"

@@ -44,7 +44,7 @@ def choice_of(site: Site, node: str) -> dict[str, Any]:
 
 
 def test_on_two_racks_and_two_rails_the_gang_gets_the_spare_of_its_rack(make_site: MakeSite) -> None:
-    """Of the spares, n5 is in the rack of n1 and n3, and n6 in that of n2 and n4."""
+    """Spare n5 is in the rack of n1 and n3, and n6 in that of n2 and n4."""
     site = make_site(nodes=6, spares=2, leaf_switches=RACKS_ON_RAILS)
     job = start(site, {"n5", "n6"})
     failed, other = gang.nodes_of(site, job)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.machines]
 HANGS_SECONDS = 12
 SLURMD_TIMEOUT = 20
 DEAD_SECONDS = SLURMD_TIMEOUT - 10
-"""For this time agent and slurmd have to be silent, where Slurm agrees: ten seconds before Slurm's own time-out."""
+"""Seconds of silence of agent and slurmd, if Slurm agrees: ten before Slurm's own time-out."""
 
 EPOCHS = """
 import itertools, os, sys, time
@@ -36,8 +36,9 @@ for number in itertools.count():
 
 
 def test_epochs_and_networks_of_the_control_plane_end_no_job(make_site: MakeSite) -> None:
-    """In turn: a gang whose step numbers fall every two seconds; nodes that the control plane alone does not reach, of
-    a job with neither hook nor launcher; and a node that counted as dead, and answers again while its gang trains on.
+    """Steps, in turn: a gang whose step numbers fall every two seconds; nodes that the control plane alone does not
+    reach, of a job with neither hook nor launcher; and a node that counted as dead, and answers again while its gang
+    trains on.
     """
     settings = {"silence": {}, "hang": {"seconds_min": HANGS_SECONDS, "first_step_seconds": HANGS_SECONDS}}
     site = make_site(nodes=7, spares=2, settings=settings, slurm_conf_lines=[f"SlurmdTimeout={SLURMD_TIMEOUT}"])

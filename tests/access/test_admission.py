@@ -81,7 +81,7 @@ def clock() -> SetClock:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """For tests that change nothing."""
+    """Shared by tests that change nothing."""
     with closing(control_plane(new_database(tmp_path_factory.mktemp("admission") / "fleet.db"), SetClock())) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""With real MUNGE: what the agent signs is what the control plane reads, once, and from root alone."""
+"""Real MUNGE: what the agent signs is what the control plane reads, once, and from root alone."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def site(shared: Site) -> Site:
 
 @pytest.fixture
 def own_site(database: str) -> Iterator[Site]:
-    """On each kind of database."""
+    """Site on each kind of database."""
     with site_on(database) as site:
         yield site
 
@@ -296,7 +296,7 @@ def test_a_node_gets_no_tokens_without_end(site: Site) -> None:
 
 
 class TestEnrolment:
-    """Without MUNGE."""
+    """No MUNGE is used."""
 
     def code(self, site: Site, node: str = "n1") -> str:
         code, token = new_token(Role.ENROLMENT, node, "root", site.clock.at, 3600, node)

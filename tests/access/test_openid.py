@@ -208,7 +208,7 @@ SignIn = Callable[..., httpx.Client]
 
 @pytest.fixture
 def sign_in(pages: str, provider: Provider) -> Iterator[SignIn]:
-    """Of a user with groups: a browser that the proxy knows from then on."""
+    """Sign-in of a user with groups: a browser that the proxy knows from then on."""
     with ExitStack() as browsers:
 
         def signed_in(user: str, *groups: str) -> httpx.Client:

@@ -38,7 +38,7 @@ class FakeControlPlane:
         """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
         self.restore_files: list[str] = []
-        """Of one in an object store, what each rank is to fetch."""
+        """Files that each rank is to fetch from an object store."""
         self.look_file = ""
         self.look_sizes: list[dict[str, object]] = []
         self.line = ""
@@ -48,7 +48,7 @@ class FakeControlPlane:
         """Why no restore point can be named."""
         self.restore_requests = 0
         self.authorization: str | None = None
-        """Of the newest request for a restore point."""
+        """Header of the newest request for a restore point."""
         self.launchers: list[LauncherReport] = []
         self.refuse_launcher: tuple[int, str] | None = None
         self._answer_to_launchers = LauncherAnswer()
@@ -98,7 +98,7 @@ class FakeControlPlane:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        """As when the process is killed: the port closes, and every connection."""
+        """Stops like a killed process: the port closes, and every connection."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()

@@ -96,7 +96,7 @@ def test_all_tensors_of_numbers_are_looked_into(saved: Path) -> None:
 
 
 class Described:
-    """As the classes of torch's manifest."""
+    """Stands for the classes of torch's manifest."""
 
     def __init__(self, **fields: object) -> None:
         self.__dict__.update(fields)

@@ -27,7 +27,7 @@ OWNER, STRANGER = 33, 34
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """As /tmp."""
+    """Folder like /tmp."""
     made = Path(tempfile.mkdtemp())
     made.chmod(0o1777)
     yield made
@@ -139,7 +139,7 @@ def test_no_link_is_removed_or_followed(folder: Path) -> None:
 
 
 def test_an_agent_starts_where_no_folder_for_temporary_files_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the disk is full, which the agent is to report."""
+    """The disk may be full, which the agent is to report."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
     FetchedCheckpoints(lambda _: False)

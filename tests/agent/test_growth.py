@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 JOBS = 15
 TURNS = 4
 KEPT = {"agent._nvml_events._lines", "agent._ranks.save_orders._newest", "agent._windows._places"}
-"""For a minute; of as many attempts as a node may have ranks; of ranks that have ended, for five minutes."""
+"""State kept for a minute; of as many attempts as a node may have ranks; of ranks that have ended, for five minutes."""
 
 
 def orders(report: Report) -> list[SaveOrder]:

@@ -109,7 +109,7 @@ def names(line: str) -> Iterator[tuple[str, str]]:
 
 
 def as_logged(text: str) -> str:
-    """As /dev/kmsg writes it."""
+    """Text as /dev/kmsg writes it."""
     return "".join(c if " " <= c <= "~" and c != "\\" else f"\\x{ord(c):02x}" for c in text)
 
 

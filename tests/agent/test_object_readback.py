@@ -189,7 +189,7 @@ def public() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as an agent has")
 def test_no_program_of_a_users_configuration_is_started(store: ObjectStore, public: Path) -> None:
-    """By the process that the agent starts, with the user's rights and within its limit of memory."""
+    """The agent starts the process with the user's rights and within its limit of memory."""
     saved = Saved(public)
     config = Path(store.environment["AWS_CONFIG_FILE"]).read_text()
     (public / "config").write_text(config)

@@ -45,7 +45,7 @@ def noise(seed: int, size: int = SIZE) -> bytes:
 
 
 def torch_file(seed: int) -> bytes:
-    """As torch.save makes it: a zip file without compression."""
+    """File as torch.save makes it: a zip file without compression."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"step": seed}))
@@ -86,7 +86,7 @@ class Saved:
         return self.read(copy_to=str(self.target))
 
     def copied(self) -> dict[str, bytes]:
-        """By name, what is there and not unfinished."""
+        """Finished copies by name."""
         return {one.name: one.read_bytes() for one in self.target.iterdir() if one.suffix != ".copy"}
 
     def read(self, whole: bool = True, **more: bool | str) -> dict[str, str]:
@@ -139,7 +139,7 @@ def swapped(path: Path) -> None:
 
 
 def old(path: Path) -> None:
-    """As a later save does that fails after its first rank."""
+    """Makes it old, like a later save that fails after its first rank."""
     (path / "__1_0.distcp").write_bytes(noise(99))
 
 
@@ -508,7 +508,7 @@ done = subprocess.run(sys.argv[1:], stdin=sys.stdin, check=True)
 print()
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Of a program that this small one starts: a process counts its parent's peak as its own (getrusage(2))."""
+"""Program that this small one starts: a process counts its parent's peak as its own (getrusage(2))."""
 
 
 @pytest.mark.integration
@@ -524,7 +524,7 @@ def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
 
 
 def test_a_manifest_that_is_too_large_to_look_through_is_not_bad(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of half a million parts of tensors."""
+    """A manifest of half a million parts of tensors is one."""
     size = (saved.path / ".metadata").stat().st_size
     monkeypatch.setattr(readback, "MANIFEST_BYTES_MAX", size)
     assert saved.read()["outcome"] == "read"
@@ -546,7 +546,7 @@ def test_a_manifest_that_is_a_pipe_holds_nothing_up(saved: Saved) -> None:
 
 
 def resident_share(path: Path) -> float:
-    """Of a file's pages, those in the page cache."""
+    """Share of a file's pages in the page cache."""
     size = path.stat().st_size
     pages = -(-size // mmap.PAGESIZE)
     found = (ctypes.c_ubyte * pages)()
@@ -682,7 +682,7 @@ def settings_of_unit() -> list[str]:
 @pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
 def test_two_capabilities_are_enough_to_read_with_the_rights_of_the_owner(public: Path) -> None:
-    """As the unit has them."""
+    """The unit has these two."""
     assert "CapabilityBoundingSet=CAP_SETUID CAP_SETGID" in settings_of_unit()
     assert {"AmbientCapabilities=", "NoNewPrivileges=yes", "RestrictNamespaces=yes"} <= set(settings_of_unit())
     library, secret = public / "a.so", public / "secret"

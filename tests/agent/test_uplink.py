@@ -282,7 +282,7 @@ class Renewing(TokenFile):
 
 
 def test_a_request_for_the_next_token_is_sent_with_this_one(plane: FakeControlPlane) -> None:
-    """Without it, all nodes behind one address would share the rate of that address."""
+    """All nodes behind one address would otherwise share the rate of that address."""
     plane.restore_points[1, 0] = (7, "/c/7")
     own = Renewing(lambda: TOKEN)
 

@@ -144,7 +144,7 @@ def make_certificate(file: Path, days: int) -> None:
 
 
 def whole_gpu() -> Gpu:
-    """With all that NVML can report."""
+    """GPU with all that NVML can report."""
     numbers: dict[str, Any] = {one.name: 0 for one in msgspec.structs.fields(Gpu) if one.default is None}
     return b.gpu(0, **numbers)
 
@@ -217,7 +217,7 @@ def one_that_waits_for_approval(folder: Path) -> Rehearsal:
 
 
 def configuration(folder: Path, targets: str, manager: str) -> str:
-    """That of `scrape.yml`, with its addresses and intervals changed."""
+    """Configuration of `scrape.yml`, with its addresses and intervals changed."""
     (folder / "understudy").mkdir()
     (folder / "token").write_text(secret(Role.METRICS))
     shutil.copy(REPOSITORY / "tests/data/certificates.pem", folder / "ca.pem")

@@ -118,7 +118,7 @@ def parts(kind: inspect.Type) -> tuple[inspect.Type, ...]:
 
 
 def of(kind: inspect.Type) -> tuple[str, ...]:
-    """Of what form it is in JSON."""
+    """Forms that it has in JSON."""
     if isinstance(kind, RECORDS):
         return ("record",)
     if isinstance(kind, LISTS):
@@ -140,7 +140,7 @@ SCALARS: dict[type[inspect.Type], str] = {
 
 
 def names(kind: inspect.Type) -> set[str]:
-    """Of a record and those inside."""
+    """Names of a record and those inside."""
     inside = [field.type for field in kind.fields] if isinstance(kind, RECORDS) else []
     inside += [kind.item_type] if isinstance(kind, LISTS) else []
     inside += [kind.value_type] if isinstance(kind, inspect.DictType) else []

@@ -252,7 +252,7 @@ def xids(meters: Meters) -> dict[str, float]:
 
 
 def test_the_first_event_of_a_series_is_an_increase_for_prometheus() -> None:
-    """Which sees none where a series begins with 1."""
+    """Prometheus sees no increase if a series begins with 1."""
     meters, shown = Meters(), []
     events = {5.0: [b.xid_event("n1", 79)], 20.0: [b.xid_event("n1", 79)], 90.0: [b.xid_event("n1", 79)]}
     for after in (5.0, 20.0, 35.0, 50.0, 65.0, 90.0):

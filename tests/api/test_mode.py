@@ -52,7 +52,7 @@ def status_of(plane: ControlPlane) -> Any:
 
 @pytest.fixture(scope="module")
 def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ControlPlane]]:
-    """By the configured mode."""
+    """Control planes by the configured mode."""
     made = {}
     for mode in Mode:
         server = {"database": with_tokens(new_database(tmp_path_factory.mktemp("mode") / "fleet.db"))}

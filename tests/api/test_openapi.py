@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/v1/challenge"}
 SHARE = 0.3
-"""Of the examples of a profile: each role has its own."""
+"""Share of the examples of a profile: each role has its own."""
 ODD_TEXT = st.one_of(
     st.text(max_size=20),
     st.sampled_from(["", "n1", "0", "1", "-1", "9" * 30, "1e99_1", "1.5_7", "true", "\0", "..", "%2e%2e/", "\u00b2"]),

@@ -47,7 +47,7 @@ def plane(tmp_path: Path) -> Iterator[tuple[TestClient, Stores]]:
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Stores]]:
-    """For requests that are refused."""
+    """Shared by requests that are refused."""
     with composed(tmp_path_factory.mktemp("requests")) as made:
         yield made
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 DAYS = 349.0
 CONTROLS = "\x1b[2J\x07\r\x9b31m\u202e"
-"""Of a terminal."""
+"""Control characters of a terminal."""
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def owner(rehearsal: Rehearsal) -> int:
 
 
 def student(rehearsal: Rehearsal) -> int:
-    """Whose job runs on nodes beside the gang."""
+    """User whose job runs on nodes beside the gang."""
     return next(job.user_id for job in rehearsal.fake.jobs() if job.user == "student")
 
 
@@ -168,7 +168,7 @@ REASON = {"reason": "they are good"}
 
 
 def test_another_users_jobs_do_not_exist_for_a_user(rehearsal: Rehearsal, get: Any) -> None:
-    """By list, filter, cursor, id, and what may be asked of them."""
+    """Lists, filters, cursors, ids and requests do not show them."""
     stranger = as_user_of(rehearsal, student(rehearsal))
     assert jobs_of(stranger) == [2]
     assert client_of(rehearsal).post("/v1/jobs/1/trust-checkpoints", json=REASON).status_code == 403

@@ -46,7 +46,7 @@ class Site:
         return self.app.post(f"/v1/jobs/{job_id}/save", json=body, headers=bearer(role))
 
     def report(self, seconds: float = 1.0) -> None:
-        """Of each rank, a moment later; then a tick."""
+        """Reports of each rank, a moment later; then a tick."""
         self.fake.advance(seconds)
         for rank, steps in enumerate(self.steps):
             known = steps.report()

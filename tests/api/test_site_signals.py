@@ -154,7 +154,7 @@ WEBHOOK: dict[str, Any] = {
     "commonAnnotations": {},
     "externalURL": "http://alertmanager:9093",
 }
-"""As Alertmanager 0.27 sends it."""
+"""Alert as Alertmanager 0.27 sends it."""
 
 
 def alert(status: str = "firing", **labels: str) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_a_sender_that_reports_without_end_locks_out_no_other(rehearsal: Rehears
 
 
 def test_a_signal_that_names_other_nodes_than_before_is_news_for_the_audit(rehearsal: Rehearsal) -> None:
-    """With `act` a sender could have had any node quarantined, and the audit named another one."""
+    """A sender with `act` could have had any node quarantined, and the audit named another one."""
     rehearsal.run(3601)
     assert send(rehearsal, **LEAK | {"targets": ["n7"]}, key="moves", for_seconds=60).status_code == 200
     (signal,) = live(rehearsal)

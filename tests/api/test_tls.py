@@ -62,7 +62,7 @@ def put(files: CertificateFiles, into: CertificateFiles) -> None:
 
 
 def put_file(new: Path, place: Path) -> None:
-    """As a program that renews certificates does: another file in its place."""
+    """Replaces the file like a program that renews certificates."""
     fresh = place.with_suffix(".new")
     fresh.touch(mode=0o600)
     fresh.write_bytes(new.read_bytes())
@@ -165,7 +165,7 @@ def test_certificate_and_key_belong_together() -> None:
 
 
 class TestMutual:
-    """With `tls_client_ca` a client needs a certificate before it can send anything."""
+    """A client needs a certificate before it can send anything, with `tls_client_ca`."""
 
     @pytest.fixture
     def mutual(
@@ -263,7 +263,7 @@ def test_handshakes_that_never_end_are_closed_and_count_for_their_address(
 def test_a_client_that_keeps_an_idle_connection_does_not_delay_the_stop(
     server: TlsServer, certificates: tuple[CertificateFiles, CertificateFiles]
 ) -> None:
-    """As agents do: nothing reads such a connection, so nothing answers that it ends."""
+    """Agents do this: nothing reads such a connection, so nothing answers that it ends."""
     address = ("127.0.0.1", server.servers[0].sockets[0].getsockname()[1])
     context = ssl.create_default_context(cafile=certificates[0].certificate)
     with socket.create_connection(address) as plain, context.wrap_socket(plain, server_hostname=address[0]) as idle:

@@ -168,7 +168,7 @@ def serving(control_plane: ControlPlane) -> Iterator[str]:
 
 @contextmanager
 def reading(url: str, script: Path) -> Iterator[None]:
-    """As many viewers as there are, each with its own connection and token."""
+    """Runs as many viewers as there are, each with its own connection and token."""
     paths = ", ".join(f'"{path}"' for path in READS)
     script.write_text(
         f"local paths = {{{paths}}}\nlocal next = 0\n"

@@ -185,7 +185,7 @@ def measure_viewers(shown: Shown, address: str, live: LiveViews) -> list[Result]
 
 
 def cpu_share(shown: Shown) -> float:
-    """Of one processor."""
+    """Share of one processor."""
     begun, used, rounds = time.monotonic(), time.process_time(), 0.0
     while time.monotonic() - begun < WATCHED_SECONDS:
         before = time.thread_time()
@@ -197,7 +197,7 @@ def cpu_share(shown: Shown) -> float:
 
 @contextmanager
 def watching(url: str) -> Iterator[None]:
-    """By a process of its own."""
+    """Watches by a process of its own."""
     tokens = [viewer(number) for number in range(VIEWERS)]
     command = [sys.executable, "-c", WATCH, url, *tokens]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as viewers:

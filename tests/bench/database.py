@@ -122,7 +122,7 @@ def slowest(engine: Engine, statements: Statements) -> list[tuple[float, str]]:
 
 
 def p99(connection: Connection, query: str, values: Any) -> float:
-    """Of runs that find their pages in memory."""
+    """Percentile 99 of runs that find their pages in memory."""
     milliseconds = []
     connection.exec_driver_sql(query, values).fetchall()
     for _ in range(RUNS):

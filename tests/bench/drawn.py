@@ -1,4 +1,4 @@
-"""Which of the drawn mutants (`tests/simulate/drawn.py`) the simulator finds, and by which seed first.
+"""Finds drawn mutants (`tests/simulate/drawn.py`) in the simulator, and the first seed of each.
 
 `python -m tests.bench.drawn [SEEDS [NAME...]]` writes build/bench/drawn.json after each seed. A seed runs once without
 mutants: where none of a mutant's edits would have changed an answer, its story is the same with the mutant, and it is

@@ -35,7 +35,7 @@ def processes(agent: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all its threads, to the nanosecond."""
+    """Processor time of all its threads, to the nanosecond."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 

@@ -32,7 +32,7 @@ RANK = {"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1"}
 
 
 def microseconds(loop: Callable[[range], None], count: int = STEPS) -> list[float]:
-    """Of one step, each round."""
+    """Microseconds of one step, each round."""
     rounds = []
     for number in range(ROUNDS):
         steps = range(number * count, (number + 1) * count)
@@ -57,7 +57,7 @@ def plain(monitor: Monitor) -> Callable[[range], None]:
 
 
 def cold(monitor: Monitor) -> list[float]:
-    """Of one step, each step: entering and leaving it."""
+    """Microseconds of one step, each step: entering and leaving it."""
     costs = []
     for n in range(COLD_STEPS):
         time.sleep(0.002)

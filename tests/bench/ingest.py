@@ -59,7 +59,7 @@ def _configure(directory: Path) -> tuple[str, Path]:
     config.write_text(
         f'cluster = "{CLUSTER}"\n[server]\nport = {port}\n'
         f'database = "sqlite:///{directory}/bench.db"\nopen_reads = true\n'
-        # Between two rounds of reports the nodes are silent; that they are is not what is measured.
+        # Nodes are silent between two rounds of reports; that they are is not what is measured.
         "[limits]\nwrites_per_second_per_token = 1e6\nreports_per_second_per_node = 1e6\n"
         "connections_per_second_per_address = 1e6\n"
         "[silence]\nsilent_after_seconds = 30\ndead_after_seconds = 60\n"

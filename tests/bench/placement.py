@@ -92,7 +92,7 @@ def crossed_after_swaps(topology: Topology, choose: Chooser, seed: int) -> float
 
 
 def milliseconds() -> list[float]:
-    """For a gang on all nodes, with spares in every rack but the last ones."""
+    """Times of a gang on all nodes, with spares in every rack but the last ones."""
     everything = tuple(name(number) for number in range(NODES))
     spares = [f"s{number}" for number in range(SPARES)]
     layout = Layout(everything, NODES * GPUS, Parallelism(tensor=GPUS, pipeline=8))

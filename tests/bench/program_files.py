@@ -74,7 +74,7 @@ def main(folder: str | None) -> int:
 
 
 def evict(folder: Path) -> None:
-    """Of files that no process has mapped."""
+    """Evicts files that no process has mapped."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

@@ -67,7 +67,7 @@ def _timed(name: str, call: Callable[[int], object], clock: Callable[[], float] 
 
 
 def _waits(call: Callable[[], object]) -> list[float]:
-    """For each round, the longest time by which a thread that sleeps a millisecond at a time woke up late."""
+    """Longest time of each round by which a thread that sleeps a millisecond at a time woke up late."""
     late: list[float] = []
     stop = threading.Event()
 

@@ -23,7 +23,7 @@ YEARS_AGO = 1_000_000.0
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Of a database with three kernel events of years ago."""
+    """Configuration of a database with three kernel events of years ago."""
     url = new_database(tmp_path / "fleet.db")
     engine = open_database(url)
     for sequence in range(3):

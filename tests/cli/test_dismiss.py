@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Iterator[Served]:
-    """In mode observe, with an Xid 79 of n3."""
+    """Site in mode observe, with an Xid 79 of n3."""
     with served(tmp_path, "observe") as made:
         plane = made.control_plane
         now = time.time()

@@ -148,7 +148,7 @@ def test_a_command_of_the_agent_gets_the_rest_of_the_words(
 
 @pytest.mark.integration
 def test_on_a_compute_node_help_shows_what_runs_there_and_other_commands_name_what_to_install() -> None:
-    """Without the control plane's package and its dependencies."""
+    """The control plane's package and its dependencies are missing there."""
 
     def understudy(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-S", "-m", "understudy_agent.entry", *arguments]

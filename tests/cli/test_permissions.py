@@ -54,7 +54,7 @@ def commands(group: click.Group = root, path: tuple[str, ...] = ()) -> Iterator[
 
 
 NEEDS: dict[tuple[str, ...], tuple[str, ...]] = {("token", "create"): ("--label", "x"), ("token", "revoke"): ("1",)}
-"""Which the options alone do not show."""
+"""Arguments which the options alone do not show."""
 
 
 def value_of(kind: click.ParamType[object]) -> str:
@@ -64,7 +64,7 @@ def value_of(kind: click.ParamType[object]) -> str:
 
 
 def with_values(path: tuple[str, ...], command: click.Command) -> tuple[str, ...]:
-    """With a value for all that it requires."""
+    """Command with a value for all that it requires."""
     given = list(path)
     for one in command.params:
         if one.required:

@@ -50,9 +50,7 @@ class Side(Protocol):
         """Meanwhile there is a partition `low`, of all nodes, of which `train` preempts jobs: they are requeued."""
         ...
 
-    def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int:
-        """Into that partition."""
-        ...
+    def submit_low(self, user: str, node_count: int, requeue: bool = True) -> int: ...
 
     def partition_down(self) -> AbstractContextManager[None]:
         """Meanwhile the partition `train` is DOWN."""
@@ -239,7 +237,7 @@ class RealSide:
         return self._cluster.layout.address_of(node)
 
     def kill_node(self, node: str) -> None:
-        """In silence where nodes are machines: no connection is reset."""
+        """Kills in silence if nodes are machines: no connection is reset."""
         self._killed.add(node)
         if self._cluster.has_machines:
             self._cluster.unplug(node)
@@ -308,7 +306,7 @@ class RealSide:
 
     @contextmanager
     def another_partition(self, name: str, *settings: str) -> Iterator[None]:
-        """Of all nodes."""
+        """Partition of all nodes."""
         self._cluster.run("scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP", *settings)
         try:
             yield

@@ -291,7 +291,7 @@ def test_a_requeued_job_counts_up_at_once_and_waits_for_its_start_time(side: Sid
 
 
 def test_a_requeued_job_starts_no_earlier_than_asked_for_in_advance(side: Side) -> None:
-    """By slurmctld's clock: never in the second of its kill, which Slurm would fail."""
+    """slurmctld's clock decides: never in the second of its kill, which Slurm would fail."""
     job_id = side.submit("news", 1)
     running(side, job_id)
     side.slurm.requeue_job(job_id)
@@ -789,7 +789,7 @@ def test_a_job_of_the_control_plane_is_refused_where_it_cannot_be(side: Side) ->
 
 @pytest.mark.parametrize("shares", ["mps:800", "shard:16"])
 def test_a_job_that_asks_for_gpus_and_for_shares_of_them_is_refused(side: Side, shares: str) -> None:
-    """As slurmctld does (gres_job_state_validate in src/interfaces/gres.c), whether or not a node has them. SchedMD
+    """slurmctld refuses it (gres_job_state_validate in src/interfaces/gres.c), whether or not a node has them. SchedMD
     tests it as well (test_105_3.py).
     """
     side.slurm.create_reservation("understudy", ["n1"], "root", 60)

@@ -102,7 +102,7 @@ def a_node(name: str, state: NodeState, now: float) -> NodeView:
 
 
 def set_state(plane: ControlPlane, name: str, state: NodeState) -> None:
-    """As a round of the loop would show it."""
+    """Sets what a round of the loop would show."""
     snapshot = plane.loop.pulse.snapshot
     assert snapshot is not None
     nodes = {**snapshot.nodes, name: a_node(name, state, snapshot.now)}

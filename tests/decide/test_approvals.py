@@ -1,4 +1,4 @@
-"""Which plans wait for an operator in mode approve, and when a proposal ends."""
+"""Plans wait for an operator in mode approve, and proposals end."""
 
 from __future__ import annotations
 

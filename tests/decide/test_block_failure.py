@@ -170,7 +170,7 @@ def left(name: str) -> tuple[NodeView, OpenIncident]:
 
 
 def test_the_last_nodes_of_a_block_are_not_judged_by_themselves_after_its_gangs_have_left_the_others() -> None:
-    """Whether the block's incident was open before, or its gang's nodes were found first."""
+    """The block's incident may have been open before, or its gang's nodes were found first."""
     away = dict(left(name) for name in BLOCK[:16])
     incidents = {one.subject: one for one in away.values()}
     others = [nvlink_error(name) for name in BLOCK[16:]]

@@ -73,7 +73,7 @@ def trace() -> tuple[Fault, ...]:
 
 
 def trace_of(nodes: int) -> list[Fault]:
-    """As many copies of the 400 servers as the fleet is large, each shifted by a time of its own."""
+    """Trace with as many copies of the 400 servers as the fleet is large, each shifted by a time of its own."""
     source = np.random.default_rng(nodes)
     found: list[Fault] = []
     names = sorted({fault.node for fault in trace()})
@@ -108,8 +108,8 @@ class Moment(NamedTuple):
 
 
 def worst_moments(faults: Sequence[Fault]) -> Iterator[Moment]:
-    """At which the most nodes had failed within ten minutes or an hour, were in repair, or were down: the limits are
-    numbers of these, so that what passes then always passes.
+    """Moments at which the most nodes had failed within ten minutes or an hour, were in repair, or were down: the
+    limits are numbers of these, so that what passes then always passes.
     """
     worst: dict[str, tuple[int, Moment]] = {}
     recent: list[Fault] = []
@@ -316,7 +316,7 @@ def test_a_rule_s_budget_is_no_one_else_s_and_a_rack_that_dies_is_one() -> None:
 
 
 def test_a_domain_that_fails_is_one_though_only_some_of_its_nodes_are_taken_out() -> None:
-    """Of two racks with one cooling loop: 13 nodes on which gangs run, then most of both."""
+    """Two racks share one cooling loop: 13 nodes on which gangs run fail, then most of both."""
     rule, names = "silence.node_dead", tuple(f"n{i}" for i in range(1, 33))
     racks = [Domain(DomainKind.RACK, f"r{i}", names[i * 16 : i * 16 + 16]) for i in range(2)]
     loop = merged([*racks, Domain(DomainKind.CDU, "c", names)])

@@ -78,7 +78,7 @@ def test_and_again_when_the_slowness_has_cost_twice_as_much() -> None:
 
 
 def test_tests_never_cost_more_than_the_slowness() -> None:
-    """By a thousandth of the price at a time, from nothing to a day of slowness."""
+    """The price rises by a thousandth at a time, from nothing to a day of slowness."""
     tests, last = 0, 0.0
     for lost in (0.001 * PRICE * 1.01**power for power in range(2500)):
         if pays(lost, PRICE, last):

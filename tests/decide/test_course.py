@@ -1,4 +1,4 @@
-"""Whether a swap has ended the attempt of its gang: what follows for its spares, its owner and a pause."""
+"""A swap may have ended the attempt of its gang: what follows for its spares, its owner and a pause."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RESTARTED: dict[str, Any] = {"state": "PENDING", "nodes": (), "restart_count": 1
 
 
 def swap(requeue: Is) -> Recovery:
-    """Of job 7 from n2 to n6. All before its requeue is done."""
+    """Swap of job 7 from n2 to n6. All before its requeue is done."""
     broken = b.node("n2", events=(b.xid_event("n2", 79),))
     before = b.snapshot(broken, jobs=[b.job()], spares=("n6", "n7", "n8"))
     (plan,) = (b.plan_as(PoolSwapPlan, one.plan) for one in decide(before, detect(before, b.config()), b.config()))
@@ -142,7 +142,7 @@ def test_a_pause_keeps_a_requeue_that_was_lost_from_being_made() -> None:
 def test_a_node_that_looks_well_again_is_not_drained_for_what_an_earlier_process_had_found(
     changes: dict[str, Any], may_act: bool
 ) -> None:
-    """That process died before its call, or in it: until the call is over it is not known whether the node is drained.
+    """The process died before its call, or in it: until the call is over it is not known whether the node is drained.
     Then the recovery is overtaken.
     """
     plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n2",), drain_reason="understudy: dead")

@@ -99,7 +99,7 @@ class TestTable:
         assert [row for row in TABLE if state in row.states and row.to not in (None, state)]
 
     def test_no_state_is_a_dead_end(self) -> None:
-        """From each there is a way into service, without a person or with one who was asked."""
+        """Each state has a way into service, without a person or with one who was asked."""
         ways: dict[NodeState, set[NodeState]] = {state: set() for state in NodeState}
         for row in TABLE:
             for state in row.states:
@@ -112,7 +112,7 @@ class TestTable:
 
     @pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
     def test_a_node_out_of_service_returns_or_goes_to_a_person_whatever_fails(self, state: NodeState) -> None:
-        """By the repair cycle's own rows alone, none of which waits for an operator."""
+        """The repair cycle's own rows suffice, none of which waits for an operator."""
         drained = {
             Signal.REPAIR_DUE,
             Signal.VALIDATION_DUE,

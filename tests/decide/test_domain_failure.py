@@ -175,7 +175,7 @@ def test_some_nodes_of_a_rack_are_nodes_of_their_own(silent: tuple[str, ...]) ->
 
 
 def test_much_of_the_fleet_is_the_network_however_it_is_divided() -> None:
-    """In doubt nothing is done."""
+    """Nothing is done if unsure."""
     silent = tuple(f"n{i}" for i in range(1, 65))
     findings, decisions = judged(fleet(90, silent=silent))
     assert [one.rule for one in findings if one.domain] == ["silence.mass"]

@@ -100,7 +100,7 @@ def test_its_nodes_are_no_spares_and_stay_in_service() -> None:
 
 
 def test_a_gang_that_hangs_there_waits_for_the_switch_and_then_leaves_it() -> None:
-    """On the same nodes it would hang again."""
+    """It would hang again on the same nodes."""
     job = gang("n1 n2 n5")
     waits = after_hang(fleet(job, "n9 n10", incidents=opened(WAIT - 5)))
     assert waits.plan is None

@@ -65,7 +65,7 @@ def decided(seen: Snapshot, config: Config = CONFIG) -> list[Decision]:
 
 
 def outcomes(decisions: Sequence[Decision]) -> dict[str, tuple[Action, Because]]:
-    """Of nodes."""
+    """Outcomes by node."""
     return {one.subject: (one.action, one.because) for one in decisions if one.subject != "fleet"}
 
 

@@ -402,14 +402,14 @@ class TestAKnownBadNodeThatABudgetKeepsInService:
         assert again.plan is None
 
     def test_a_dead_node_is_left_to_slurm(self) -> None:
-        """To requeue a job from it, it would have to be declared down."""
+        """A job is only requeued from it if it is declared down."""
         dead = b.node("n2", heard_at=b.NOW - 9, slurmd_silent_since=b.NOW - 4)
         (decision,) = decided(b.snapshot(dead, jobs=[b.job()], spares=("n6",), **self.FULL))
         assert (decision.because, decision.plan) == (Because.HOURLY_BUDGET, None)
 
 
 def test_a_large_gang_may_be_moved_more_often() -> None:
-    """At 12,500 nodes one fails twice an hour, and ten times in a bad one."""
+    """A gang of 12,500 nodes fails twice an hour, and ten times in a bad one."""
     for nodes, because in ((8, Because.JOB_BUDGET), (4000, Because.RULE)):
         job = b.job(nodes=[f"n{i}" for i in range(1, nodes + 1)])
         views = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in job.slurm.nodes]

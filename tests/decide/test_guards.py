@@ -186,7 +186,7 @@ def under_test(name: str, origin: ValidationOrigin) -> NodeView:
 
 
 def suspect(name: str) -> NodeView:
-    """Of being slow."""
+    """Node suspected of being slow."""
     return b.node(
         name,
         record=b.record(

@@ -1,4 +1,4 @@
-"""Which open incidents are over, and what a round adds to them."""
+"""Open incidents end, and a round adds to them."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_a_dead_node_that_the_launcher_replaced_first_is_still_a_swap() -> None:
 
 
 def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_running() -> None:
-    """With --no-kill Slurm only takes the dead node out of it. There was no spare when the node was found dead."""
+    """Slurm with --no-kill only takes the dead node out of it. There was no spare when the node was found dead."""
     left = b.job(nodes=("n2", "n3", "n4"))
     gone = b.node("n1", NodeState.QUARANTINED, slurm=b.slurm_node("n1", flags=["DOWN"]))
     snapshot = b.snapshot(gone, jobs=[left], spares=("n7", "n8"), gangs={left.key: replace(GANG, heard_at=b.NOW - 300)})
@@ -330,7 +330,7 @@ def test_spares_and_nodes_it_left_are_ordered_bad_by_their_state_alone() -> None
 
 
 def may_shrink(*nodes: NodeView, of: Gang = GANG, policy: str = "shrink", **values: Any) -> bool:
-    """Where all nodes outside the allocation are out of service, but those given."""
+    """True if the gang may shrink while all nodes outside the allocation are out of service, but those given."""
     out_of_service = [b.node(f"n{number}", NodeState.QUARANTINED) for number in range(5, 9)]
     snapshot = b.snapshot(*out_of_service, *nodes, **{"jobs": [JOB], "gangs": {JOB.key: of}} | values)
     return orders(snapshot, b.config(spares={"no_spare": policy}))[7].may_shrink
@@ -347,7 +347,9 @@ def test_where_the_site_wants_it_a_launcher_may_shrink_its_gang_while_there_is_n
 
 
 def test_mode_observe_takes_the_permission_back_and_gives_no_other_order() -> None:
-    """With what stood when it was given: an order replaces all earlier ones. What a recovery has ordered stays."""
+    """The order repeats what stood when it was given: an order replaces all earlier ones. What a recovery has ordered
+    stays.
+    """
     permitted = gang(spares=("n4",), nodes_min=1)
     seen = b.snapshot(quarantined("n4"), jobs=[JOB], gangs={JOB.key: permitted}, mode=Mode.OBSERVE)
     config = b.config(spares={"no_spare": "shrink"})

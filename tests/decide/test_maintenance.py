@@ -136,7 +136,7 @@ def test_a_node_that_fails_before_its_hold_begins_is_not_held() -> None:
 
 
 def drained(*flags: str) -> NodeView:
-    """For a fault, and it could be repaired."""
+    """Node drained for a fault that could be repaired."""
     reason = "understudy: xid.79"
     slurm = b.slurm_node("n5", "DOWN" if flags else "IDLE", ["DRAIN", *flags], reason)
     record = b.record("n5", NodeState.QUARANTINED, since=b.NOW - 900, drained_at=b.NOW - 890, drain_reason=reason)

@@ -209,7 +209,7 @@ def test_where_people_took_those_nodes_it_waits_until_the_morning() -> None:
 
 @pytest.mark.parametrize("node", [out("n8"), out("n3", for_seconds=100.0)], ids=["elsewhere", "since the requeue"])
 def test_a_gang_that_no_fault_has_stopped_waits_for_the_jobs_that_have_its_nodes(node: NodeView) -> None:
-    """As after a preemption, while any node of its partition is out of service."""
+    """It was preempted while any node of its partition is out of service."""
     seen = pending(node, waiting_since={"gang_pends job 7": b.NOW - 301})
     assert NeedKind.GANG_PENDS not in kinds(seen)
     assert "n1" in joining_pool(seen, (), b.config(spares={"count": 8})), "the pool may have its nodes"
@@ -286,7 +286,7 @@ def test_a_gang_on_a_slow_gpu_whose_checkpoints_are_not_known_is_a_need() -> Non
 
 
 def test_a_gang_that_stays_pages_once_also_when_the_control_plane_begins_again() -> None:
-    """Where nothing else shows since when, each start would count as its beginning."""
+    """Each start would count as its beginning if nothing else showed since when."""
     record = b.record("n2", NodeState.RETIRED)
     retired = b.node("n2", slurm=b.slurm_node("n2", flags=["DRAIN"]), record=record, events=(b.xid_event("n2", 79),))
     seen = b.snapshot(retired, jobs=[b.job(requeue=False)], spares=("n8",))

@@ -1,4 +1,4 @@
-"""Which decisions are recorded, and which repeat what is recorded already."""
+"""New decisions are recorded, and those that repeat what is recorded already are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With which nodes a node's network is tested: idle ones of each distance, and none where the site does not want it."""
+"""Idle nodes of each distance test a node's network, and none if the site does not want it."""
 
 from __future__ import annotations
 

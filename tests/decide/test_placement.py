@@ -48,7 +48,7 @@ def test_on_rails_the_share_of_common_leaf_switches_counts() -> None:
 
 
 def test_tensor_parallel_ranks_on_several_nodes_stay_in_their_nvlink_block() -> None:
-    """With one rank for a node's eight GPUs, data-parallel neighbours would be as near in the other block."""
+    """One rank for a node's eight GPUs: data-parallel neighbours would be as near in the other block."""
     blocks = merged(domains(BLOCK, b1="n1 n2 s2", b2="n3 n4 s1"))
     assert placed(blocks, "n1 n2 n3 n4", "n2", "s1 s2", tensor=16).taken == ("s2",)
     assert placed(blocks, "n1 n2 n3 n4", "n3", "s2 s1", tensor=16).taken == ("s1",)

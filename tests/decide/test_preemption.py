@@ -1,4 +1,4 @@
-"""Without a spare Slurm preempts a job for the gang, where the site wants that: by its own rules, in doubt none."""
+"""Slurm preempts a job for the gang if there is no spare and the site wants that: by its own rules, if unsure none."""
 
 from __future__ import annotations
 

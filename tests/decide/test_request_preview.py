@@ -91,7 +91,7 @@ def test_a_hold_whose_time_is_over_before_it_could_begin_is_given_up() -> None:
 
 
 def test_a_release_that_waits_does_not_return_a_node_with_a_fault_that_was_found_since() -> None:
-    """As where a pause kept it from a node on hold, which an administrator resumed and which failed after that."""
+    """A pause kept it from a node on hold, which an administrator resumed and which failed after that."""
     subject = Subject.of_node("n1")
     fault = OpenIncident(1, subject, "xid.79", Signal.HARDWARE_FAULT, "Xid 79", opened_at=b.NOW)
     for at, row in ((b.NOW - 1, request_preview.GIVEN_UP_ROW), (b.NOW + 1, 252)):

@@ -1,4 +1,4 @@
-"""Which earlier jobs of its run a job continues."""
+"""A job continues earlier jobs of its run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_job_continues_those_that_ended_before_it_began() -> None:
 
 
 def test_jobs_of_the_same_name_and_folder_that_run_together_are_different_trainings() -> None:
-    """As the jobs of a parameter study are."""
+    """The jobs of a parameter study are such."""
     beside = ran(5, 3500)
     assert lineage(ran(4, 4000), [*CHAIN, beside], named=False) == Lineage(BEFORE), "none continues a job that runs"
     together = [ran(1, 0, 1000), ran(2, 500, 2000)]
@@ -60,7 +60,7 @@ def test_after_a_job_that_ended_well_the_next_of_its_name_begins_and_that_says_h
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "COMPLETED", "OUT_OF_MEMORY"])
 def test_a_job_with_other_arguments_begins_where_the_one_before_was_not_interrupted(state: str) -> None:
-    """As the jobs of a study that run one after another: none goes on from the weights of another."""
+    """The jobs of a study run one after another: none goes on from the weights of another."""
     other = ran(1, 0, 1000, state, arguments="lr 1")
     found = lineage(ran(2, 2000, arguments="lr 2"), [other], named=False)
     assert found == Lineage(
@@ -88,7 +88,7 @@ def test_a_job_continues_those_with_its_arguments_whatever_ran_between_them_or_b
 
 
 def test_jobs_whose_arguments_are_not_known_continue_as_before() -> None:
-    """Of an older hook, or asked for by the prolog of the task, before its program runs."""
+    """An older hook does not report them, and the prolog of the task asks before the program runs."""
     known, unknown = ran(1, 0, 1000, arguments="a"), ran(1, 0, 1000)
     assert lineage(ran(2, 2000), [known], named=False).jobs == (known,)
     assert lineage(ran(2, 2000, arguments="a"), [unknown], named=False).jobs == (unknown,)

@@ -1,4 +1,4 @@
-"""Which gangs save, why, and before which step."""
+"""Gangs save for a reason, and before a step."""
 
 from __future__ import annotations
 

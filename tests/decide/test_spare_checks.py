@@ -96,7 +96,6 @@ def test_a_gang_that_loses_a_node_comes_first() -> None:
 
 
 def test_a_spare_whose_requested_validation_begins_is_given_to_no_gang() -> None:
-    """In the same round."""
     asked = {"n6": Request(1, "n6", Verb.VALIDATE, "slow?", "alice", b.NOW - 1)}
     seen = pool(b.node("n2", events=(b.xid_event("n2", 79),)), jobs=[b.job()], requests=asked)
     decisions = judged(seen)

@@ -219,7 +219,7 @@ def test_nodes_that_are_given_up_count_against_no_budget_of_failures() -> None:
 
 
 def test_a_gang_that_hangs_in_a_block_without_fabric_starts_again_in_another_one() -> None:
-    """On the nodes of that block it would hang again. With too few spares it is restarted where it is."""
+    """It would hang again on the nodes of that block. With too few spares it is restarted where it is."""
     subject = Subject.of_domain("nvlink_block b1", BLOCK_FABRIC)
     incident = OpenIncident(1, subject, BLOCK_FABRIC, "domain_fault", "4 nodes …", b.NOW - 30)
     job = gang("n1 n2 n5")

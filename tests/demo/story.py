@@ -250,7 +250,7 @@ class Story:
         return nodes
 
     def _nodes_of_ranks(self, gang: int) -> list[str]:
-        """Of an allocation with spares: its ranks' alone."""
+        """Nodes of the ranks alone, without an allocation's spares."""
         return [one["node"] for one in self._site.get(f"/v1/jobs/{gang}/ranks")["items"]]
 
     def _wait_recovered(self, gang: int, fault: str, node: str, at: float, number: int) -> RecoveryShown:
@@ -282,7 +282,7 @@ class Story:
         return result
 
     def _restored_from(self, attempt: int) -> str:
-        """As rank 0 reported."""
+        """Checkpoint that rank 0 reported."""
         log = self._site.cluster.user_directory(RESEARCHER) / "gang" / "log"
         for line in log.read_text(errors="replace").splitlines():
             if line.startswith('{"restored"'):

@@ -65,7 +65,7 @@ class Gpu:
 
 
 class RandomState:
-    """Of this rank, as a part of what is saved in memory."""
+    """State of this rank, as a part of what is saved in memory."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"torch": torch.get_rng_state()}

@@ -30,7 +30,7 @@ from understudy_wire.places import Place
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
 Where = tuple[int, bool]
-"""Which collective a rank entered last, and whether it is inside."""
+"""Collective that a rank entered last, and whether it is inside."""
 
 INSIDE, CAME_OUT = (120, True), (119, False)
 

@@ -64,14 +64,16 @@ class TestGpuSet:
         assert findings(snapshot) == [("n3", Signal.HARDWARE_FAULT, "gpus.missing")]
 
     def test_a_gpu_that_an_administrator_has_taken_away_ends_no_training_on_others(self) -> None:
-        """As for a virtual machine; a gang does not train on without one of its own."""
+        """A virtual machine may have got it; a gang does not train on without one of its own."""
         gone = b.node("n2", gpus=(b.gpu(0, status=GpuStatus.MISSING, missing_seconds=61.0),))
         assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, **stopped(0.5)))
         assert ("n2", Signal.HARDWARE_FAULT, "gpus.missing") in findings(b.snapshot(gone, **stopped(61.0)))
 
     @pytest.mark.parametrize("pause", [20.0, 400.0])
     def test_a_gang_that_pauses_after_steps_without_the_gpu_still_does_without_it(self, pause: float) -> None:
-        """As for a checkpoint, or its first evaluation: whether it hangs is judged by its pauses, not by the GPU."""
+        """It may pause for a checkpoint, or its first evaluation: whether it hangs is judged by its pauses, not by the
+        GPU.
+        """
         gone = b.node("n2", gpus=(b.gpu(0, status=GpuStatus.MISSING, missing_seconds=pause + 61.0),))
         assert ("n2", Signal.DRAIN_AT_JOB_END, "gpus.missing") in findings(b.snapshot(gone, **stopped(pause)))
 

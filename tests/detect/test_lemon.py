@@ -1,4 +1,4 @@
-"""Which nodes are called lemons, what that leads to, and what a real year of faults says of it."""
+"""Lemons: which nodes are called so, what that leads to, and what a real year of faults says of it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_warning_is_one_ticket_that_names_the_gangs_there_and_what_becomes_of_
 
 
 def test_the_planned_reboot_of_a_switch_is_announced_to_its_gangs_and_explains_that_it_falls_silent() -> None:
-    """With the settings as they are: a warning, and no node is taken out of service for it."""
+    """The default settings apply: a warning, and no node is taken out of service for it."""
     switch = Domain(DomainKind.SWITCH, "leaf1", ("n1", "n2", "n3", "n4"))
     topology, kind = merged([*RACKS.domains, switch]), SignalKind.PLANNED_OUTAGE
     signal = leak("switch leaf1", kind=kind, source="fabric manager", summary="new firmware at 14:00")

@@ -99,7 +99,7 @@ def test_where_tokens_are_reported_it_is_compared_for_each_of_them(
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-6])
 def test_steps_that_a_program_skips_are_nothing_to_compare_with(seconds: float) -> None:
-    """As where it counts on to the step that it had reached, before it trains. The agent reports whole microseconds."""
+    """It counts on to the step that it had reached before it trains. The agent reports whole microseconds."""
     buffer = StepBuffer(Attempt(0), 2)
     for step in range(0, 5 * BLOCK_STEPS, 10):
         window = RankWindow(7, 0, 0, 2, 0, 1000, "", step, [0.0] * 10, [seconds] * 9 + [1e-3])

@@ -53,7 +53,7 @@ RANKS = STAGES * REPLICAS
 
 
 def work_of_steps(steps: int = 120, seed: int = 1) -> Floats:
-    """For each replica and step."""
+    """Work by replica and step."""
     return np.exp(np.random.default_rng(seed).normal(0, WORK_VARIES, (REPLICAS, steps)))
 
 

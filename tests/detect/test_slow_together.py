@@ -98,7 +98,7 @@ def test_ranks_of_a_node_that_wait_for_data_name_it_with_that_cause_and_never_co
 
 
 def test_also_those_that_wait_in_every_second_step_only() -> None:
-    """As where a loader prepares two batches at a time."""
+    """A loader may prepare two batches at a time."""
     steps = waiting(["n3"], 0.6)
     assert steps.data_seconds is not None
     steps.data_seconds[:, 41::2] = 0.02
@@ -123,7 +123,7 @@ def test_ranks_of_several_nodes_that_wait_for_data_point_to_storage() -> None:
 
 
 def test_a_rank_that_waits_for_its_gpu_between_steps_instead_of_in_them_does_not_wait_for_data() -> None:
-    """As where a progress bar on rank 0 reads the loss."""
+    """A progress bar on rank 0 that reads the loss does this."""
     steps = waiting([], 0.0)
     assert steps.data_seconds is not None
     steps.data_seconds[0] += 0.8 * steps.self_seconds[0]

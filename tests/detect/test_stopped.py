@@ -1,4 +1,4 @@
-"""Which gangs wait in Slurm's queue because a fault has stopped them, and which do not."""
+"""Gangs wait in Slurm's queue because a fault has stopped them, or for another reason."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_without_a_node_that_is_out_no_fault_is_known(node: NodeView) -> None:
 
 
 def test_a_node_that_failed_long_after_the_requeue_did_not_stop_it() -> None:
-    """As after a preemption: it waits for the job that has its nodes."""
+    """It was preempted, and waits for the job that has its nodes."""
     late = out(at=REQUEUED_AT + 100)
     assert found(scene(b.node("n3", slurm=late), now=b.NOW + 200)) == []
 

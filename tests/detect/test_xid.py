@@ -34,7 +34,7 @@ def code(
 
 
 def remembered(*events: StoredKernelEvent, name: str = "n1", **values: Any) -> NodeView:
-    """As the observer shows a node: storms are one event, and those of other boots are history only."""
+    """Node as the observer shows it: storms are one event, and those of other boots are history only."""
     log = NodeLog(180.0)
     for event in events:
         log.add(replace(event, node=name))

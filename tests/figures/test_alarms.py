@@ -1,4 +1,4 @@
-"""Which quarantines were without need, and when nodes were out of service."""
+"""Quarantines without need, and times when nodes were out of service."""
 
 from __future__ import annotations
 

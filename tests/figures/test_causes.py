@@ -60,7 +60,7 @@ def test_every_signal_that_is_injected_by_tests_has_a_cause() -> None:
 
 
 def test_the_table_has_the_form_of_llama_3() -> None:
-    """Of its 419 unexpected interruptions, 148 by faulty GPUs: 35.3 %, where the paper prints 30.1 %."""
+    """Llama 3 had 419 unexpected interruptions, 148 by faulty GPUs: 35.3 %, where the paper prints 30.1 %."""
     causes = [GPU] * 148 + [GPU_MEMORY] * 72 + [FABRIC] * 35 + [UNKNOWN] * 164 + [PEOPLE] * 47
     rows = {row.component: row for row in table(causes, {"xid.79": 150, "xid.63": 9}, 54 * 24 * HOUR)}
     faulty, planned = rows["Faulty GPU"], rows[PEOPLE.component]

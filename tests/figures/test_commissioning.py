@@ -1,4 +1,4 @@
-"""Which nodes are accepted, and how fast they are beside the others."""
+"""Accepted nodes, and how fast they are beside the others."""
 
 from __future__ import annotations
 

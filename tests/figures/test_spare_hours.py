@@ -1,4 +1,4 @@
-"""For how long spares waited, and for whom."""
+"""Hours for which spares waited, and for whom."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_each_class_has_its_share_of_what_the_cluster_has_seen() -> None:
 
 
 def test_a_large_gang_saves_within_the_known_habits() -> None:
-    """On nodes each 5 to 10 minutes, on a shared file system each 30 to 60, in an object store in hours."""
+    """It saves on nodes each 5 to 10 minutes, on a shared file system each 30 to 60, in an object store in hours."""
     found = {one.tier: one.interval / 60 for one in cadences(COSTS, RATES)}
     assert found[Tier.PEER] < 2
     assert 20 <= found[Tier.SHARED] <= 60

@@ -1,4 +1,4 @@
-"""Whose a node is, for what Slurm shows of it: states and flags of 22.05 to 26.05, and the reasons in its source."""
+"""Custody of a node for what Slurm shows of it: states and flags of 22.05 to 26.05, and the reasons in its source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FREE, UNDERSTUDY, OPERATOR, ADMINISTRATOR, SLURM = Holder
 
 
 def shown(state: str, reason: str = "", user: str = "", at: int = 0) -> SlurmNode:
-    """As `scontrol show node` prints the state: "IDLE+DRAIN"."""
+    """Node with a state as `scontrol show node` prints it: "IDLE+DRAIN"."""
     base, *flags = state.split("+")
     return replace(b.slurm_node("n1", base, flags, reason, user), reason_at=at)
 

@@ -1,4 +1,4 @@
-"""By Slurm's own rules: which job it would end for a gang, and which first."""
+"""Slurm's own rules: which job it would end for a gang, and which first."""
 
 from __future__ import annotations
 

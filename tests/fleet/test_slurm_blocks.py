@@ -1,4 +1,4 @@
-"""On which nodes Slurm starts a job under topology/block, as seen with 24.11 and 26.05."""
+"""Slurm starts a job under topology/block on these nodes, as seen with 24.11 and 26.05."""
 
 from __future__ import annotations
 

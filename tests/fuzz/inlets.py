@@ -196,7 +196,7 @@ def request(
 
 
 def make_report(rng: random.Random) -> bytes:
-    """Of n1. Often with a few facts alone, so that one that is refused does not hide the others."""
+    """Report of n1. Often with a few facts alone, so that one that is refused does not hide the others."""
     report = recorded("http", "report.json")
     report["sequence"] = rng.randrange(1, 10**6)
     if rng.random() < 0.7:
@@ -334,7 +334,7 @@ def _frame(body: bytes, rng: random.Random) -> bytes:
 
 
 def keep(site: Site, content: bytes, rng: random.Random) -> None:
-    """With memory beside it, or what is none."""
+    """Keeps it with memory beside it, or what is none."""
     with ExitStack() as opened:
         link = opened.enter_context(socket.socket(socket.AF_UNIX))
         link.settimeout(1.0)

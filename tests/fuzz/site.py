@@ -159,7 +159,7 @@ class Site:
         self._begun.close()
 
     def print_slurm(self, what: str, text: str) -> None:
-        """From now on. A reader sees all of it, or all that was there before."""
+        """Prints it from now on. A reader sees all of it, or all that was there before."""
         if what == "nodes":
             rest = text
             for node in reversed(NODES[1:]):  # what comes before n2's own record is n1's

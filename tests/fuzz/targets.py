@@ -115,7 +115,7 @@ def read_launcher_report(body: bytes) -> None:
 
 
 HOURS = count(b.NOW, 7200)
-"""Of the signals before none is live."""
+"""No signal before these hours is live."""
 
 # -- a signal of another system of the site, and who sent a request by MUNGE -------------------------------------------
 

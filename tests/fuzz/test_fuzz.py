@@ -22,7 +22,7 @@ def test_no_input_breaks_what_reads_it(name: str) -> None:
 
 
 def test_a_defect_behind_a_condition_is_found_and_named() -> None:
-    """As a fuzzer without coverage does not within these executions."""
+    """A fuzzer without coverage does not find it within these executions."""
 
     def fragile(content: bytes) -> None:
         depth = _depth(content)

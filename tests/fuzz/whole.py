@@ -42,9 +42,9 @@ ERROR = re.compile(r"level=error|Traceback \(most recent|ERROR|CRITICAL")
 HARMED = re.compile(r"NodeName=\S*n[345]\S* (State|Weight)=|JobId=8\b|(requeue|hold|scancel)\b.* 8$|reboot .*n[345]")
 MEGABYTE = 1 << 20
 MEMORY_MAX = 256 * MEGABYTE
-"""That a process may grow by."""
+"""Bytes that a process may grow by."""
 DATABASE_MAX = (256 + 2 * 16) * MEGABYTE
-"""In an hour: by what root of n1 reports, and by what a user's processes on two nodes report."""
+"""Bytes of an hour: by what root of n1 reports, and by what a user's processes on two nodes report."""
 
 
 def work() -> float:

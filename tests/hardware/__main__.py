@@ -68,7 +68,7 @@ def body(done: Sequence[Part]) -> list[str]:
 
 
 def as_list(lines: Sequence[str]) -> list[str]:
-    """Where they are no table, a line each."""
+    """Lines that are no table, each an item."""
     return list(lines) if any(line.startswith("|") for line in lines) else [f"- {line}" for line in lines]
 
 

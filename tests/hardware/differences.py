@@ -1,4 +1,4 @@
-"""In what the real GPUs differ from the fake ones that the tests use."""
+"""Differences of the real GPUs from the fake ones that the tests use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def driver_like(version: str) -> str:
 
 
 def differences(real: NodeRead, fake: NodeRead) -> list[str]:
-    """Of the first GPU: its node's others are of the same kind."""
+    """Differences of the first GPU: its node's others are of the same kind."""
     if real.error or not real.gpus:
         return [f"NVML cannot be used: {real.error or 'it lists no GPU'}"]
     return list(_of_gpu(real.gpus[0], fake.gpus[0]))

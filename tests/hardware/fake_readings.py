@@ -1,4 +1,4 @@
-"""Which readings of NVML each kind of GPU answers, and from which driver on, as the fake NVML has it.
+"""Readings of NVML that each kind of GPU answers, and from which driver on, as the fake NVML has it.
 
 `python -m tests.hardware.fake_readings` writes `tests/data/readings.json`, of which a table in docs/signal-table.md is
 made.

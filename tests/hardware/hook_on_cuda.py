@@ -18,7 +18,7 @@ STEPS, ROUNDS, SIZE = 200, 5, 1024
 
 
 def microseconds(steps: Iterable[int], matrix: Any) -> float:
-    """Of one step, by events of the GPU: what delays its work counts, too."""
+    """Microseconds of one step, by events of the GPU: what delays its work counts, too."""
     event: Any = torch.cuda.Event  # without types
     begun, ended = event(enable_timing=True), event(enable_timing=True)
     torch.cuda.synchronize()

@@ -26,7 +26,7 @@ KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES_MAX = 8192
 SELFCHECK_SECONDS = 5
 BEFORE_FIRST_TASK = ("--device", "cuda", "--seconds", "1", "--memory", "0.05", "--timeout", "15")
-"""As in agents/understudy_agent/hooks/scripts/first_selfcheck."""
+"""Options of agents/understudy_agent/hooks/scripts/first_selfcheck."""
 
 STAGE_SECONDS = 3.0
 SYSTEMD = Path("/run/systemd/system")
@@ -125,7 +125,7 @@ def readings(seconds_max: float) -> Found:
 
 
 def kernel_log(_seconds_max: float) -> Found:
-    """Whether the kernel's log can be read, and how many of its lines are of the driver."""
+    """Finds out if the kernel's log can be read, and how many of its lines are of the driver."""
     try:
         descriptor = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:

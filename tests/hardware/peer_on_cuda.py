@@ -79,8 +79,6 @@ dist.destroy_process_group()
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Of one rank."""
-
     start: int | None
     restored_seconds: float
     seen: list[int]

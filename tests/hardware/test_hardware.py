@@ -125,7 +125,7 @@ def test_on_a_machine_without_gpus_readings_are_not_possible(monkeypatch: pytest
 
 @pytest.mark.integration
 def test_a_gang_goes_on_in_the_process_of_the_rank_that_stays_with_its_state() -> None:
-    """By gloo, on the CPU."""
+    """Ranks use gloo, on the CPU."""
     found = json.loads(parts.output_of("tests.hardware.in_process", ("--backend", "gloo", "--device", "cpu"), 120))
     line = parts.described(found)
     assert found["exit_code"] == 0

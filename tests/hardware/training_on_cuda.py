@@ -44,7 +44,7 @@ class Training:
 
 
 def milliseconds(do: Callable[[], object], times: int = 10) -> float:
-    """By events of the GPU."""
+    """Milliseconds by events of the GPU."""
     event: Any = torch.cuda.Event  # without types
     taken = []
     for _ in range(times):

@@ -27,7 +27,7 @@ _context.set_forkserver_preload(IMPORTED)
 
 
 def start(program: Path, argument: Path, environment: Mapping[str, str], output: Path) -> multiprocessing.Process:
-    """As `python PROGRAM ARGUMENT` in the program's folder. Standard output and error go to `output`."""
+    """Starts like `python PROGRAM ARGUMENT` in the program's folder. Standard output and error go to `output`."""
     with mock.patch.dict(os.environ, ENVIRONMENT):
         forkserver.ensure_running()
     process = _context.Process(target=_run, args=(str(program), str(argument), dict(environment), str(output)))

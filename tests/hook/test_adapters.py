@@ -46,7 +46,7 @@ ZERO = [
 
 
 class Engine:
-    """As deepspeed.DeepSpeedEngine: two data-parallel ranks of two model-parallel ones."""
+    """Stands for deepspeed.DeepSpeedEngine: two data-parallel ranks of two model-parallel ones."""
 
     mp_world_size = 2
 
@@ -94,7 +94,7 @@ def test_deepspeed_restores_what_is_named_and_a_checkpoint_that_it_does_not_find
 
 
 class AsyncRequest:
-    """As megatron.core.dist_checkpointing.strategies.async_utils.AsyncRequest."""
+    """Stands for megatron.core.dist_checkpointing.strategies.async_utils.AsyncRequest."""
 
     def __init__(self) -> None:
         self.finalize_fns: list[Callable[[], None]] = []

@@ -50,7 +50,7 @@ def measured(plane: FakeControlPlane) -> dict[int, float]:
 
 
 def self_seconds(plane: FakeControlPlane) -> dict[int, float]:
-    """By step."""
+    """Seconds by step."""
     return {
         window.first_step + place: one for window in windows(plane, 0) for place, one in enumerate(window.self_seconds)
     }

@@ -75,7 +75,7 @@ def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
 
 
 def median_seconds(plane: FakeControlPlane, rank: int) -> tuple[float, float]:
-    """Of a step: its own time, and its duration."""
+    """Own time of a step, and its duration."""
     mine = [window for window in windows(plane, 0) if window.rank == rank]
     own = statistics.median(seconds for window in mine for seconds in window.self_seconds)
     return own, statistics.median(seconds for window in mine for seconds in window.wall_seconds)

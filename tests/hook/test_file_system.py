@@ -1,4 +1,4 @@
-"""Which file system a checkpoint lies on, and which copy of it a rank restores."""
+"""File systems that checkpoints lie on, and the copy that a rank restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPU a rank uses, without being asked."""
+"""A rank's GPU is found without being asked."""
 
 from __future__ import annotations
 

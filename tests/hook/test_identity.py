@@ -1,4 +1,4 @@
-"""To which run a job belongs, as the hook and Slurm's TaskProlog find it in the environment."""
+"""Hook and Slurm's TaskProlog find a job's run in the environment."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_no_option_joins_two_experiments(one: list[str], other: list[str]) -> No
 
 @pytest.mark.integration
 def test_a_process_below_slurmstepd_is_in_a_job_whatever_its_container_hides() -> None:
-    """As of `enroot start` in a batch script: it has a cgroup namespace of its own, and no process namespace."""
+    """`enroot start` in a batch script has a cgroup namespace of its own, and no process namespace."""
     child = "from understudy import identity; identity.CGROUP = '/dev/null'; print(identity.is_outside({}, '/no/sock'))"
     parent = """
 import subprocess, sys

@@ -177,7 +177,7 @@ def test_a_rank_looks_for_the_checkpoint_when_it_is_asked_to_and_reports_a_resto
 def test_a_rank_looks_for_a_checkpoint_of_one_file_and_compares_its_size(
     plane: FakeControlPlane, config: Config, tmp_path: Path, content: bytes, outcome: str
 ) -> None:
-    """On the file system of this machine, whichever that is: `step-30.pt/.` is there on none."""
+    """The file system of this machine decides, whichever that is: `step-30.pt/.` is there on none."""
     file = tmp_path / "step-30.pt"
     file.write_bytes(content)
     plane.looks, plane.look_file, plane.look_sizes = True, ".", [{"file": ".", "size_bytes": 7}]
@@ -540,7 +540,7 @@ def test_invalid_values_are_not_reported_and_nothing_is_raised(plane: FakeContro
 
 @pytest.mark.integration
 def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeControlPlane, config: Config) -> None:
-    """As the workers of a data loader are, which may outlive the step that made them."""
+    """The workers of a data loader are such, which may outlive the step that made them."""
     with running_agent(config):
         monitor = Monitor()
         plane.wait_for(lambda plane: of_kind(plane, RankStarted))
@@ -565,7 +565,7 @@ def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeContro
 
 
 def test_a_monitor_sent_to_another_process_is_not_active_there(plane: FakeControlPlane, config: Config) -> None:
-    """As with strategies that start ranks by copying the whole training."""
+    """Strategies that start ranks by copying the whole training do this."""
     with running_agent(config):
         monitor = Monitor()
         assert copy.deepcopy([monitor])[0] is monitor
@@ -591,7 +591,7 @@ def test_what_a_rank_observes_reaches_the_control_plane(plane: FakeControlPlane,
 
 def test_a_loop_of_steps_times_its_body_and_nothing_else(plane: FakeControlPlane, config: Config) -> None:
     around: list[tuple[float, float]] = []
-    """From the data to the next request for some."""
+    """Spans from the data to the next request for some."""
 
     def slowly() -> Iterator[int]:
         for number in range(10, 14):

@@ -136,7 +136,7 @@ def test_what_is_missing_is_not_there_and_a_store_that_is_silent_is_an_error(
 def test_a_rank_gets_the_path_of_what_was_fetched_and_reports_what_is_damaged(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Through a real agent."""
+    """Runs through a real agent."""
     rank = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "agent"}
     for name, value in {**rank, "UNDERSTUDY_SOCKET": str(tmp_path / "%n.sock")}.items():
         monkeypatch.setenv(name, value)

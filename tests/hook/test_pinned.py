@@ -1,4 +1,4 @@
-"""Which memory is pinned for copies from a GPU, by a stand-in for the CUDA runtime."""
+"""Memory pinned for copies from a GPU, by a stand-in for the CUDA runtime."""
 
 from __future__ import annotations
 

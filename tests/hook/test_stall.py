@@ -1,4 +1,4 @@
-"""Where the training thread stands when no step ends."""
+"""Places where the training thread stands when no step ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_agent_passes_it_on_until_the_rank_goes_on() -> None:
 
 
 def test_a_user_keeps_stacks_and_output_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one variable, which hook and launcher obey alike."""
+    """One variable does it, which hook and launcher obey alike."""
     assert link.SHARE_OUTPUT == reports.SHARE_OUTPUT == "UNDERSTUDY_SHARE_OUTPUT"
     sent: list[object] = []
     monkeypatch.setattr(link, "_send", lambda _connection, message: sent.append(message))

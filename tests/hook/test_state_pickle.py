@@ -1,4 +1,4 @@
-"""Which memory a restored state uses."""
+"""Memory that a restored state uses."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """In a working tree with one commit."""
+    """Script in a working tree with one commit."""
     folder = tmp_path / "project"
     (folder / "model").mkdir(parents=True)
     (folder / "train.py").write_text("import model\n")
@@ -74,7 +74,7 @@ def test_a_second_working_tree_and_packed_references_are_read(script: Path, tmp_
 
 
 def test_no_program_is_started(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As git would, for these settings of the repository."""
+    """git would start one for these settings of the repository."""
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\ncat\n")
     trap.chmod(0o755)

@@ -57,7 +57,7 @@ class TrainingSite:
             yield
 
     def train_alone(self, script: str) -> str:
-        """On a workstation, by a new interpreter. Returns what it logged."""
+        """Trains on a workstation, by a new interpreter. Returns what it logged."""
         command = [sys.executable, str(self._program(script)), str(self.checkpoints)]
         done = subprocess.run(
             command,

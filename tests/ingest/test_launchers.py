@@ -252,7 +252,7 @@ def test_a_job_that_did_not_ask_for_understudy_is_refused(route: Route) -> None:
 
 
 def test_nodes_of_other_jobs_are_left_out(route: Route) -> None:
-    """As those of a stranger who wants them to count as lost."""
+    """A stranger may want them to count as lost."""
     assert route.post(spares=("n4", "n9"), seats=("n1", "n8", "n2"), lost=("n3", "n9")).status_code == 200
     gang = route.launchers.gangs()[7]
     assert (gang.seats, gang.spares, gang.state.lost) == (("n1", "n2"), ("n4",), ("n3",))
@@ -291,7 +291,7 @@ def test_a_launcher_knows_steps_in_the_count_of_its_own_allocation(route: Route)
 
 
 def test_the_newest_checkpoint_is_in_every_answer(route: Route) -> None:
-    """For launches that begin while no control plane answers."""
+    """Launches may begin while no control plane answers."""
     answer = route.post().json()
     assert (answer["restore_step"], answer["restore_path"], answer["restore_ranks"]) == (40, "/c/40", 8)
     threading.Timer(0.2, lambda: route.newest.append(RestoreDecision(RestoreAnswer.RESTORE, 60, "/c/60"))).start()

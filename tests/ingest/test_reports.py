@@ -82,7 +82,7 @@ class Route:
     read: list[tuple[str, ReadBackResult]] = field(default_factory=list)
 
     def post(self, content: bytes | Report, headers: dict[str, str] | None = None) -> httpx.Response:
-        """With the token of the report's own node, unless `headers` are others."""
+        """Posts with the token of the report's own node, unless `headers` are others."""
         if headers is None:
             headers = bearer(Role.NODE, content.node) if isinstance(content, Report) else HEADERS
         body = msgspec.json.encode(content) if isinstance(content, Report) else content
@@ -310,7 +310,7 @@ def test_a_fact_is_in_the_database_when_it_is_acknowledged_and_wakes_the_loop(ro
 def test_a_node_that_is_heard_for_the_first_time_is_heard_once_its_facts_are_stored(
     route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the two it would be a spare that nothing is known against."""
+    """It would be a spare between the two that nothing is known against."""
     heard: list[bool] = []
     record = FactStore.record
 

@@ -58,7 +58,7 @@ class Keepers:
             )
 
     def kill(self, node: str) -> None:
-        """As the node's power does."""
+        """Kills like the loss of the node's power."""
         keeper = self._keepers.pop(node)
         keeper.send_signal(signal.SIGKILL)
         keeper.wait(WAIT_SECONDS)
@@ -78,11 +78,11 @@ class Keepers:
         return self.folder / f"{node}.sock"
 
     def port_of(self, node: str) -> tuple[str, int]:
-        """Where other keepers reach it."""
+        """Address at which other keepers reach it."""
         return address(node), self._port
 
     def environment(self, node: str) -> dict[str, str]:
-        """Of a rank there."""
+        """Environment of a rank there."""
         return {"SLURMD_NODENAME": node, "UNDERSTUDY_KEEPER_SOCKET": str(self.folder / "%n.sock")}
 
     def _start_munged(self) -> subprocess.Popen[bytes]:
@@ -129,7 +129,7 @@ class KeeperSite(TrainingSite):
     def training_on(
         self, nodes: Sequence[str], script: str, attempt: int = 0
     ) -> Iterator[list[multiprocessing.Process]]:
-        """As train_on(), but its ranks are killed at the end of the block."""
+        """Does as train_on(), but its ranks are killed at the end of the block."""
         self._nodes = nodes
         with self._started(script, self._ranks(len(nodes), self.folder / "no-agent.sock", attempt)) as ranks:
             yield ranks

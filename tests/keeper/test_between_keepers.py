@@ -171,7 +171,7 @@ def test_a_program_of_a_user_is_no_keeper_at_either_end() -> None:
 
 
 def test_a_credential_of_another_connection_proves_nothing() -> None:
-    """As a program would need that passes on what a keeper says."""
+    """A program that passes on what a keeper says would need that."""
     munge = Munge()
     own = identity(munge)
     wrong = munge.sign(own.claim("called", "0" * 64, "0" * 32))

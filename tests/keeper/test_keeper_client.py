@@ -50,7 +50,7 @@ def test_the_agent_learns_of_which_saves_which_parts_are_held(keeper: Keeper, tm
 
 
 def test_a_keeper_that_has_moved_more_than_a_report_can_say_says_the_most(keeper: Keeper, tmp_path: Path) -> None:
-    """In weeks of saves: a count that is too large would leave the keeper out of each report."""
+    """Weeks of saves may reach it: a count that is too large would leave the keeper out of each report."""
     keeper.store.counts.bytes_taken = 2**53 + 1
     found = exchange(tmp_path / "keeper.sock", ())
     assert found is not None

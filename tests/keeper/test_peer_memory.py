@@ -115,7 +115,7 @@ assert peers.save(9) and peers.wait()
 
 
 def run(site: KeeperSite, nodes: list[str], plan: str, attempt: int) -> list[list[Any]]:
-    """From which step each rank went on, and with which state."""
+    """Step from which each rank went on, and its state."""
     (site.checkpoints / f"plan-{attempt}").write_text(plan)
     site.train_on(nodes, GANG, attempt)
     return [json.loads((site.checkpoints / f"start-{attempt}-{rank}").read_text()) for rank in range(len(nodes))]

@@ -167,7 +167,7 @@ def starts(site: TrainingSite, attempt: int) -> list[str]:
 
 @pytest.mark.parametrize("moment", ["save", "copy", "restore"])
 def test_from_the_memory_of_a_buddy(moment: str, site: KeeperSite, undisturbed: Callable[[str], list[bytes]]) -> None:
-    """With rank 1 its node is lost, and n3 takes its place."""
+    """Rank 1 and its node are lost, and n3 takes its place."""
     site.start("n1", "n2", "n3")
     (site.checkpoints / ("wait" if moment == "copy" else f"die-in-{moment}")).touch()
     with site.training_on(["n1", "n2"], PEER) as ranks:

@@ -71,8 +71,8 @@ class LocalGang(Gang):
         return self._launcher
 
     def launcher_pid(self) -> int:
-        """Of the launcher itself, below its guardian. It knows that its ranks run: before that, one in its place would
-        start them once more.
+        """Process id of the launcher itself, below its guardian. It knows that its ranks run: before that, one in its
+        place would start them once more.
         """
         self.wait_for(lambda: self.events("started"), 60, "the launcher has heard that the ranks run")
         return self._launchers()[0]

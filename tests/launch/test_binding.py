@@ -1,4 +1,4 @@
-"""Which CPUs and GPUs of its node a rank gets."""
+"""CPUs and GPUs of its node that a rank gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from understudy_launcher.binding import (
 
 
 def node(sockets: int = 2, cores: int = 4, threads: int = 2) -> list[Cpu]:
-    """As Linux mostly counts: first threads of all cores, then second threads."""
+    """CPUs as Linux mostly counts: first threads of all cores, then second threads."""
     all_cores = sockets * cores
     return [
         Cpu(core + thread * all_cores, core, core // cores, core // cores)

@@ -24,7 +24,7 @@ GROUP = "0:default_pg"
 def entry(
     number: int, name: str = "nccl:all_reduce", group: tuple[str, str] = ("0", "default_pg")
 ) -> dict[str, object]:
-    """As https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html has it."""
+    """Entry as https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html has it."""
     return {
         "record_id": number,
         "pg_id": 0,

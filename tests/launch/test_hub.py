@@ -1,4 +1,4 @@
-"""Which seats the launcher accepts, and which launcher a seat accepts."""
+"""The launcher accepts some seats, and a seat some launchers."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_before_a_gang_that_hangs_is_ended_its_ranks_show_where_they_stand(gang:
 
 
 def hear_launcher(server: socket.socket, heard: list[bytes]) -> None:
-    """Of all that connect, ranks too."""
+    """Hears all that connect, ranks too."""
     threads = []
     while True:
         try:

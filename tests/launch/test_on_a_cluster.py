@@ -102,7 +102,7 @@ def test_a_rank_that_crashes_is_started_again_with_all_others(gang: GangJob) -> 
 
 
 def test_a_program_that_resumes_by_an_argument_continues_on_a_spare(gang: GangJob) -> None:
-    """As nanoGPT, which would begin again and write over its checkpoint."""
+    """nanoGPT would begin again and write over its checkpoint."""
     shutil.copy(begins_again.__file__, gang.home / "train.py")
     gang_of_two = ["--nodes", "2", "--procs-per-node", "1"]
     resumes = ["--resume-args=--init_from=resume", "--resume-if", "out/ckpt.pt"]
@@ -212,7 +212,9 @@ def test_a_spare_where_slurm_can_start_nothing_takes_no_other_down(gang: GangJob
 @pytest.mark.timed
 @pytest.mark.parametrize("standbys", [True, False])
 def test_a_verdict_moves_the_gang_off_the_node_within_a_second(gang: GangJob, standbys: bool) -> None:
-    """Without standbys: within 0.75 s and what the first launch took. Its nodes share the processors of one machine."""
+    """A gang without standbys takes 0.75 s and what the first launch took. Its nodes share the processors of one
+    machine.
+    """
     gang.submit([*GANG, "--rearm-seconds", "0.5" if standbys else "600"])
     gang.wait_for_launch(0, 8)
     if standbys:
@@ -469,7 +471,7 @@ def test_after_the_loss_of_a_node_the_gang_goes_on_from_a_save_in_memory(gang: G
 
 @pytest.fixture
 def keepers(site: Site) -> Path:
-    """Where the sockets of the nodes' keepers are. They end with the cluster."""
+    """Folder of the sockets of the nodes' keepers. They end with the cluster."""
     return site.start_keepers(site.cluster.node_names[:4])
 
 
@@ -512,7 +514,7 @@ def test_at_a_preemption_the_ranks_are_warned_and_have_the_grace_time(gang: Gang
 
 
 def let_urgent_jobs_preempt(site: Site, grace_seconds: int) -> None:
-    """From now on, on this cluster."""
+    """Lets them preempt from now on, on this cluster."""
     configuration = site.directory / "slurm.conf"
     text = configuration.read_text()
     site.cluster.stop_controller()

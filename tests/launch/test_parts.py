@@ -296,7 +296,7 @@ def test_a_rank_finds_its_place_and_not_the_secret() -> None:
 
 
 def test_ranks_that_share_a_node_do_not_each_take_all_of_its_cores() -> None:
-    """As torchrun does it; where the user has chosen, or a rank has the node for itself, nothing is set."""
+    """torchrun does it; if the user has chosen, or a rank has the node for itself, nothing is set."""
     alone = Part(0, Meeting(4, 2, 1, "10.0.0.1", 23456), torchrun=False, node_list="a,b,c,d")
     assert rank_environment({}, part(0), 0)["OMP_NUM_THREADS"] == "1"
     assert rank_environment({"OMP_NUM_THREADS": "7"}, part(0), 0)["OMP_NUM_THREADS"] == "7"
@@ -348,7 +348,7 @@ def test_options_of_a_script_are_not_those_of_python(command: str) -> None:
 
 
 def test_the_jobs_tasks_per_node_are_its_ranks_per_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with srun. torchrun is one task of a node, and starts the ranks itself."""
+    """srun does it. torchrun is one task of a node, and starts the ranks itself."""
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "1")
     assert parse(["--nodes", "4", "--", "x"]).ranks_on(8) == 1
     assert parse(["--nodes", "4", "--procs-per-node", "2", "--", "x"]).ranks_on(8) == 2

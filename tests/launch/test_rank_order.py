@@ -75,7 +75,7 @@ def labels(topology: Topology) -> dict[str, list[str]]:
 
 
 def cost(topology: Topology, seats: list[str], world: int, sizes: Parallelism) -> float:
-    """As the control plane counts it: of all ranks together."""
+    """Cost as the control plane counts it: of all ranks together."""
     layout = Layout(tuple(seats), world, sizes)
     between = topology.distances.between(seats, seats)
     return float(sum(np.dot(between[seat], layout.traffic_of(seat)) for seat in range(len(seats))))

@@ -29,7 +29,7 @@ def gang(tmp_path: Path) -> Iterator[LocalGang]:
 
 
 def steps(gang: LocalGang, launch: int) -> list[int]:
-    """At which the ranks of a launch have begun."""
+    """Steps at which the ranks of a launch have begun."""
     return [one["step"] for one in gang.lines("began") if one["launch"] == str(launch)]
 
 

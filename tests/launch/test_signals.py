@@ -1,4 +1,4 @@
-"""Which signal is Slurm's warning, and which the end."""
+"""Signals of Slurm: the warning and the end."""
 
 from __future__ import annotations
 

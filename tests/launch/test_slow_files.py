@@ -43,7 +43,7 @@ def test_while_a_reading_hangs_its_last_value_stands_and_it_is_not_waited_for_ag
 
 
 def test_a_reading_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy file system one in many always is: a gang that stands still would never be taken for hung."""
+    """One in many always is on a busy file system: a gang that stands still would never be taken for hung."""
     goes_on = threading.Event()
     slow = SlowRead(lambda: goes_on.wait(30), False)
     monkeypatch.setattr("understudy_launcher.slow_files.HANGS_SECONDS", 60.0)

@@ -15,7 +15,7 @@ from tests.testbed.site import Site
 pytestmark = pytest.mark.cluster
 
 PYTHON = Path("/usr/bin/python3")
-"""That of the other Debian, where nothing is installed: the launcher needs no more."""
+"""Python of the other Debian, where nothing is installed: the launcher needs no more."""
 
 
 @pytest.mark.parametrize("slurm", [DEBIAN_13, DEBIAN_14], ids=["24.11", "26.05"])

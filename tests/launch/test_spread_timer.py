@@ -42,7 +42,7 @@ def test_a_member_that_has_left_has_no_turn() -> None:
 
 
 def test_a_member_that_comes_again_has_one_turn_and_none_once_it_has_left() -> None:
-    """As a seat whose step gets one signal after another."""
+    """A seat whose step gets one signal after another does."""
     turns = Turns[str](2.0, 0.0)
     for _ in range(10):
         turns.add("a")

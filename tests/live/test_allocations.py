@@ -1,4 +1,4 @@
-"""Which jobs were on a node, also when Slurm shows them no longer."""
+"""Jobs were on a node, also when Slurm shows them no longer."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Ranks:
         return saved
 
     def report(self, live: SaveOrders, now: float, ranks: list[int] | None = None) -> None:
-        """Of these ranks, each from a node of its own; and the control plane's answer."""
+        """Reports of these ranks, each from a node of its own; and the control plane's answer."""
         for rank in range(len(self.steps)) if ranks is None else ranks:
             known = self.steps[rank].report()
             if known is None:
@@ -150,7 +150,7 @@ def test_no_other_order_is_made_before_every_rank_follows_the_last() -> None:
 
 
 def test_ranks_of_which_one_did_not_follow_an_order_are_split_until_all_follow_another_one() -> None:
-    """That rank's node reached no control plane between its answer and the end of its wait at the step."""
+    """One rank's node reached no control plane between its answer and the end of its wait at the step."""
     ranks, live = trained()
     ranks.steps[2].wait_seconds = 0.0
     live.propose(wanted(30), 106.0)

@@ -125,7 +125,7 @@ class Site:
         assert self.notifier._error == ""
 
     def run(self, seconds: float, every: float = 15.0) -> None:
-        """As often as a control plane looks at first, and then less."""
+        """Runs as often as a control plane looks at first, and then less."""
         begun, end = self.clock.at, self.clock.at + seconds
         while self.clock.at < end:
             step = min(every, 3.0) if self.clock.at - begun < 15 else every

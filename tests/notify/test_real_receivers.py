@@ -397,7 +397,7 @@ def weekly(tmp_path: Path) -> Iterator[tuple[Rehearsal, Mailbox, Any]]:
         rehearsal.run_until(rehearsal.ended)
 
         def look_around(seconds: float) -> None:
-            """As its threads do; a sender has a thread of its own."""
+            """Looks as its threads do; a sender has a thread of its own."""
             ReportWriter(rehearsal.control_plane.reads, rehearsal.control_plane.notifier.add).look()
             rehearsal.run(seconds)
 

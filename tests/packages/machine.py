@@ -66,7 +66,7 @@ def booted(folder: Path, name: str = "head1", address: str = "198.18.0.1") -> It
 
 
 def connect(first: Machine, second: Machine, name: str) -> None:
-    """By a cable between their bridges, which has this name at the first."""
+    """Connects their bridges by a cable, which has this name at the first."""
     ends = (first, name), (second, "uplink")
     within = ["nsenter", f"--target={first.init}", "--net"]
     cable = ["ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", str(second.init)]

@@ -1,4 +1,4 @@
-"""From a clean Debian to services and back: packages, `understudy init`, systemd, upgrade, rollback, removal."""
+"""A clean Debian gets services and loses them: packages, `understudy init`, systemd, upgrade, rollback, removal."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ except KeeperError as error:
     print(error)
 """
 SECONDS: dict[str, float] = {}
-"""That the commands of each section took."""
+"""Seconds of the commands of each section."""
 
 INSTALLED = ("packages", "The host of the control plane", "Every node", "Look at it")
 INSTALLATION_SECONDS_MAX = 1800.0
@@ -279,7 +279,7 @@ def start_services(machine: Machine) -> None:
 
 
 def the_keeper_holds_parts(machine: Machine) -> None:
-    """Within its sandbox, where it has the rights of no user."""
+    """It does so within its sandbox, with the rights of no user."""
     assert machine.run("systemctl is-enabled understudy-keeper", status=1).strip() == "disabled"
     machine.run("systemctl start understudy-keeper")
     (machine.shared / "part.py").write_text(KEEPER)
@@ -315,7 +315,7 @@ def understudy(machine: Machine, arguments: str, status: int = 0) -> str:
 
 
 def a_node_is_held_and_released(machine: Machine) -> None:
-    """In mode act the service, within its sandbox, changes Slurm."""
+    """The service in mode act, within its sandbox, changes Slurm."""
     process = pids(machine)
     machine.run("cd /etc/understudy && cp -p controlplane.toml good && echo mode = 7 >> controlplane.toml")
     machine.run("systemctl reload understudy-controlplane", status=1)
@@ -343,7 +343,7 @@ def the_agent_reloads_its_configuration(machine: Machine) -> None:
 
 
 def the_key_may_be_a_credential(machine: Machine) -> None:
-    """As docs/install.md describes it for sites that want it."""
+    """docs/install.md describes it for sites that want it."""
     [unit] = re.findall(r"^```ini\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
     [setting] = re.findall(r"`(tls_key = \S+)`", DOCUMENT)
     folder, key = "/etc/systemd/system/understudy-controlplane.service.d", "/etc/understudy/tls.key"
@@ -458,7 +458,7 @@ def restart_what_hangs(machine: Machine) -> None:
 
 
 def roll_back(machine: Machine) -> None:
-    """As docs/upgrade.md and docs/backup.md have it: what came after the copy is gone, the service owns the file."""
+    """Steps of docs/upgrade.md and docs/backup.md: what came after the copy is gone, the service owns the file."""
     before = pids(machine)
     understudy(machine, "pause 'after the copy'")
     assert "after the copy" in understudy(machine, "status")

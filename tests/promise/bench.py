@@ -85,7 +85,7 @@ class Gang:
 
     @property
     def node(self) -> str:
-        """Where the fault happens: of the last rank, so that the batch script's node is another one."""
+        """Node of the fault: the last rank's, so that the batch script's node is another one."""
         return str(self.starts(GANG - 1)[-1]["node"])
 
 
@@ -126,8 +126,8 @@ INJECT: Mapping[str, Callable[[Site, Gang], float]] = {
 
 
 def measure_alone(batch: Batch, jobs: Sequence[str], ends_at: float, logs: Path) -> list[Cell] | str | None:
-    """In a process that does nothing else. None: it was too late to begin. Text: why nothing was measured. What is
-    needed to find the cause is kept below `logs` where a gang did not come back and no person was notified.
+    """Measures in a process that does nothing else. None: it was too late to begin. Text: why nothing was measured.
+    What is needed to find the cause is kept below `logs` if a gang did not come back and no person was notified.
     """
     if time.monotonic() > ends_at:
         return None
@@ -283,12 +283,12 @@ def _script(site: Site, kind: str, home: Path) -> str:
 
 
 def _documented(program: str) -> str:
-    """As in docs/quickstart.md."""
+    """Program of docs/quickstart.md."""
     return f"srun --kill-on-bad-exit=1 {OTHER_PYTHON} {program} && exit 0\nsleep 60\nexit 1\n"
 
 
 def _torchrun(site: Site, home: Path, program: str) -> str:
-    """As its documentation starts it on several nodes, with restarts of its own."""
+    """Start that its documentation names on several nodes, with restarts of its own."""
     (home / "agent.sh").write_text(
         f"#!/bin/bash\nexport OMP_NUM_THREADS=1\n{FABRIC_ADDRESS}"
         'if [ "$SLURM_NODEID" = 0 ]; then host=is_host=true; else host=is_host=false; fi\n'

@@ -19,11 +19,11 @@ SLURM_WAITS = ("node power off", "slurmd dead")
 TIMEOUTS = (30, 60, 300)
 POOLS = ("spare", "none")
 START_SECONDS = 60.0
-"""Of a gang whose nodes are known, on a busy machine."""
+"""Start of a gang whose nodes are known, on a busy machine."""
 
 
 NAMES_WRITTEN = {"notified_seconds": "told_seconds"}
-"""As readers of the file expect it."""
+"""Names that readers of the file expect."""
 NAMES_READ = {written: name for name, written in NAMES_WRITTEN.items()}
 
 
@@ -37,15 +37,15 @@ class Batch:
 
     @property
     def moves_seconds(self) -> float:
-        """By then a gang that is to move has moved. Slurm sets a silent node down after SlurmdTimeout, at the latest
-        after five thirds of it (ping_nodes.c); the control plane calls no silent node dead later than that.
+        """Time after which a gang that is to move has moved. Slurm sets a silent node down after SlurmdTimeout, at the
+        latest after five thirds of it (ping_nodes.c); the control plane calls no silent node dead later than that.
         """
         known = self.slurmd_timeout * 5 / 3 if self.fault in SLURM_WAITS else UNCONFIRMED_SECONDS
         return known + START_SECONDS
 
     @property
     def give_up_seconds(self) -> float:
-        """By then a person has been paged for a gang that has not moved."""
+        """Time after which a person has been paged for a gang that has not moved."""
         return self.moves_seconds + PENDS_SECONDS
 
 
@@ -65,9 +65,9 @@ class Cell:
     notified: str  # the words, empty where there were none
     waited_seconds: float
     state: str = "RUNNING"
-    """Of the job, in Slurm, while it was not back."""
+    """State of the job in Slurm while it was not back."""
     load: float = 0.0
-    """Of the machine, the mean meanwhile."""
+    """Mean load of the machine meanwhile."""
     revision: str = ""
 
     @property
@@ -103,8 +103,8 @@ def _stored(cell: Cell) -> dict[str, Any]:
 
 
 def table(cells: Iterable[Cell]) -> list[str]:
-    """As Markdown, a row for each fault and pool; in each place what was measured with each SlurmdTimeout, the shortest
-    first, or once where that was the same.
+    """Table in Markdown, a row for each fault and pool; in each place what was measured with each SlurmdTimeout, the
+    shortest first, or once if that was the same.
     """
     known = {(one.batch, one.job): one for one in cells}
     lines = [f"| fault | pool | {' | '.join(JOBS)} |", "|---|---|" + "---|" * len(JOBS)]

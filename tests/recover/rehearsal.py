@@ -100,7 +100,7 @@ class Rehearsal:
 
     gang_user = "researcher"
     begins_at: float | None = None
-    """By the virtual clock; None: whenever."""
+    """Earliest start by the virtual clock; None: whenever."""
 
     def __init__(self, directory: Path, *, slurmds_answer: bool = True, **config: Any) -> None:
         self.fake = VirtualSlurm(NODES)
@@ -165,7 +165,7 @@ class Rehearsal:
         self.control_plane = self._compose()
 
     def set_config(self, **sections: Any) -> None:
-        """From here on, by a control plane that starts again."""
+        """Sets it from here on, by a control plane that starts again."""
         kept = self._config.model_dump()
         kept |= {name: {**kept[name], **values} for name, values in sections.items()}
         self._config = Config.model_validate(kept)
@@ -182,7 +182,7 @@ class Rehearsal:
         return create_engine(self._config.server.database)
 
     def recoveries(self) -> list[Recovery]:
-        """Of the gang, oldest first."""
+        """Recoveries of the gang, oldest first."""
         recoveries = self.control_plane.stores.recoveries.newest(100)
         return [one for one in reversed(recoveries) if one.plan.kind is RecoveryKind.POOL_SWAP]
 
@@ -254,7 +254,7 @@ class Rehearsal:
         return self.probe(node)
 
     def report_steps(self, name: str, *ranks: RankWindow) -> list[str]:
-        """Of ranks on this node. Returns what is not believed."""
+        """Reports of ranks on this node. Returns what is not believed."""
         report = self._report_of(name, ranks=ranks)
         return self.control_plane.telemetry.receive(report, self.clock.now())
 
@@ -279,7 +279,7 @@ class Rehearsal:
 
 
 def refuse(*names: str) -> Callable[[str], None]:
-    """For `Line.before`: Slurm says no to these calls."""
+    """Refusal for `Line.before`: Slurm says no to these calls."""
 
     def before(name: str) -> None:
         if name in names:

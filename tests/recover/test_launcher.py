@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 
 class ObedientLauncher:
-    """Of the rehearsal's gang: n1 to n3 are its seats, n4 is its spare. Carries out its orders, a tick later."""
+    """Launcher of the rehearsal's gang: seats n1 to n3, spare n4. Carries out its orders, a tick later."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
@@ -639,7 +639,9 @@ def test_what_only_the_launcher_saw_is_an_incident_and_its_time_is_credited(
 
 
 def test_a_gang_that_crashes_again_before_its_first_step_is_credited_once(tmp_path: Path) -> None:
-    """From its last checkpoint until it works again; the same minutes are not counted for each crash."""
+    """The credit reaches from its last checkpoint until it works again; the same minutes are not counted for each
+    crash.
+    """
     rehearsal = Rehearsal(tmp_path, recovery={"time_credit_minutes_max": 60})
     launcher = with_a_checkpoint(rehearsal)
     rehearsal.run(180)

@@ -68,7 +68,7 @@ def test_nodes_that_die_together_are_declared_down_together(tmp_path: Path) -> N
 
 
 def hold_up(rehearsal: Rehearsal, reason: str) -> None:
-    """From the requeue on, Slurm does not start the gang."""
+    """Keeps Slurm from starting the gang after the requeue."""
 
     def after(name: str) -> None:
         if name == "requeue_job":

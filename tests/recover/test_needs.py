@@ -49,7 +49,7 @@ def with_tokens(rehearsal: Rehearsal) -> Rehearsal:
 
 
 def one_that_may_not_be_requeued(rehearsal: Rehearsal) -> int:
-    """On n5 and another idle node, beside the gang and in place of the waiting job."""
+    """Job on n5 and another idle node, beside the gang and in place of the waiting job."""
     rehearsal.fake.cancel(rehearsal.hungry)
     job = rehearsal.fake.submit("ada", 1, name="llm", comment="understudy", requeue=False)
     rehearsal.run(3)
@@ -121,7 +121,7 @@ def test_agents_that_are_all_silent_page_a_person_within_minutes_and_once(tmp_pa
 
 @pytest.fixture(scope="module")
 def worn(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
-    """With the defaults, by which nothing is repaired: four nodes of eight are quarantined, which is the budget."""
+    """Four nodes of eight are quarantined, which is the budget: by default nothing is repaired."""
     folder = tmp_path_factory.mktemp("worn")
     guards = {"quarantined_nodes_min": 4, "waiting_nodes_min": 0, "breaker_nodes_min": 8}
     rehearsal = with_tokens(Rehearsal(folder, guards=guards))
@@ -165,7 +165,7 @@ def test_status_command_line_dashboard_and_metrics_agree(worn: Rehearsal) -> Non
 def test_a_gang_that_stands_on_a_dead_node_without_a_spare_is_named_at_once_and_a_person_is_paged_after_five_minutes(
     tmp_path: Path, slurmd_timeout: int, about: str
 ) -> None:
-    """Whether or not Slurm has requeued it by then."""
+    """Slurm may have requeued it by then, or not."""
     with http_receiver() as receiver:
         notify = {"receivers": {"hook": webhook(tmp_path, receiver)}, "group_seconds": 1}
         spares = {"count": 3, "no_spare": "wait"}

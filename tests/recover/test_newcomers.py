@@ -25,7 +25,7 @@ REASON = "rank 1 ended with exit code 1"
 
 
 class Launcher:
-    """Of the rehearsal's gang, in each of its allocations: all of its nodes are seats, and none is a spare."""
+    """Launcher of the rehearsal's gang, in each of its allocations: all of its nodes are seats, and none is a spare."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal

@@ -330,7 +330,7 @@ def test_a_call_that_always_times_out_fails_its_own_recovery_in_time(rehearsal: 
 def test_a_gang_whose_start_is_refused_comes_back_on_its_seats_when_slurms_own_delay_is_over(
     tmp_path: Path,
 ) -> None:
-    """To give up its seats before that would leave it in the queue, though they were held for it."""
+    """Seats that are given up before that would leave it in the queue, though they were held for it."""
     rehearsal = Rehearsal(tmp_path, recovery={"step_timeout_seconds": 60})
     rehearsal.line.before = refuse("start_job")
     rehearsal.fail("n3")
@@ -579,7 +579,7 @@ def test_a_drain_that_stood_through_a_restart_is_a_persons_to_lift(rehearsal: Re
 
 
 def test_a_person_may_lift_a_drain_that_was_made_just_after_a_restart(rehearsal: Rehearsal) -> None:
-    """That restart cannot have lost it: Slurm has shown it since."""
+    """The restart cannot have lost it: Slurm has shown it since."""
     rehearsal.fake.crash(rehearsal.fake.saved_state())
     rehearsal.run(0.6)
     rehearsal.fail("n5")

@@ -114,7 +114,7 @@ def test_a_node_is_rebooted_tested_and_comes_back_as_a_spare_on_probation(tmp_pa
 
 
 def boots(rehearsal: Rehearsal, name: str) -> None:
-    """By itself, before it is dead. Slurm keeps it DOWN."""
+    """Boots the node by itself, before it is dead. Slurm keeps it DOWN."""
     rehearsal.kill_node(name)
     rehearsal.run(3)
     rehearsal.fake.boot_node(name)
@@ -435,7 +435,7 @@ def test_a_fault_while_it_is_tested_sends_it_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["reset", "validate"])
 def test_a_job_on_the_node_that_does_not_start_is_no_verdict_and_is_cancelled(tmp_path: Path, what: str) -> None:
-    """As where its partition does not take it, or another job was there first."""
+    """Its partition does not take it, or another job was there first."""
     config = TESTED | {"repair": {**REPAIR["repair"], "reset_command": "reset", "reboot": False}}
     rehearsal = start(tmp_path, **config)
 
@@ -1263,14 +1263,14 @@ class TestTheWeightOfANodeOnProbation:
         assert node_of(rehearsal, "n5").weight == 7
 
     def test_one_that_slurmctld_forgets_is_not_given_again(self, tmp_path: Path) -> None:
-        """As when it reads its configuration again: this looks the same as an administrator who restores it."""
+        """slurmctld may read its configuration again: this looks the same as an administrator who restores it."""
         rehearsal = self.start(tmp_path)
         self.on_probation(rehearsal)
         rehearsal.fake.set_weight("n5", 7)
         self.is_left(rehearsal, 7, changes=1)
 
     def is_left(self, rehearsal: Rehearsal, weight: int, changes: int) -> None:
-        """To the end of probation, and nothing of Understudy is left then."""
+        """Checks that the weight stays to the end of probation, and nothing of Understudy is left then."""
         wait_for(rehearsal, "n5", NodeState.IN_SERVICE, 300)
         rehearsal.run(10)
         assert node_of(rehearsal, "n5").weight == weight

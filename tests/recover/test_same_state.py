@@ -87,7 +87,7 @@ class Gang:
         assert self.facts.record(node, [fact], b.NOW, lambda _: self.known) == []
 
     def train(self, until: int) -> None:
-        """With a collective in each step: ranks of different steps would not come to the same."""
+        """Trains with a collective in each step: ranks of different steps would not come to the same."""
         while self.ranks[0].step < until:
             mean = sum(one.weight for one in self.ranks) / RANKS
             for one in self.ranks:
@@ -123,7 +123,7 @@ class Gang:
             self.copier.take(node, ReadBackResult(task.number, ReadBackOutcome.COPIED))
 
     def lose(self, *ranks: int) -> None:
-        """With their nodes' disks; n3 takes the place of one."""
+        """Loses ranks with their nodes' disks; n3 takes the place of one."""
         for rank in ranks:
             for file in (self.folder / "local").glob(f"*/r{rank}"):
                 file.unlink()

@@ -16,7 +16,7 @@ from understudy_controlplane.recover.step import GangFacts, StepContext, Todo, W
 from understudy_controlplane.recover.steps.job import START_JOB
 
 SECOND = int(b.NOW)
-"""In which the gang was requeued."""
+"""Second in which the gang was requeued."""
 
 
 class Asked(VirtualSlurm):

@@ -18,7 +18,7 @@ from understudy_controlplane.store.queries import Queries
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 UNCONFIRMED = {"dead_unconfirmed_seconds": 120.0}
-"""As a site has it by default: no hook or launcher confirms that the node of a plain job is dead."""
+"""Default of a site: no hook or launcher confirms that the node of a plain job is dead."""
 
 
 @pytest.fixture

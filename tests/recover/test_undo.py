@@ -140,7 +140,7 @@ def test_a_node_that_falls_silent_as_others_are_declared_down_keeps_a_job_that_i
 
 
 FAILED_AT_THE_API = {"reason": REASON, "user": "root"}
-"""Through Slurm's API no reason is needed: the one of the drain stays, and so does its user."""
+"""Slurm's API needs no reason: the one of the drain stays, and so does its user."""
 
 
 def test_fail_is_neither_lifted_nor_drained_nor_declared_down_nor_rebooted() -> None:

@@ -124,7 +124,7 @@ def test_a_node_whose_gpus_are_cut_into_instances_is_not_held_to_their_number(pr
 
 
 def links_of(*gpus: int) -> str:
-    """As `nvidia-smi nvlink -s` prints them, of 18 each."""
+    """Links as `nvidia-smi nvlink -s` prints them, 18 each."""
     lines = []
     for gpu, up in enumerate(gpus):
         lines.append(f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu})")
@@ -228,7 +228,7 @@ def test_nvml_is_let_go_of_for_the_reset_and_no_longer_however_it_ends(tmp_path:
 
 @pytest.mark.usefixtures("quick")
 def test_the_reset_knows_which_gpu_and_prints_first_what_it_would_erase(tmp_path: Path) -> None:
-    """Without an agent on the node, too, and whatever becomes of the evidence."""
+    """No agent on the node is needed, whatever becomes of the evidence."""
     command = """echo "reset ${UNDERSTUDY_GPU:+-i "$UNDERSTUDY_GPU"}" """
     evidence = "echo 'it''s known'; exit 3"
     assert reset(tmp_path, "0000:1b:00.0", "3", reset_command=command, evidence_command=evidence) == (

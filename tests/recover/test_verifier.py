@@ -56,7 +56,7 @@ class Site:
         self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
 
     def start(self, gang: Sequence[str], heard: Set[str]) -> None:
-        """With other nodes: those on which the job runs now, and those whose agents report."""
+        """Starts with other nodes: those on which the job runs now, and those whose agents report."""
         nodes = Nodes(lambda _: gang, lambda: heard)
         self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget, nodes)
 
@@ -297,7 +297,7 @@ def test_it_ends_at_once_where_it_is_switched_off() -> None:
 
 @pytest.mark.parametrize("damage", ["none", *DAMAGES])
 def test_no_damaged_checkpoint_is_restored(damage: str, tmp_path: Path) -> None:
-    """As agents find it: what they read back is decided upon, and the one before it is named."""
+    """Agents find it: what they read back is decided upon, and the one before it is named."""
     site, saved = Site(), Saved(tmp_path)
     site.save(19)
     first, *more = [(one["file"], one["size_bytes"], one["checksum"]) for one in saved.announced]

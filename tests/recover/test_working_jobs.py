@@ -157,7 +157,7 @@ def test_a_second_training_that_comes_further_each_time_is_restarted_each_time_t
 
 
 def train_each_time_from_the_first_step(rehearsal: Rehearsal, evaluation_seconds: float) -> None:
-    """In epochs of 300 steps, without a checkpoint. In the third one no step ends for a time."""
+    """Trains in epochs of 300 steps, without a checkpoint. In the third one no step ends for a time."""
     training = train(rehearsal, iter(()))
     known, stands_at, goes_on_at = -1, 0.0, 0.0
 
@@ -190,7 +190,7 @@ def test_an_evaluation_that_is_taken_for_a_hang_gets_through_once_it_has_the_tim
 
 
 def test_a_script_that_does_something_else_after_its_training_is_left_alone(rehearsal: Rehearsal) -> None:
-    """As an evaluation or an upload: its ranks have ended, and what it does now is not known."""
+    """An evaluation or an upload is such: its ranks have ended, and what it does now is not known."""
     training = train(rehearsal, count())
     rehearsal.run(1 * HOURS)
     training.ended = True

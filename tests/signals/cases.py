@@ -225,7 +225,7 @@ def _slower_as_a_whole(_fleet: Fleet, gang: Gang) -> None:
 
 
 def _slow_link(_fleet: Fleet, gang: Gang) -> None:
-    """Between rank 7, of its second node, and rank 8, of its third."""
+    """Link between rank 7, of its second node, and rank 8, of its third."""
     neighbours = [(rank, rank + by) for rank in range(gang.world) for by in (-1, 1) if 0 <= rank + by < gang.world]
     gang.transfers = dict.fromkeys(neighbours, 0.1) | {(7, 8): 0.3, (8, 7): 0.3}
 

@@ -24,7 +24,7 @@ from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState
 TRACE = Path(__file__).resolve().parents[1] / "data" / "faults-400-servers.json.gz"
 NODES, DAYS, DAY = 400, 348.0, 86_400.0
 GPUS = 2
-"""Of a node: one that fails, and one that does not."""
+"""GPUs of a node: one that fails, and one that does not."""
 
 BY_PEOPLE = "people had taken it out of service, or found it in a test of their own"
 NOT_NAMED = "the trace does not name what failed"
@@ -236,7 +236,7 @@ def _outcome(decisions: Sequence[dict[str, Any]]) -> tuple[str, float | None]:
 
 
 def lemons() -> tuple[Lemons, Lemons]:
-    """With the window and the score that were best in the first half, and with the defaults."""
+    """Lemons by the window and the score that were best in the first half, and by the defaults."""
     known, middle = faults(), DAYS / 2
     fitted = max(
         ((days, score) for days in (28.0, 56.0, 84.0, 174.0) for score in (1.0, 2.0, 3.0, 4.0)),

@@ -19,7 +19,7 @@ HEALTHY = 30
 """Idle nodes beside, so that no sign is one of a third of the fleet, and gangs find nodes."""
 
 MFU_EXPECTED = 0.4
-"""Of gangs that report their tokens."""
+"""MFU of gangs that report their tokens."""
 
 WARM_UP_SECONDS = 320.0
 UNBOUNDED = {

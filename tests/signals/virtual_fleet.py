@@ -77,7 +77,7 @@ class Gang:
     work_variation: float = 0.0  # of all together
     training: Training | None = None  # what each rank reports
     multiplication_seconds: float | None = None
-    """Of the test between steps; None: its ranks do none. Slow ranks take as much longer for it."""
+    """Seconds of the test between steps; None: its ranks do none. Slow ranks take as much longer for it."""
     tested_step: int = 0
     test_after: int | None = None
     tests: int = 0  # that were ordered

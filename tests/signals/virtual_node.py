@@ -64,7 +64,7 @@ for _reading in READINGS:
 
 
 class UnsavedHistory(HardwareHistory):
-    """Of one life of an agent."""
+    """History of one life of an agent."""
 
     def save(self) -> None:
         pass
@@ -134,7 +134,7 @@ class VirtualNode:
         self.agent_started_at, self.silent, self._sequence = now, False, 0
 
     def make_well(self, now: float) -> None:
-        """As after a repair, which ends with a boot."""
+        """Repairs it; a repair ends with a boot."""
         self.gpus = [healthy_gpu(self.name, index) for index in range(self._gpu_count)]
         self.ports = [healthy_port(index) for index in range(2)]
         self.host = healthy_host()

@@ -38,7 +38,7 @@ NUMBERS = {Kind.XID: 79, Kind.XID_OF_PROGRAM: 13}
 ENDS_WITH = {Kind.DRAINS: Kind.RESUMES, Kind.HOLDS: Kind.RELEASES}
 AT_ONCE = 3
 GANGS = 5
-"""Of which the fourth has a launcher, and the third does not ask when to save."""
+"""Gangs, of which the fourth has a launcher, and the third does not ask when to save."""
 DAY_SECONDS = 24 * 3600.0
 
 
@@ -59,7 +59,7 @@ class Churn:
             self._pass(20.0)
 
     def pass_days(self, days: float) -> None:
-        """Without any job."""
+        """Passes days without any job."""
         while self._gangs:
             self._end_oldest()
         self._pass(days * DAY_SECONDS)

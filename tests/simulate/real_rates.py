@@ -59,7 +59,9 @@ SIZES = {
     2048: Size(6.0, 400.0, bears=10, budget=20),
     12_500: Size(1.0, 60.0, bears=25, budget=125, down_max=20),
 }
-"""At 12,500 nodes each failure takes minutes of processor time, and over 180 nodes are down already."""
+"""Rates of smaller fleets: at 12,500 nodes each failure takes minutes of processor time, and over 180 nodes are down
+already.
+"""
 
 REST_SECONDS = 900.0
 

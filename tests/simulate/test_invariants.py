@@ -140,7 +140,7 @@ def _drain_raises() -> AbstractContextManager[Any]:
 
 
 def _is_moved_again_and_again() -> AbstractContextManager[Any]:
-    """By a limit of one move an hour, so that two show it."""
+    """Limits moves to one an hour, so that two show it."""
 
     def strict(scenario: Scenario) -> Config:
         config = configuration(scenario)
@@ -366,7 +366,7 @@ def test_an_invariant_is_violated_where_what_it_watches_is_broken(how: str) -> N
 
 
 def test_each_invariant_is_seen_violated_and_described() -> None:
-    """By the mutants, or by the table above; in docs/reliability.md."""
+    """The mutants violate each, or the table above; docs/reliability.md describes it."""
     sources = [path.read_text() for path in Path(invariants.__file__).parent.glob("*.py")]
     places = [place for source in sources for place in re.findall(r"raise Violation\(\s*(\S+)", source)]
     violated = {invariant for invariant, _ in MUTANTS.values()} | {one.invariant for one in BROKEN.values()}

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
 RACK = ("n5", "n6", "n7", "n8")
 LOST_MAX = 5
-"""Of rows and steps that the kept scenarios have shown: a change of some moments may lose one."""
+"""Rows and steps of the kept scenarios that may go missing: a change of some moments may lose one."""
 
 
 def test_a_seed_has_the_same_story_each_time() -> None:
@@ -158,7 +158,7 @@ def test_open_defects_are_still_found() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_code_that_is_broken_on_purpose_is_found(name: str) -> None:
-    """In the smallest scenario; `make long` searches for each by seeds."""
+    """The smallest scenario finds it; `make long` searches for each by seeds."""
     invariant, broken = MUTANTS[name]
     scenario = read(CORPUS / "mutants" / f"{name.replace(' ', '_')}.json")
     assert simulate(scenario).violation is None

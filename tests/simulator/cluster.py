@@ -49,7 +49,7 @@ from understudy_wire.messages import (
 
 CLUSTER = "testbed"
 GPUS = 2
-"""Of a node: one that fails, and one that does not."""
+"""GPUs of a node: one that fails, and one that does not."""
 STEP_SECONDS = 2.0
 REPORT_SECONDS = 1.0
 START_SECONDS = 1.5
@@ -60,7 +60,7 @@ OFTEN_UNTIL_STEP = 240
 CHECKPOINT_STEPS_LATER = 150
 """The faults are over by then."""
 SAVE_SECONDS = 1.0
-"""For which a checkpoint holds the training up, as ranks report it that ask when to save."""
+"""Seconds that a checkpoint holds the training up, as ranks report it that ask when to save."""
 WINDOW_STEPS_MAX = 64
 NAN_SECONDS = 15.0
 REBOOT_SECONDS = 20.0
@@ -234,7 +234,7 @@ class Gang:
         return self.hung_on == SUSPENDED
 
     def suspend(self, now: float) -> None:
-        """Where it computes: one that hangs, or has only just begun, is the same gang afterwards."""
+        """Suspends it while it computes: one that hangs, or has only just begun, is the same gang afterwards."""
         if self.computes:
             self.hung_on = SUSPENDED
             self.stop(now)
@@ -243,7 +243,7 @@ class Gang:
         self.stopped_at = min(self.stopped_at, now)
 
     def go_on(self, now: float) -> None:
-        """With the step in which it stopped."""
+        """Goes on with the step in which it stopped."""
         self.stuck_at = self.stuck_at if self.suspended else now
         away = now - self.stopped_at
         self.since += away
@@ -288,13 +288,13 @@ class Cluster:
         self._written_by: dict[tuple[int, str], tuple[Attempt, int]] = {}
         """The same → the attempt, and the step."""
         self.bad_since: dict[tuple[int, Attempt], int] = {}
-        """From which step on an attempt's loss was NaN, as the control plane has acknowledged."""
+        """Step from which an attempt's loss was NaN, as the control plane has acknowledged."""
         self.restores: list[Restore] = []
         self.connected: set[int] = set()  # jobs of which a rank has ever connected to its agent
         self.worked: dict[int, set[Attempt]] = {}
         """Job → attempts of which all ranks together have finished a step."""
         self.splits: list[Split] = []
-        """Where ranks did not save together, though each knew what had become of its order."""
+        """Saves in which ranks did not save together, though each knew what had become of its order."""
         self.restarted_well: list[tuple[int, float]] = []
         """Jobs whose launchers were ordered to restart a gang that computed, and for how long it had."""
         self._lived_at = 0.0
@@ -509,7 +509,7 @@ class Cluster:
         return bad_since is not None and bad_since <= step
 
     def lose_numbers(self, gang: Gang, nodes: Iterable[str], now: float) -> None:
-        """From this step on the loss is NaN, first on these nodes of the gang."""
+        """Makes the loss NaN from this step on, first on these nodes of the gang."""
         if gang.attempt is None or not gang.computes:
             return
         (restarts, launch), world, user = gang.attempt, len(gang.seats), self._user_id(gang)
@@ -570,7 +570,7 @@ class Cluster:
                 self._report_launcher(gang, core, now)
 
     def _seats(self) -> dict[str, list[Seat]]:
-        """By node, the ranks of the gangs that have begun, in the order of gangs and ranks."""
+        """Ranks by node of the gangs that have begun, in the order of gangs and ranks."""
         seats: dict[str, list[Seat]] = {name: [] for name in self.machines}
         for gang in self.gangs:
             if gang.since < math.inf:
@@ -685,7 +685,7 @@ class Cluster:
 
 
 def _receive(core: Core, body: bytes) -> list[SaveOrder] | None:
-    """As the route for reports does it. The orders in its acknowledgement; None: it was not acknowledged."""
+    """Receives as the route for reports does. Returns the acknowledged orders; None: it was not acknowledged."""
     deps = core.reports
     now = deps.clock.now()
     report = decode_report(body).report

@@ -131,7 +131,7 @@ FOR_ALL = frozenset({NeedKind.AGENTS_SILENT, NeedKind.BREAKER, NeedKind.ONLY_OBS
 NEXT_RUNG_SECONDS = 60.0
 """A repair or a test that was begun this lately may go on at the end: the rung before it may take minutes to fail."""
 DEAD_NODE_SECONDS = 400.0
-"""As long as one on a node that is dead: it waits five minutes for the node to begin its job."""
+"""Limit as long as the one on a dead node: it waits five minutes for the node to begin its job."""
 
 
 class Invariants:
@@ -166,9 +166,11 @@ class Invariants:
         self._back_from_outage: set[str] = set()
         """Slurm itself kept them DOWN, and their validation or repair decides since."""
         self._drained_unseen: dict[str, float] = {}
-        """By a person, when by the control plane's clock, and it has not read Slurm since."""
+        """Drains by a person, by the control plane's clock, since which it has not read Slurm."""
         self._drained_unread: set[str] = set()
-        """By the control plane, which has not read that back: killed, it cannot know whether a person resumed it."""
+        """Drains by the control plane, which has not read that back: killed, it cannot know whether a person resumed
+        it.
+        """
         self._resumed_at: dict[str, float] = {}
         self._vouched_at: dict[str, float] = {}
         self._slurm_crashed_at = -math.inf
@@ -224,7 +226,7 @@ class Invariants:
         self._halted = verb is Verb.PAUSE_NOW
 
     def begins_round(self) -> None:
-        """In which the control plane learns what was switched."""
+        """Begins a round in which the control plane learns what was switched."""
         self._only_observes = self._only_observes_next
 
     def opted_out(self, job_id: int) -> None:
@@ -239,7 +241,7 @@ class Invariants:
         self._paused_jobs[job_id] = (newest, until)
 
     def cancelled(self, recovery: Recovery) -> None:
-        """By an operator, or rejected before it began."""
+        """Notes a recovery that an operator cancelled, or rejected before it began."""
         if isinstance(recovery.plan, ReturnPlan):  # its node is held then
             self._asked.update(dict.fromkeys(recovery.plan.nodes, self._world.now))
         if isinstance(recovery.plan, DrainPlan):  # a node that is not drained yet stays in service
@@ -270,7 +272,9 @@ class Invariants:
         self._vouched_at[node] = self._world.now
 
     def preempted(self, victim: int, by: int) -> None:
-        """By Slurm, which does that for any job. On a spare of a gang it is to be the job that was named before."""
+        """Notes that Slurm preempted it, which it does for any job. On a spare of a gang it is to be the job that was
+        named before.
+        """
         jobs = self._world.jobs()
         if jobs[by].name.startswith("understudy-"):
             raise Violation("preempts-only-what-it-named", f"job {victim} was preempted for {jobs[by].name}")
@@ -494,7 +498,9 @@ class Invariants:
         self._proposed_since = proposed
 
     def _jobs_with_a_dead_rank(self) -> set[int]:
-        """Whether such a rank knows more of an order to save than the others is not known: it stays until they move."""
+        """Jobs with a dead rank. It is not known if one knows more of an order to save than the others: it stays until
+        they move.
+        """
         machines, gangs = self._world.cluster.machines, self._world.cluster.gangs
         return {gang.job_id for gang in gangs if not all(machines[name].alive for name in gang.seats)}
 
@@ -561,7 +567,7 @@ class Invariants:
         return max(guards.waiting_nodes_min, int(guards.waiting_share * self._world.scenario.nodes))
 
     def _waits(self, record: NodeRecord) -> bool:
-        """For a person, or for the jobs on it."""
+        """True if it waits for a person, or for the jobs on it."""
         left = record.drained_at is not None and self._world.clock.now() - record.since > LEFT_SECONDS
         runs = record.state is NodeState.QUARANTINED and bool(_jobs_on(self._world, record.name))
         alone = record.state is NodeState.QUARANTINED and not self._world.scenario.settings.repairs
@@ -671,7 +677,7 @@ class Invariants:
                 raise Violation("what-rests-is-listed", words)
 
     def _resting(self, records: dict[str, NodeRecord]) -> dict[str, Rest]:
-        """By what nodes and gangs are in the virtual world, and what no recovery is at work on."""
+        """Nodes and gangs in the virtual world that no recovery is at work on."""
         world, jobs = self._world, self._world.jobs()
         at_work = {name for recovery in self._known for name in recovery.plan.nodes}
         moving = {key.job_id for recovery in self._known if (key := job_of(recovery.plan)) is not None}
@@ -773,7 +779,7 @@ class Invariants:
                 raise Violation("all-ranks-save-together", f"ranks of job {gang.job_id} save by different schedules")
 
     def _broken_nodes_rest(self, core: Core) -> None:
-        """Where no budget holds the control plane back, no broken node is in service for which no person answers."""
+        """No broken node is in service for which no person answers, unless a budget holds the control plane back."""
         records = core.stores.fleet.nodes()
         budget = self._budget()
         if sum(record.at_fault for record in records.values()) >= budget:

@@ -44,7 +44,7 @@ NOTIFIES_SECONDS = 100.0
 """Until a person knows of a job that was lost. Slurm forgets the job after five minutes."""
 
 TEST_PREFIX = "understudy-validate-"
-"""Of the jobs that test nodes; the node's name follows."""
+"""Prefix of the jobs that test nodes; the node's name follows."""
 
 BREAKER_NODES_MIN = 3
 """However small the fleet: the breaker may wait for one more."""
@@ -103,7 +103,7 @@ class Ledger:
         self._granted: set[int] = set()
 
     def approved(self, recovery: Recovery) -> None:
-        """By a person, who saw this plan."""
+        """Notes that a person approved it, who saw this plan."""
         self._approvals.append(Shown.of(recovery.plan))
 
     # -- before an effect ------------------------------------------------------------------------------------------
@@ -236,7 +236,9 @@ class Ledger:
         return measured or machine.broken or machine.computes_wrong or now - machine.cut_until < LATE_SECONDS
 
     def is_accused(self, machine: Machine) -> bool:
-        """Of something that has happened since the control plane itself has last returned the node to service."""
+        """True if it is accused of something that has happened since the control plane itself has last returned the
+        node to service.
+        """
         return max(machine.accused_at, machine.slowed_at) > self._accusable_since(machine)
 
     def _accusable_since(self, machine: Machine) -> float:
@@ -304,8 +306,8 @@ class Ledger:
                 self._furthest[gang.job_id] = max(step, self._furthest.get(gang.job_id, -1))
 
     def _no_job_is_lost(self) -> None:
-        """Of those whose attempt the control plane has ended. Slurm itself loses a gang of which all nodes fail at
-        once, and a person one that is requeued beside a dead node.
+        """No job is lost whose attempt the control plane has ended. Slurm itself loses a gang of which all nodes fail
+        at once, and a person one that is requeued beside a dead node.
         """
         jobs, now = self._world.jobs(), self._world.now
         for gang in self._world.cluster.gangs:

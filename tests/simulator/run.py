@@ -30,7 +30,7 @@ class Outcome:
 
 
 def simulate(scenario: Scenario, *, trace: bool = False) -> Outcome:
-    """With `trace` the world's story contains what the control plane logs as well."""
+    """Runs the scenario. With `trace` the world's story contains what the control plane logs as well."""
     world = World(scenario, _database())
     with logs_into(world if trace else None):
         try:
@@ -48,7 +48,7 @@ def _database() -> DatabaseInMemory:
 
 
 def shrink(scenario: Scenario, violation: Violation) -> Scenario:
-    """Without the events that it fails without: fewer events, the same invariant."""
+    """Scenario without the events that it fails without: fewer events, the same invariant."""
     smallest = scenario
     for _ in range(SHRINKS_MAX):
         for index in reversed(range(len(smallest.events))):

@@ -31,7 +31,7 @@ class Split:
 
 
 class AskingRanks:
-    """Of one attempt."""
+    """Ranks of one attempt."""
 
     def __init__(self, ranks: int, first_step: int) -> None:
         self._ranks = [SaveSteps() for _ in range(ranks)]

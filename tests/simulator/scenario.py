@@ -17,7 +17,7 @@ GANGS = (4, 3, 3, 3)
 
 LAUNCHER_GANG = len(GANGS) - 1
 MORE_GANGS = (16, 8, 32, 4)
-"""Of larger clusters, again and again until four fifths of the nodes are taken."""
+"""Gangs of larger clusters, again and again until four fifths of the nodes are taken."""
 
 SWEEPER = "sweeper"
 """The user whose gangs have one node each, and wait for the same licence server."""
@@ -156,7 +156,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of the control plane."""
+    """Settings of the control plane."""
 
     spares: int = 2
     observes: bool = False
@@ -198,7 +198,7 @@ CLOCK_JUMPS = (-3600, 3600, -200, 60)
 
 
 class To(StrEnum):
-    """Whom an event may happen to."""
+    """Targets of an event."""
 
     NODE = "node"
     GANG = "gang"
@@ -580,7 +580,7 @@ def _dismisses(scenario: Scenario, random: Random) -> Scenario:
 
 
 def _has_a_wrong_rule(scenario: Scenario, random: Random) -> Scenario:
-    """In a larger fleet, whose guards are those by default."""
+    """Scenario in a larger fleet, whose guards are those by default."""
     names, events, at = node_names(LARGE_FLEET), [], random.uniform(FAULTS_BEGIN, 150)
     for first in random.sample(range(0, LARGE_FLEET - RACK, RACK + 1), random.randint(3, 6)):
         events.append(Event(round(at, 2), Kind.WRONGLY_ACCUSED, names[first], 0.0, random.randint(2, RACK)))
@@ -590,7 +590,7 @@ def _has_a_wrong_rule(scenario: Scenario, random: Random) -> Scenario:
 
 
 def _cannot_reach_nodes(scenario: Scenario, random: Random) -> Scenario:
-    """Of which Slurm knows that they answer, and whose gangs work."""
+    """Scenario with nodes of which Slurm knows that they answer, and whose gangs work."""
     first, at = random.randrange(sum(GANGS) - 1), round(random.uniform(FAULTS_BEGIN, 250), 2)
     names, seconds = node_names(scenario.nodes), round(random.uniform(130, 300), 1)
     cut = [Event(at, Kind.ROUTE_CUT, name, seconds) for name in names[first : first + random.choice((1, 2))]]
@@ -702,9 +702,7 @@ def _event(random: Random, at: float, earlier: list[Event], nodes: int) -> list[
 
 
 def _companions(random: Random, events: list[Event], nodes: int) -> list[Event]:
-    """Of each of these events, and of their companions, some of those that it often comes with, to the same node or
-    gang.
-    """
+    """Companions of some of these events, and of their companions, to the same node or gang."""
     found: list[Event] = []
     for event in chain(events, found):  # which grows meanwhile
         for share, least, most, kind in COMPANIONS.get(event.kind, ()):

@@ -128,7 +128,7 @@ class VirtualSlurm:
         self.mail_to = ""
         self._tick_seconds = scheduler_tick_seconds
         self.gres = f"gpu:{gpus}"
-        """Of each node."""
+        """GPUs of each node."""
         self._nodes = {name: _Node(name) for name in nodes}
         self._jobs: dict[int, _Job] = {}
         self._reservations: dict[str, SlurmReservation] = {}
@@ -144,7 +144,7 @@ class VirtualSlurm:
         self.slurmd_timeout_seconds = SLURMD_TIMEOUT_SECONDS
         self.min_job_age_seconds = MIN_JOB_AGE_SECONDS
         self.partitions_down: set[str] = set()
-        """In which no job starts, and running ones go on."""
+        """Partitions in which no job starts, and running ones go on."""
         self.waits_for: dict[int, str] = {}
         """Job → why Slurm does not start it, such as a limit of its account, or a licence that another job has."""
         self.no_kill: set[int] = set()
@@ -152,7 +152,7 @@ class VirtualSlurm:
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
         self.refused: list[tuple[str, int, int]] = []
-        """By which node's Prolog, which job, and its restart count. Its owner may clear it."""
+        """Refusals: which node's Prolog, which job, and its restart count. Its owner may clear it."""
         self.tiers = {partition: 1}
         """Partition, of all nodes → its PriorityTier."""
         self.preempt_mode = "OFF"
@@ -160,13 +160,15 @@ class VirtualSlurm:
         self.exempt_seconds = 0
         """PreemptExemptTime: how long a job runs before it may be preempted."""
         self.preempted: list[tuple[int, int]] = []
-        """Which job, and for which one. Its owner may clear it."""
+        """Preempted jobs, each with the one that took its nodes. Its owner may clear it."""
         self.epilog_seconds = 0.0
         """How long a job is COMPLETING after its processes have ended."""
         self.job_seconds = 5.0
         self.job_ends_as: dict[str, str] = {}
         self.job_comments: dict[str, str] = {}  # node → what the control plane's jobs there leave in their comment
-        """Of jobs that the control plane submits: how long they run, and how they end on a node; else COMPLETED."""
+        """Comments of jobs that the control plane submits: how long they run, and how they end on a node; else
+        COMPLETED.
+        """
 
     # -- what users, machines and time do --------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class VirtualSlurm:
         self._job(job_id).half = True
 
     def ask_for_memory(self, job_id: int, memory_mb: int) -> None:
-        """As if the job had been submitted with --mem."""
+        """Makes the job as if submitted with --mem."""
         self._job(job_id).memory_mb = memory_mb
 
     def build_with(self, name: str, memory_mb: int) -> None:
@@ -209,11 +211,11 @@ class VirtualSlurm:
         self._node(name).memory_mb = memory_mb
 
     def put_into(self, job_id: int, partition: str) -> None:
-        """As if the job had been submitted to this one of `tiers`."""
+        """Makes the job as if submitted to this one of `tiers`."""
         self._job(job_id).partition = partition
 
     def allow_requeue(self, job_id: int) -> None:
-        """As `scontrol update jobid=… requeue=1`, which Slurm takes of a running job."""
+        """Does `scontrol update jobid=… requeue=1`, which Slurm takes of a running job."""
         self._job(job_id).requeue = True
 
     def cancel(self, job_id: int) -> None:
@@ -251,7 +253,7 @@ class VirtualSlurm:
             self._job(job_id).begin_at = self.now + seconds
 
     def bind_to_several(self, job_id: int, reservations: str) -> None:
-        """As if the job had been submitted with several reservations."""
+        """Makes the job as if submitted with several reservations."""
         self._job(job_id).reservation = reservations
 
     def set_clock(self, seconds: float) -> None:
@@ -461,7 +463,7 @@ class VirtualSlurm:
             yield TopologyUnit(UnitKind.BLOCK, f"b{number}", tuple(names[at : at + size]), size=size)
 
     def in_few_blocks(self, free: Sequence[str], count: int) -> list[str]:
-        """As topology/block: of the blocks with the most free nodes, no more than the job needs."""
+        """Nodes as topology/block chooses: of the blocks with the most free nodes, no more than the job needs."""
         if not self.block_nodes:
             return [*free]
         blocks = sorted((set(one.nodes).intersection(free) for one in self.topology()), key=len, reverse=True)
@@ -634,7 +636,7 @@ class VirtualSlurm:
         return self.tiers[job.partition or self._partition]
 
     def _preempt_for(self, job: _Job) -> None:
-        """Of the jobs that may be preempted the first ones, as many as it needs to start."""
+        """Preempts the first of the jobs that may be, as many as it needs to start."""
         ending = [one for one in self._jobs.values() if one.state == "COMPLETING"]
         lower = [one for one in self._jobs.values() if one.state == "RUNNING" and self._may_be_preempted(one, job)]
         for count in range(len(lower) + 1):
@@ -654,7 +656,7 @@ class VirtualSlurm:
         return not exempt and self._tier(job) < self._tier(by) and (not bound or not usable.isdisjoint(job.nodes))
 
     def _reaches_limit(self, job: _Job) -> bool:
-        """As many tasks of its array run as may at once."""
+        """True if as many tasks of its array run as may at once."""
         task = job.array_task
         if task is None or not job.tasks_at_once:
             return False
@@ -663,7 +665,7 @@ class VirtualSlurm:
         return running >= job.tasks_at_once
 
     def _seats_for(self, job: _Job, without: Sequence[_Job] = ()) -> list[str]:
-        """`without`: jobs that are taken not to be there."""
+        """Seats for the job. `without`: jobs that are taken not to be there."""
         halves = Counter[str]()
         for other in self._jobs.values():
             halves.update(
@@ -677,7 +679,7 @@ class VirtualSlurm:
         if job.reservation:
             asked = [self._reservations.get(name) for name in job.reservation.split(",")]
             usable = [one for one in asked if one is not None and job.user in one.users]
-            # In the first of them that has room.
+            # The first of them that has room is taken.
             seats = (self.in_few_blocks([name for name in free if name in one.nodes], job.node_count) for one in usable)
             return next((found for found in seats if len(found) >= job.node_count), [])
         reserved = {name for reservation in self._reservations.values() for name in reservation.nodes}

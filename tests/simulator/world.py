@@ -64,7 +64,7 @@ SLOW_CALL_SECONDS = 2.0
 SLOW_STATEMENT_SECONDS = 0.05
 RESTART_SECONDS = 5.0
 ORDERED_SECONDS_MAX = 1.0
-"""Between two rounds of the control plane while an order to save is on its way."""
+"""Time of two rounds of the control plane while an order to save is on its way."""
 LOW = "low"
 """The partition of jobs that Slurm may preempt."""
 SAVES_NOTHING = 1
@@ -74,7 +74,7 @@ DOES_NOT_ASK = 2
 TIME_LIMIT_MINUTES = 600
 MUNGE_SECONDS = 300.0
 REST_SECONDS = 300.0
-"""At the end, in which nothing begins that the scenario has not begun before."""
+"""Seconds at the end, in which nothing begins that the scenario has not begun before."""
 
 SPARE_CHECK_SECONDS_MAX = 60.0
 """How long the validations of spares that have begun take after the end."""
@@ -173,7 +173,7 @@ class VirtualClock:
         return moment + self._slurm_ahead
 
     def set_by(self, seconds: float) -> None:
-        """By many minutes only where slurmctld runs on the same machine: MUNGE refuses another one."""
+        """Sets the clock, by many minutes only if slurmctld runs on the same machine: MUNGE refuses another one."""
         if abs(seconds) > MUNGE_SECONDS:
             self._slurm_ahead += seconds
             self._slurm.set_clock(seconds)
@@ -524,7 +524,7 @@ class World:
         self.ask(Verb.RELEASE, machine.name)
 
     def ask(self, verb: Verb, node: str) -> None:
-        """As `understudy node hold` and others do; the control plane has to run for that."""
+        """Asks as `understudy node hold` and others do; the control plane has to run for that."""
         core = self.core
         with self.from_outside():
             if core is not None and request_preview.fits(core.stores.fleet.nodes()[node], verb):
@@ -580,7 +580,7 @@ class World:
         return found.key if found is not None else None
 
     def ask_to_save(self, job_id: int) -> None:
-        """As `understudy job save` does it. It is refused where not all ranks of the gang ask."""
+        """Asks as `understudy job save` does. It is refused unless all ranks of the gang ask."""
         core = self.core
         known, gang = self._known(job_id), core.telemetry.saves.gangs().get(job_id) if core is not None else None
         if core is None or known is None or gang is None or not gang.is_whole:
@@ -609,7 +609,7 @@ class World:
             self.core.stores.fleet.add_answered(entry, None)
 
     def report_signal(self, kind: SignalKind, target: str, seconds: float) -> bool:
-        """By another system of the site, which does not repeat it. Whether it was taken."""
+        """Reports as another system of the site does, which does not repeat it. Returns true if it was taken."""
         if self.core is None:
             return False
         now = self.clock.now()
@@ -659,7 +659,7 @@ class World:
                 core.stores.recoveries.approve(one.id, entry)
 
     def drill(self, node: str, xid: int, seconds: float) -> bool:
-        """As the route does it. Whether it was injected."""
+        """Drills as the route does. Returns true if it was injected."""
         core, now = self.core, self.clock.now()
         snapshot = core.loop.pulse.snapshot if core is not None else None
         view = snapshot.nodes.get(node) if snapshot is not None else None
@@ -692,7 +692,7 @@ def _under_way(recovery: Recovery) -> Iterator[StepName]:
 
 
 class SlurmLine:
-    """Between the control plane and Slurm: calls fail, take long, lose their answers, and are the last that a process
+    """Line from the control plane to Slurm: calls fail, take long, lose their answers, and are the last that a process
     makes. Implements `Slurm`.
     """
 

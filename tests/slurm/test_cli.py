@@ -83,7 +83,7 @@ def test_filters_that_a_user_set_do_not_apply_to_the_control_plane(scontrol: Mak
 
 
 def test_jobs_of_other_clusters_of_a_federation_are_not_shown(scontrol: Make, calls: Calls) -> None:
-    """As with FederationParameters=fed_display."""
+    """FederationParameters=fed_display would show them."""
     gateway = CommandLineGateway(scontrol()._scontrol, {"PATH": "/usr/bin:/bin", "SCONTROL_FEDERATION": "1"})
     gateway.nodes()
     ((_, environment),) = calls()
@@ -149,7 +149,7 @@ def test_a_reason_is_one_argument_on_one_line(scontrol: Make, calls: Calls) -> N
 
 
 def test_a_job_of_the_control_plane_waits_for_no_login_shell_and_gets_no_secret(calls: Calls, tmp_path: Path) -> None:
-    """With --export=NONE, slurmd runs `su - root` before the script: where root's profile hangs, so does the job."""
+    """slurmd with --export=NONE runs `su - root` before the script: if root's profile hangs, so does the job."""
     program = tmp_path / "sbatch"
     program.write_text(PROGRAM.format(python=sys.executable, calls=str(calls.path), out="7", err="", code=0, seconds=0))
     program.chmod(0o755)

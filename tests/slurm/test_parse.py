@@ -169,7 +169,7 @@ def test_no_text_of_a_user_keeps_the_jobs_of_others_from_being_read(place: str) 
 
 
 def with_cluster_features(text: str) -> str:
-    """As of `sbatch --cluster-constraint`, which Slurm takes as it is."""
+    """Text of `sbatch --cluster-constraint`, which Slurm takes as it is."""
     return job_line(1).replace("DelayBoot=00:00:00 ", f"DelayBoot=00:00:00 ClusterFeatures={text} ")
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, event
 from understudy_controlplane.store import tables
 
 BOUNDED = {"alembic_version", "barred_node", "holder", "node", "suspicion", "token", "waiting_fact"}
-"""As large as the fleet, or held by a limit of their own."""
+"""Tables as large as the fleet, or held by a limit of their own."""
 
 GROWING = {table.name for table in tables.metadata.sorted_tables} - BOUNDED
 

@@ -30,7 +30,7 @@ FLAT = (Path(__file__).parents[1] / "data" / "flat-plans.json").read_text()
 STORED: list[dict[str, Any]] = json.loads(
     FLAT.replace('"hands"', '"manual_repair"').replace('"tell_launcher"', '"order_restart"')
 )
-"""With the names that migration 0014 gives them (`test_migrations`)."""
+"""Plan with the names that migration 0014 gives them (`test_migrations`)."""
 
 
 LATER_KINDS = {

@@ -42,7 +42,7 @@ def lost(engine: Engine) -> dict[str, Any]:
 
 
 def first_step_is(engine: Engine, job: KnownJob, step: int) -> None:
-    """Of the next launch, on each rank."""
+    """Writes the first step of the next launch, on each rank."""
     facts = [
         FirstStep(JOB.key.job_id, 0, rank, 4, step, b.NOW, launch=1, user_id=JOB.slurm.user_id) for rank in range(4)
     ]

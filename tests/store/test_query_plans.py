@@ -39,7 +39,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 
 @pytest.fixture(scope="module")
 def statements(rehearsal: Rehearsal) -> Statements:
-    """Of a gang that is moved, a node that is repaired, requests of operators, a restart, and all reads."""
+    """Statements of a gang that is moved, a node that is repaired, requests of operators, a restart, and all reads."""
     plane = rehearsal.control_plane
     with captured(plane.engine) as first:
         _report(rehearsal)
@@ -81,7 +81,7 @@ def statements(rehearsal: Rehearsal) -> Statements:
 
 
 def _fail_again(rehearsal: Rehearsal) -> None:
-    """With a receiver of notifications that is never there."""
+    """Fails with a receiver of notifications that is never there."""
     plane = rehearsal.control_plane
     receivers = {
         "hook": {"kind": "webhook", "url_file": "/none", "secret_file": "/none"},

@@ -117,7 +117,7 @@ class TestRequests:
 
 
 def held(repairs: RepairStore, engine: Engine, node: str = "n1") -> None:
-    """By an operator, for a minute."""
+    """Records a hold by an operator, for a minute."""
     entry = AuditEntry.on_host("alice", b.NOW, Verb.HOLD.value, node, "cables")
     number = repairs.ask_audited(Verb.HOLD, entry, b.NOW + 60)
     move(engine, node, 250, Action.HOLD, NodeState.OPERATOR_HOLD, request=number)

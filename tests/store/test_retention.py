@@ -440,7 +440,7 @@ class TestPasses:
         assert self.looked(engine, lambda clock: clock.pass_hours(0.9), hour, lambda _: None, hour) == [1, 2, 0, 1, 0]
 
     def test_do_not_come_for_a_day_after_the_clock_was_set(self, engine: Engine) -> None:
-        """With a clock that is wrong all records are old."""
+        """All records are old with a clock that is wrong."""
 
         def set_ahead(clock: SetClock) -> None:
             clock.set_by = 3 * 365 * DAY

@@ -105,7 +105,7 @@ def started_gang(world_size: int = 4) -> list[RankStarted]:
 
 
 def first_step(rank: int, at: float, step: int = 20, launch: int = 0) -> FirstStep:
-    """Of a gang of two that was requeued once."""
+    """First step of a gang of two that was requeued once."""
     return FirstStep(JOB.key.job_id, 1, rank, 2, step, at, launch, OWNER)
 
 
@@ -789,7 +789,7 @@ def is_postgresql(engine: Engine) -> bool:
 
 
 def refuse_shards_of_rank(connection: Connection, rank: int) -> None:
-    """As a limit that this release does not know would."""
+    """Refuses like a limit that this release does not know."""
     if is_postgresql(connection.engine):
         connection.exec_driver_sql(f"ALTER TABLE checkpoint_shard ADD CHECK (rank <> {rank})")
         return

@@ -220,7 +220,7 @@ class SlurmCluster:
         return self.layout.addresses is not None
 
     def power_off(self, node: str) -> list[int]:
-        """As `kill_node`, but no connection is reset: there is only silence."""
+        """Does as `kill_node`, but no connection is reset: there is only silence."""
         self.unplug(node)
         return self.kill_node(node)
 
@@ -398,7 +398,7 @@ class SlurmCluster:
 
     @property
     def _inner_environment(self) -> dict[str, str]:
-        """For programs that run where this cluster's Slurm is."""
+        """Environment of programs that run where this cluster's Slurm is."""
         return self.environment | ({"PATH": installation.PATH} if self._namespace else {})
 
     def _within(self, arguments: Sequence[str], user: str | None = None, cwd: Path | None = None) -> Sequence[str]:
@@ -452,7 +452,7 @@ class SlurmCluster:
 
     @property
     def _clients(self) -> Path:
-        """Where programs lie that run the Slurm commands of another version; empty for this machine's own."""
+        """Folder of programs that run the Slurm commands of another version; empty for this machine's own."""
         return self.directory / "bin"
 
     def user_directory(self, user: str) -> Path:
@@ -489,7 +489,7 @@ class SlurmCluster:
         return all(states.get(node) in ("idle", "reserved") for node in self.node_names)
 
     def _node_processes(self, node: str) -> list[Process]:
-        """Of a node, or of the controller."""
+        """Processes of a node, or of the controller."""
         if self._supervisor is None:
             return []
         if node in self._machines:

@@ -17,10 +17,10 @@ from pathlib import Path
 from tests.testbed.network import SERVICES, Addresses, hosts_file
 
 NO_SCHEDULER_DELAY = "SchedulerParameters=batch_sched_delay=0"
-"""As `understudy doctor` recommends."""
+"""Setting that `understudy doctor` recommends."""
 
 IMPATIENT_SCHEDULER = "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1"
-"""For tests that promise no times: Slurm starts what can start within a second instead of several."""
+"""Setting for tests that promise no times: Slurm starts what can start within a second instead of several."""
 
 _PORTS = range(10_000, 32_000)  # below Linux' range for outgoing connections, which could take one meanwhile
 
@@ -45,7 +45,7 @@ class Layout:
     has_topology_yaml: bool = False
     """Slurm 25.05 and later read topology.yaml instead of topology.conf."""
     addresses: Addresses | None = None
-    """Of the machines; None: all are this host's own."""
+    """Addresses of the machines; None: all are this host's own."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -73,11 +73,11 @@ class Layout:
 
     @property
     def host_address(self) -> str:
-        """Where machines reach what runs on this host: the control plane."""
+        """Address at which machines reach what runs on this host: the control plane."""
         return self.addresses.host if self.addresses else "127.0.0.1"
 
     def address_of(self, machine: str) -> str:
-        """Of a node, or of the machine of a service."""
+        """Address of a node, or of the machine of a service."""
         if self.addresses is None:
             return "127.0.0.1"
         if machine in SERVICES:
@@ -130,7 +130,7 @@ def slurm_conf(layout: Layout) -> str:
         "JobAcctGatherType=jobacct_gather/none",
         "SlurmdParameters=config_overrides",
         "MailProg=/bin/true",
-        # With an epilog, as production clusters have one, each node reports its own end of a job. Without, slurmctld
+        # Production clusters have an epilog, with which each node reports its own end of a job. Without, slurmctld
         # hears of nodes whose tasks had ended before only after its message to a dead node of the job timed out.
         "Epilog=/bin/true",
         "MpiDefault=none",
@@ -187,7 +187,7 @@ def _node_line(layout: Layout, place: int) -> str:
     gres = f" Gres=gpu:{layout.gpus_per_node}" if layout.gpus_per_node else ""
     name, port = layout.node_names[place], layout.node_ports[place]
     host = "" if layout.addresses else " NodeHostname=localhost"
-    # Where Slurm binds tasks, it needs CPUs that are there.
+    # Slurm that binds tasks needs CPUs that are there.
     binds = any("task/affinity" in line for line in layout.extra_lines)
     cpus = len(os.sched_getaffinity(0)) if binds else 16
     return f"NodeName={name}{host} NodeAddr={layout.address_of(name)} Port={port} CPUs={cpus} RealMemory=1024{gres}"

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOTS = Path(os.environ.get("SLURM_ROOTS", "/var/tmp/understudy-slurm"))  # noqa: S108 - survives a reboot, as it should
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Within a namespace."""
+"""Path within a namespace."""
 
 CLIENTS = ("scontrol", "squeue", "sinfo", "sbatch", "scancel", "srun", "sprio")
 """Programs that others than the testbed call by name."""

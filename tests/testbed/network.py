@@ -37,7 +37,7 @@ SERVICES = ("controller", "database", "login")
 
 NetworkName = Literal["management", "fabric"]
 INTERFACES: Mapping[NetworkName, str] = {"management": "eth0", "fabric": "ib0"}
-"""As the node sees them."""
+"""Interfaces as the node sees them."""
 
 
 class NetworkError(Exception):
@@ -76,7 +76,7 @@ class Addresses:
         return f"198.18.{self.number}.{_FIRST_SERVICE + SERVICES.index(name)}"
 
     def of(self, place: int, network: NetworkName = "management") -> str:
-        """Of the node that is the first, second, ... (from 0)."""
+        """Address of the node that is the first, second, ... (from 0)."""
         return f"198.{18 if network == 'management' else 19}.{self.number}.{_FIRST_NODE + place}"
 
     def machines(self, nodes: Sequence[str]) -> dict[str, dict[NetworkName, str]]:

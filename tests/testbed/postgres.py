@@ -62,7 +62,7 @@ class Postgres:
             self._wait_until_it_listens()
         self._made = 0
         port = machine.port if machine else None
-        # By the socket, which no pulled cable cuts.
+        # The socket is used, which no pulled cable cuts.
         self._connection = psycopg.connect(
             host=str(self._folder), port=port, user=USER, dbname="postgres", autocommit=True
         )
@@ -77,7 +77,7 @@ class Postgres:
         return self._url(name)
 
     def drop(self, url: str) -> None:
-        """With the connections that are still open to it."""
+        """Drops it with the connections that are still open to it."""
         name = make_url(url).database
         self._connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -87,7 +87,7 @@ class Postgres:
         self._connection.execute(query)
 
     def stop(self) -> None:
-        """At once, as in a crash. It starts no process: fixtures end while the last test still counts as running."""
+        """Stops as in a crash. Starts no process: fixtures end while the last test still counts as running."""
         self._connection.close()
         pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
         os.kill(pid, signal.SIGQUIT)

@@ -64,7 +64,7 @@ class Prometheus:
         return list(self._get("query", query=expression)["result"])
 
     def names(self) -> set[str]:
-        """Of all metrics that it has."""
+        """Names of all metrics that it has."""
         return set(self._get("label/__name__/values"))
 
     def rules(self) -> list[Any]:

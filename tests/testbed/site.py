@@ -66,7 +66,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def hook_lines(directory: Path | None) -> list[str]:
-    """For slurm.conf, after the testbed's own lines: of several the last counts."""
+    """Lines for slurm.conf, after the testbed's own: of several the last counts."""
     if directory is None:
         return []
     lines = [f"{name}={directory / script}" for name, script in PARAMETERS.items()]
@@ -283,7 +283,7 @@ class Site:
         return at
 
     def start_keepers(self, names: Sequence[str]) -> Path:
-        """Of these nodes, as root. Returns the folder of their sockets, `NODE.sock`."""
+        """Starts keepers of these nodes, as root. Returns the folder of their sockets, `NODE.sock`."""
         folder = self.directory / "keepers"
         folder.mkdir(exist_ok=True)
         for name in names:
@@ -308,7 +308,7 @@ class Site:
         return at
 
     def power_off(self, name: str) -> float:
-        """As `kill_node`, but no connection is reset: there is only silence. Returns when."""
+        """Does as `kill_node`, but no connection is reset: there is only silence. Returns when."""
         at = time.time()
         self.cluster.power_off(name)
         return at
@@ -390,7 +390,7 @@ class Site:
         return response.json()
 
     def items(self, path: str) -> list[dict[str, Any]]:
-        """Of a list's first page."""
+        """Items of a list's first page."""
         found: list[dict[str, Any]] = self.get(path)["items"]
         return found
 

@@ -31,7 +31,7 @@ def _start(request: dict[str, Any]) -> subprocess.Popen[bytes]:
     entry = pwd.getpwnam(request["user"]) if request["user"] else None
     with Path(request["log"]).open("ab") as log:
         return subprocess.Popen(
-            # Where the supervisor itself is killed, no clean-up of its own runs: then the kernel ends its children.
+            # A killed supervisor runs no clean-up of its own: then the kernel ends its children.
             ["setpriv", "--pdeathsig", "KILL", "--", *request["arguments"]],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -129,7 +129,7 @@ def test_where_namespaces_are_forbidden_a_node_still_dies_with_all_that_runs_on_
 
 
 def port_of(cluster: SlurmCluster, machine: str) -> int:
-    """Of slurmctld, or of a node's slurmd."""
+    """Port of slurmctld, or of a node's slurmd."""
     layout = cluster.layout
     return layout.controller_port if machine == "controller" else layout.node_ports[layout.node_names.index(machine)]
 

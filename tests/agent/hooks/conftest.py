@@ -21,7 +21,7 @@ class Hooks:
     run: Path
 
     def call(self, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """As slurmd does: without a PATH."""
+        """Calls as slurmd does: without a PATH."""
         variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_RESTART_COUNT": "1", "SLURMD_NODENAME": "n1"} | environment
         return subprocess.run(
             [str(self.directory / name), *arguments],

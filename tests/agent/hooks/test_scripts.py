@@ -126,7 +126,7 @@ def test_a_job_without_a_number_is_let_through(hooks: Hooks) -> None:
 
 
 def test_a_prolog_that_gets_sigterm_lets_the_job_through(tmp_path: Path) -> None:
-    """As slurmd does at PrologEpilogTimeout: SIGTERM to the whole group."""
+    """slurmd sends SIGTERM to the whole group at PrologEpilogTimeout."""
     hooks = slow_hooks(tmp_path)
     hooks.bad()
     process = start(hooks, "prolog")
@@ -347,7 +347,7 @@ class TestTaskProlog:
 
 
 class TestFirstSelfcheck:
-    """As a TaskProlog calls it, for each task of a job on the node."""
+    """A TaskProlog calls it for each task of a job on the node."""
 
     def check(self, hooks: Hooks, command: str, **changes: str) -> subprocess.CompletedProcess[str]:
         environment = {

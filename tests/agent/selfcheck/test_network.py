@@ -176,7 +176,7 @@ def test_a_peer_joins_by_its_command_and_torch_carries_the_same_schedule() -> No
 
 
 def rates_of(speeds: dict[str, float]) -> Rates:
-    """Of each node; a pair is as fast as its slower end."""
+    """Rates of pairs: each is as fast as its slower end."""
     names = tuple(speeds)
     pairs = permutations(range(len(names)), 2)
     return Rates(names, {(one, other): min(speeds[names[one]], speeds[names[other]]) for one, other in pairs}, 1.0)

@@ -162,7 +162,7 @@ def test_a_node_without_gpus_checks_its_processor_unless_gpus_are_requested(monk
 def test_a_node_with_a_driver_and_without_usable_gpus_fails_when_gpus_are_requested(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As without its fabric manager: CUDA fails to initialise, and torch finds no GPU."""
+    """CUDA fails to initialise without its fabric manager, and torch finds no GPU."""
     monkeypatch.setattr(command, "WORKER", WORKER)
     monkeypatch.setattr(command, "NVIDIA", tmp_path)
     monkeypatch.setenv("GPUS", "0")

@@ -17,13 +17,13 @@ from tests.bench.checkpoint.sides import SIDES, Side, State
 from understudy import Monitor
 
 STEPS_BETWEEN = 10
-"""From one save to the next."""
+"""Steps from one save to the next."""
 
 STEPS_AFTER = 5
-"""From a save to the fault."""
+"""Steps from a save to the fault."""
 
 SAME_ON_ALL = ("live", "tcp_copy")
-"""Of these sides every rank has the same state."""
+"""Sides whose ranks all have the same state."""
 
 TENSORS = 16
 LOOKS = 2_000
@@ -134,7 +134,7 @@ def _slowest(seconds: float) -> float:
 
 
 def _overhead_share(monitor: Monitor, folder: Path, rank: int) -> float:
-    """Of a step: what the training's thread does for the catalogue, with a checkpoint in every hundredth step."""
+    """Share of a step that the training's thread spends on the catalogue, with a checkpoint in every hundredth step."""
     path = folder / "overhead"
     path.mkdir(exist_ok=True)
     file = f"rank-{rank}"

@@ -35,7 +35,7 @@ class Side:
     """`state` is this rank's, and changed in place. `step` is the one with which training continues."""
 
     tier = ""
-    """Of Understudy, that it stands for; empty: a rival."""
+    """Tier of Understudy that it stands for; empty: a rival."""
 
     def __init__(self, folder: Path, state: State, monitor: Monitor) -> None:
         self.folder, self.state, self.monitor, self.rank = folder, state, monitor, dist.get_rank()
@@ -156,7 +156,7 @@ class Dcp(Files):
         return self.step
 
     def _own(self) -> dict[str, Any]:
-        """With names that no other rank has: DCP saves what has one name once."""
+        """State with names that no other rank has: DCP saves what has one name once."""
         return {f"{self.rank}.{name}": value for name, value in self.state.items()}
 
 
@@ -253,7 +253,7 @@ class Peer(Side):
         return step
 
     def fetch(self, lost: int) -> float | None:
-        """By a keeper that does not have it, into memory that is there, with its checksum."""
+        """Fetches from a keeper that does not have it, into memory that is there, with its checksum."""
         link = KeeperLink(keeper_socket(os.environ), read_identity(os.environ).job_id)
         has = _gather((link.address, link.ask("list")["parts"]))
         seconds = 0.0
@@ -334,7 +334,7 @@ def _receive(connection: socket.socket, part: memoryview) -> None:
 
 
 def _sum_of(file: Path) -> str:
-    """As `understudy.torch_save` made it while it wrote."""
+    """Checksum as `understudy.torch_save` made it while it wrote."""
     found = new_sum()
     assert found is not None
     name, made = found

@@ -83,7 +83,7 @@ class Gang:
         return found
 
     def has_standbys(self) -> bool:
-        """On every node, or as many as the limit of open files permits."""
+        """True if every node has them, or as many as the limit of open files permits."""
         events: list[dict[str, Any]] = [json.loads(line) for line in (self.home / "events").read_text().splitlines()]
         if any(one["event"] == "no_standbys" for one in events):
             return True

@@ -52,7 +52,7 @@ class Agents:
 
 
 def _handler(rival: str, dist: Any, port: int, count: int, seconds: float) -> Any:
-    """As `torchrun --nnodes=MIN:COUNT --rdzv-backend=c10d` and `ft_launcher` make it on each node."""
+    """Handler that `torchrun --nnodes=MIN:COUNT --rdzv-backend=c10d` and `ft_launcher` make on each node."""
     torchs = "torch.distributed.elastic.rendezvous"
     backend_of = importlib.import_module(f"{torchs}.c10d_rendezvous_backend").C10dRendezvousBackend
     rendezvous = importlib.import_module(f"{torchs}.dynamic_rendezvous")
@@ -75,10 +75,10 @@ def _store(dist: Any, port: int, seconds: float, is_master: bool) -> Any:
 
 
 class NoRanks:
-    """In place of NVRx's connection to the ranks of its node: there are none, and all agents are in one process."""
+    """Replaces NVRx's connection to the ranks of its node: there are none, and all agents are in one process."""
 
     def __init__(self, *_: Any) -> None:
-        """Of a file."""
+        """Takes the arguments of a file."""
 
     def start_receiving(self) -> None:
         """Nothing comes."""

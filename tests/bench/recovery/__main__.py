@@ -132,7 +132,7 @@ class Attempt:
         """Never that of rank 0, where in some sides everything comes together."""
         gang = self._steps()[-1].gang
         ranks = {int(one["rank"]): str(one["node"]) for one in read_joined(self._read("joined")) if one["gang"] == gang}
-        # Where Slurm put the batch script no side can lose its node; not everywhere is that rank 0's.
+        # No side can lose the node of the batch script; that is not everywhere rank 0's.
         rank = 1 + self._number % (GANG - 1)
         return ranks[rank] if ranks[rank] != self._batch_host() else ranks[1 + rank % (GANG - 1)]
 
@@ -158,7 +158,7 @@ class Attempt:
         return self._reported_at(fault_at) or noticed
 
     def _reported_at(self, fault_at: float) -> float | None:
-        """By the launcher's own events."""
+        """Time by the launcher's own events."""
         events = [json.loads(line) for line in self._read("events").splitlines() if line.endswith("}")]
         return next((float(one["at"]) for one in events if one["event"] == "fault" and one["at"] >= fault_at), None)
 

@@ -66,7 +66,7 @@ class Peer:
 
 
 def fabric_address() -> str:
-    """That of this node on the fabric; where nodes have no network of their own, that of the machine they all are."""
+    """Address of this node on the fabric; if nodes have no network of their own, that of the machine they all are."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             found = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", FABRIC.encode()))

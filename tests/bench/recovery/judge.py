@@ -1,4 +1,4 @@
-"""From what a job wrote down to figures. Pure.
+"""Turns what a job wrote down into figures. Pure.
 
 The gang that counts after a fault is the one that does the first step: launches that fail again before that (on the
 node that is still broken, say) are part of the price.

@@ -32,7 +32,7 @@ class Job:
     fault: str
     port: int
     lib: Path
-    """Where a library NVML lies that shows the testbed's GPUs."""
+    """Folder of a library NVML that shows the testbed's GPUs."""
     nodes_directory: Path
 
     def command(self, *words: str, python: Path | None = None) -> str:
@@ -50,7 +50,7 @@ class Side:
     slurm: tuple[str, ...] = ()
     """Lines for slurm.conf."""
     watched: bool = False
-    """With the control plane and agents."""
+    """True with the control plane and agents."""
     pool: int = 0
     """Nodes that the control plane holds as spares, outside the job's allocation."""
     standbys: int = 0
@@ -77,7 +77,7 @@ def understudy(*options: str, words: Sequence[str] = ()) -> Callable[[Job], str]
 
 
 def plain_slurm(job: Job) -> str:
-    """As most scripts are. Slurm requeues the job where it thinks that the node failed, and only there."""
+    """Script as most are. Slurm requeues the job only if it thinks that the node failed."""
     return f"srun {job.command()}\nstatus=$?\necho srun ended with $status\nexit $status\n"
 
 
@@ -125,7 +125,7 @@ def _elastic(job: Job, agent: str) -> str:
         f"export LD_LIBRARY_PATH={job.lib} FAKE_NVML_STATE={job.nodes_directory}/$SLURMD_NODENAME/gpus\n"
         "export OMP_NUM_THREADS=1\n"
         f"{FABRIC_ADDRESS}"
-        # Where nodes have one address, the host of the rendezvous has to be set: it could be the node that will die.
+        # Nodes with one address need the host of the rendezvous to be set: it could be the node that will die.
         'if [ "$SLURM_NODEID" = 0 ]; then host=is_host=true; else host=is_host=false; fi\n'
         f"exec {agent}\n"
     )
@@ -204,7 +204,7 @@ POOL: Sequence[Side] = tuple(
     )
     for name, slurm in (("understudy_pool", ()), ("understudy_pool_tuned", (NO_SCHEDULER_DELAY,)))
 )
-"""Through Slurm's scheduler, with its defaults and as `understudy doctor` recommends."""
+"""Slurm's scheduler moves it, with its defaults and as `understudy doctor` recommends."""
 
 IMPORTING: Sequence[Side] = (
     Side(

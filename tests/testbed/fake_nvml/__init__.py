@@ -46,7 +46,7 @@ EVENT_KINDS = EVENT_KINDS_OLD | 0x1000 | 0x2000 | 0x4000 | 0x8000
 
 DRIVER_VERSION = "570.124.06"
 OLD_DRIVER_VERSION = "535.183.06"
-"""Of a branch that does not know the recovery action (field 230) or the newer events."""
+"""Version of a branch that does not know the recovery action (field 230) or the newer events."""
 
 
 class BuildError(Exception):
@@ -390,11 +390,11 @@ class FakeGpus:
         self.write(self.read(), events=[*events[-EVENTS_KEPT:], news])
 
     def hang(self, gpu: int) -> None:
-        """From now on the driver does not come back from a call about this GPU."""
+        """Lets no call about this GPU come back from the driver from now on."""
         self.change(gpu, hang=1)
 
     def lose(self, gpu: int) -> None:
-        """As after Xid 79: the GPU has fallen off the bus and every call about it fails."""
+        """Loses the GPU as after Xid 79: it has fallen off the bus and every call about it fails."""
         self.change(gpu, result=GPU_IS_LOST)
 
     def slow_down(self, gpu: int, sm_clock_mhz: int = 990, reasons: int = REASON_HW_SLOWDOWN) -> None:
