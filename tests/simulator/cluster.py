@@ -26,6 +26,7 @@ from understudy_wire.messages import (
     WIRE_VERSION,
     Anomaly,
     AnomalyKind,
+    CheckpointDeleted,
     CheckpointShard,
     Collective,
     Fact,
@@ -91,6 +92,7 @@ class Machine:
     silent_until: float = 0.0
     disturbed_until: float = 0.0
     cut_until: float = 0.0  # from the management network
+    unreachable_until: float = 0.0  # for the control plane alone
     slow_until: float = 0.0
     slow_shows: bool = False  # in its clocks
     nvlink_down_until: float = 0.0
@@ -109,6 +111,7 @@ class Machine:
     sequence: int = 0
     sent_at: float = -math.inf
     facts: list[Fact] = field(default_factory=list)  # not acknowledged yet
+    last_xid: int = 0  # since it booted or was repaired
     late: list[tuple[float, bytes]] = field(default_factory=list)
     reported: dict[tuple[int, Attempt], int] = field(default_factory=dict)  # the next step to report
 
@@ -124,7 +127,7 @@ class Machine:
 
     def answers(self, now: float) -> bool:
         """True if agent and slurmd can be reached."""
-        return self.alive and now >= self.cut_until
+        return self.alive and now >= max(self.cut_until, self.unreachable_until)
 
     def port_is_down(self, now: float) -> bool:
         return self.port_down_since <= now < self.port_up_at
@@ -148,6 +151,7 @@ class Machine:
 
     def repair(self) -> None:
         self.broken = self.fails_validation = self.computes_wrong = False
+        self.last_xid = 0
         self.slow_until = self.nvlink_down_until = 0.0
         self.port_down_since = math.inf
 
@@ -159,6 +163,7 @@ class Machine:
     def log_xid(self, xid: int, now: float) -> None:
         text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, simulated"
         self.kernel_messages += 1
+        self.last_xid = xid
         self.facts.append(KernelEvent(self.boot_id, self.kernel_messages, now, text, xid, "0000:01:00.0"))
 
     def die(self, now: float) -> None:
@@ -168,7 +173,7 @@ class Machine:
 
     def boot(self, now: float) -> None:
         self.alive, self.boots_at = True, math.inf
-        self.broken = self.broken and now < self.repaired_at
+        self.broken, self.last_xid = self.broken and now < self.repaired_at, 0
         self.boots += 1
         self.sequence = 0
 
@@ -202,6 +207,7 @@ class Gang:
     left_behind: Attempt | None = None  # that they still belong to
     first_step_sent: bool = False
     reported: bool = False  # ranks of any attempt
+    newest: tuple[int, str] | None = None  # step and path of the last checkpoint that all ranks of this attempt wrote
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
     over: str = ""  # how it ended, as its user knows
@@ -227,7 +233,7 @@ class Gang:
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
         self.wakes_at, self.counted_from = math.inf, 0
-        self.hung_on, self.first_step_sent, self.lost, self.asking = "", False, (), None
+        self.hung_on, self.first_step_sent, self.lost, self.asking, self.newest = "", False, (), None, None
 
     @property
     def suspended(self) -> bool:
@@ -274,6 +280,7 @@ class Restore:
     step: int
     path: str
     suspect: bool  # the control plane had been notified that the loss was NaN before
+    gone: bool  # ... that the training had deleted it
 
 
 class Cluster:
@@ -289,6 +296,8 @@ class Cluster:
         """The same → the attempt, and the step."""
         self.bad_since: dict[tuple[int, Attempt], int] = {}
         """Step from which an attempt's loss was NaN, as the control plane has acknowledged."""
+        self.gone: set[tuple[int, str]] = set()
+        """Job and path that its training has deleted, as the control plane has acknowledged."""
         self.restores: list[Restore] = []
         self.connected: set[int] = set()  # jobs of which a rank has ever connected to its agent
         self.worked: dict[int, set[Attempt]] = {}
@@ -407,7 +416,15 @@ class Cluster:
             gang.starts_at = now + 1.0
             return
         self.restores += [
-            Restore(gang, gang.attempt, step, path, self._is_suspect(gang.job_id, path)) for step, path in answers
+            Restore(
+                gang,
+                gang.attempt,
+                step,
+                path,
+                self._is_suspect(gang.job_id, path),
+                (gang.job_id, path) in self.gone,
+            )
+            for step, path in answers
         ]
         gang.first_step, gang.saved = min(answers)[0], min(answers)[0]
         gang.starts_at, gang.since, gang.reported = math.inf, now, True
@@ -502,6 +519,15 @@ class Cluster:
                 )
                 self._put(name, shard)
                 self.written.setdefault((gang.job_id, path), set()).add(rank)
+
+        gang.newest = (step, path) if {*writers} == {*gang.seats} else gang.newest
+
+    def delete_newest(self, gang: Gang, now: float) -> None:
+        """Rank 0 reports it."""
+        if gang.attempt is not None and gang.newest is not None:
+            (restarts, launch), (step, path), user = gang.attempt, gang.newest, self._user_id(gang)
+            deleted = CheckpointDeleted(gang.job_id, restarts, 0, len(gang.seats), step, path, now, launch, user)
+            self._put(gang.seats[0], deleted)
 
     def _is_suspect(self, job_id: int, path: str) -> bool:
         attempt, step = self._written_by.get((job_id, path), (None, 0))
@@ -609,6 +635,8 @@ class Cluster:
                 if (fact.boot_id, fact.sequence) not in machine.heard_events:
                     machine.accused_at = now
                 machine.heard_events.add((fact.boot_id, fact.sequence))
+            if isinstance(fact, CheckpointDeleted):
+                self.gone.add((fact.job_id, fact.path))
             if isinstance(fact, Anomaly):
                 self.bad_since.setdefault((fact.job_id, Attempt(fact.restart_count, fact.launch)), fact.step)
 
@@ -701,5 +729,7 @@ def _receive(core: Core, body: bytes) -> list[SaveOrder] | None:
             store_facts(deps, report, before.report if before else None, now)
         except StoreError:
             return None
+        if any(isinstance(fact, CheckpointDeleted) for fact in report.facts):
+            deps.checkpoints_deleted()
         deps.wake_loop()
     return core.telemetry.saves.answer_to(report.ranks)

@@ -11,7 +11,7 @@ import msgspec
 
 from tests.simulator.cluster import FABRIC, LICENCE, Gang, Machine
 from tests.simulator.invariants import POOL
-from tests.simulator.scenario import DRAINING_XIDS, FATAL_XIDS, SWEEPER, Event, Kind
+from tests.simulator.scenario import BROKEN_FOR_GOOD, DRAINING_XIDS, FATAL_XIDS, SWEEPER, Event, Kind
 from understudy_controlplane.config import SignalKind
 from understudy_controlplane.fleet.custody import Holder, in_slurm
 from understudy_controlplane.fleet.operator import Verb
@@ -22,10 +22,6 @@ from understudy_wire.messages import HardwareEvent, HardwareKind
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
-
-
-BROKEN_FOR_GOOD = 79
-"""The GPU has fallen off the bus."""
 
 
 def happen(world: World, event: Event) -> None:
@@ -180,7 +176,7 @@ def _management_cut(world: World, event: Event, machine: Machine) -> None:
 
 def _route_cut(world: World, event: Event, machine: Machine) -> None:
     if machine.alive:
-        machine.cut_until = max(_until(world, event), machine.cut_until)
+        machine.unreachable_until = max(_until(world, event), machine.unreachable_until)
 
 
 def _reach_again(world: World, machine: Machine) -> None:
@@ -366,6 +362,10 @@ def _asks_to_save(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> No
     world.ask_to_save(gang.job_id)
 
 
+def _deletes_checkpoint(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.cluster.delete_newest(gang, world.now)
+
+
 def _leaves_at_checkpoint(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
     if job.state == "RUNNING":
         world.move_job(gang.job_id, job.nodes[0], at_checkpoint=True)
@@ -420,6 +420,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.MOVES_JOB: _moves_job,
     Kind.ASKS_TO_SAVE: _asks_to_save,
     Kind.LEAVES_AT_CHECKPOINT: _leaves_at_checkpoint,
+    Kind.DELETES_CHECKPOINT: _deletes_checkpoint,
     Kind.SUSPENDS: _suspends,
     Kind.OPTS_OUT: _opts_out,
     Kind.HOLDS_JOB: _holds_job,

@@ -465,7 +465,7 @@ class Invariants:
         self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
         self._budgets(records)
-        self.ledger.after_tick()
+        self.ledger.after_tick(self._known)
         self._one_recovery_a_node(records)
         self._pause()
         self._job_pauses()
@@ -631,6 +631,8 @@ class Invariants:
                 raise Violation("one-restore-point-an-attempt", f"attempt {one.attempt} was sent to {sorted(same)}")
             if one.path and len(cluster.written.get((one.gang.job_id, one.path), ())) < one.gang.seats_wanted:
                 raise Violation("restored-only-from-good", f"{one.path} is not complete")
+            if one.gone:
+                raise Violation("restored-only-from-good", f"{one.path} was deleted before")
             if one.suspect:
                 raise Violation("restored-only-from-good", f"the loss was NaN before {one.path}")
         self._restores_seen = len(cluster.restores)
@@ -686,8 +688,7 @@ class Invariants:
             for name, record in records.items()
             if record.state in (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR) and name not in at_work
         }
-        out = {name for name, record in records.items() if record.state in OUT_OF_SERVICE}
-        out |= {name for name, machine in world.cluster.machines.items() if machine.broken or not machine.alive}
+        out = self._out(records)
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
             left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
@@ -763,7 +764,7 @@ class Invariants:
             words = f"recovery {recovery.id} ({recovery.plan.kind.value}) is still open: {', '.join(steps)}"
             raise Violation("everything-comes-to-rest", words)
         self._broken_nodes_rest(core)
-        self._gangs_rest()
+        self._gangs_rest(core)
         self._gangs_save(core)
         self._pool_rests(core)
 
@@ -866,15 +867,22 @@ class Invariants:
         )
         return set() if free else {job for name in at_fault for job in _jobs_on(self._world, name)}
 
-    def _gangs_rest(self) -> None:
+    def _out(self, records: dict[str, NodeRecord]) -> set[str]:
+        """Nodes out of service, or at fault in the virtual world."""
+        machines = self._world.cluster.machines
+        return {name for name, one in machines.items() if one.broken or not one.alive} | {
+            name for name, record in records.items() if record.state in OUT_OF_SERVICE
+        }
+
+    def _gangs_rest(self, core: Core) -> None:
         world = self._world
         jobs = world.jobs()
-        reserved = {name for one in world.slurm.reservations() for name in one.nodes}
+        reserved = {name for one in world.slurm.reservations() if one.name != POOL for name in one.nodes}
+        pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
+        out = self._out(core.stores.fleet.nodes())
         free = {
             node.name for node in world.slurm.nodes() if node.service is Service.USABLE and node.base_state == "IDLE"
         } - reserved
-        core = world.core
-        assert core is not None
         maintained = {name for one in world.slurm.reservations() if one.is_maintenance for name in one.nodes}
         named = {one.subject for one in core.loop.pulse.needs}
         for gang in world.cluster.gangs:
@@ -902,7 +910,8 @@ class Invariants:
                 continue
             moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
             left = {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
-            usable = free - left
+            stopped = not out.isdisjoint((*gang.seats, *gang.spares))  # by a fault: the pool is for it
+            usable = free - left - (set() if stopped else pool)
             startable = world.slurm.in_few_blocks(sorted(usable), job.node_count)
             if gang.computes or (job.pending and len(startable) < job.node_count) or gang.job_id in self._stays(core):
                 continue

@@ -7,17 +7,20 @@ asked there, and budgets are counted from the effects themselves.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.simulator.scenario import BROKEN_FOR_GOOD
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
+    FillPoolPlan,
+    LeavePoolPlan,
     Plan,
     PoolSwapPlan,
     Recovery,
@@ -45,6 +48,12 @@ NOTIFIES_SECONDS = 100.0
 
 TEST_PREFIX = "understudy-validate-"
 """Prefix of the jobs that test nodes; the node's name follows."""
+
+STARTS_SECONDS = 15.0
+"""For this time at least a gang that was ended is on its way, unless it runs before."""
+
+A_DAY_MAX = 12
+"""Nodes that one rule may take out within a day, in a fleet of this size."""
 
 BREAKER_NODES_MIN = 3
 """However small the fleet: the breaker may wait for one more."""
@@ -90,6 +99,7 @@ class Ledger:
         """Nodes that the control plane has drained, until Slurm gives them to jobs again."""
         self.breaker_reset_at = -math.inf
         self._taken_at: list[tuple[float, str]] = []
+        self._taken_for_xid = Counter({BROKEN_FOR_GOOD: world.scenario.settings.taken_today})
         self._returned_at: dict[str, float] = {}
         self._ended_at: dict[int, list[float]] = defaultdict(list)
         self._hung_at_step: dict[int, list[int]] = defaultdict(list)
@@ -157,6 +167,22 @@ class Ledger:
             words = f"{name} is drained, and {', '.join(sorted(lately - {name}))} were just before: {limit} may be"
             raise Violation("the-breaker-opens", words)
         self._taken_at.append((self._world.now, name))
+        machine = self._world.cluster.machines[name]
+        if machine.last_xid and machine.answers(self._world.now) and not machine.port_is_down(self._world.now):
+            self._taken_for_xid[machine.last_xid] += 1
+            if self._taken_for_xid[machine.last_xid] > A_DAY_MAX:
+                words = f"{name} is drained for Xid {machine.last_xid}, for which {A_DAY_MAX} nodes were taken today"
+                raise Violation("never-over-a-budget", words)
+
+    def _promises_each_spare_once(self, recoveries: Sequence[Recovery]) -> None:
+        promised: dict[str, int] = {}
+        for one in recoveries:
+            if isinstance(one.plan, PoolSwapPlan | FillPoolPlan | LeavePoolPlan) and _goes_on(one):
+                for name in one.plan.spares:
+                    if name in promised:
+                        words = f"recoveries {promised[name]} and {one.id} both have {name} for a spare"
+                        raise Violation("a-seat-is-for-one-gang", words)
+                    promised[name] = one.id
 
     def _holds_free_nodes(self, effect: Effect) -> None:
         """A node is promised to one gang, and one on which the gang's job can run."""
@@ -252,10 +278,15 @@ class Ledger:
         if len(lately) >= limit:
             words = f"{len(lately) + 1} gangs were moved or restarted within an hour, and {limit} may be"
             raise Violation("never-over-a-budget", words)
-        starting = sum(one.job_id in self._own_ends and one.since == math.inf for one in self._world.cluster.gangs)
+        starting = sum(
+            one.since == math.inf and any(now - at < STARTS_SECONDS for at in self._ended_at[one.job_id])
+            for one in self._world.cluster.gangs
+        )
         limit = max(most.gang_moves_min, int(most.gang_moves_share * self._world.scenario.nodes))
-        if starting > limit:
-            raise Violation("never-over-a-budget", f"{starting} gangs are moved or restarted at once: {limit} may be")
+        if starting >= limit:
+            raise Violation(
+                "never-over-a-budget", f"{starting + 1} gangs are moved or restarted at once: {limit} may be"
+            )
         ended = self._ended_at[gang.job_id]
         ended[:] = [*(at for at in ended if now - at < HOUR_SECONDS), now]
         if len(ended) > jobs.swaps_per_hour_max:
@@ -293,7 +324,8 @@ class Ledger:
         names = (one.name for one in self._world.slurm.reservations())
         return {name.removeprefix(NODE_HOLD_PREFIX) for name in names if name.startswith(NODE_HOLD_PREFIX)}
 
-    def after_tick(self) -> None:
+    def after_tick(self, recoveries: Sequence[Recovery]) -> None:
+        self._promises_each_spare_once(recoveries)
         usable = {node.name for node in self._world.line.nodes_now() if not node.draining and not node.down}
         self.taken -= usable - self._held()
         self._no_job_is_lost()

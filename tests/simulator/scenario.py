@@ -141,6 +141,7 @@ class Kind(StrEnum):
     OBSERVES = "administrator lets the control plane only observe"
     OBSERVES_NO_LONGER = "administrator lets the control plane act again"
     LEAVES_AT_CHECKPOINT = "operator moves the gang off its first node at its next checkpoint"
+    DELETES_CHECKPOINT = "training of the gang deletes its newest checkpoint"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,6 +178,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     saves_nothing: bool = False  # the second gang announces no checkpoints
     stays_ended: int = -1  # the gang whose job Slurm may not requeue
     learns_mode: bool = False  # mode observe is set for a time: what was found by then waits for approval
+    taken_today: int = 0  # nodes that the rule of Xid 79 had taken out earlier in the day
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -191,7 +193,10 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     quiet_seconds: float = 45.0  # between two rounds of the control plane while nothing happens, at most
 
 
-FATAL_XIDS = (48, 79, 95, 119)
+BROKEN_FOR_GOOD = 79
+"""The GPU has fallen off the bus."""
+
+FATAL_XIDS = (48, BROKEN_FOR_GOOD, 95, 119)
 PROGRAM_XIDS = (13, 31, 43)
 DRAINING_XIDS = (63, 94)
 CLOCK_JUMPS = (-3600, 3600, -200, 60)
@@ -354,6 +359,8 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     site = Random(f"site {seed}")
     if site.random() < SITE_SHARE and nodes == NODES:
         drawn = _with_other_site(drawn, site)
+    elif (rare := Random(f"rare {seed}")).random() < RARE_SHARE and nodes == NODES:
+        drawn = rare.choice(RARE_DAYS)(drawn, rare)
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
@@ -367,6 +374,8 @@ SWITCH_SHARE = 0.12
 OWNERS_SHARE = 0.12
 ORDINARY_SHARE = 0.15
 SITE_SHARE = 0.6
+RARE_SHARE = 0.75
+"""Of the seeds without another site."""
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -657,6 +666,48 @@ OTHER_SITES = (
     _dismisses,
     _has_a_wrong_rule,
 )
+
+
+def _loses_nodes_at_once(scenario: Scenario, random: Random) -> Scenario:
+    """Gangs that share nothing, each one of its own: more than may be moved at once."""
+    at = random.uniform(FAULTS_BEGIN, 300)
+    faults = [Event(round(at + random.random(), 2), Kind.SEAT_FAILS, str(gang), 0.0, 79) for gang in range(len(GANGS))]
+    return _changed(scenario, faults, few_moves=True, spares=3)
+
+
+def _stops_in_a_move(scenario: Scenario, random: Random) -> Scenario:
+    """Mode observe is set while a gang is moved."""
+    at = round(random.uniform(FAULTS_BEGIN, 300), 2)
+    fault = Event(at, Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79)
+    observes = Event(round(at + random.uniform(0.2, 4), 2), Kind.OBSERVES)
+    acts = Event(round(at + random.uniform(20, 100), 2), Kind.OBSERVES_NO_LONGER)
+    return _changed(scenario, [fault, observes, acts], learns_mode=True, observes=False, spares=2)
+
+
+def _cannot_reach_small_jobs(scenario: Scenario, random: Random) -> Scenario:
+    """Of which no other node reports a step. Slurm knows that they work."""
+    at, seconds = round(random.uniform(FAULTS_BEGIN, 200), 2), round(random.uniform(150, 300), 1)
+    cut = [Event(at, Kind.ROUTE_CUT, name, seconds) for name in node_names(NODES)[-3 : -random.choice((1, 2))]]
+    return _changed(scenario, cut, sweeps=2, spares=1)
+
+
+def _had_a_bad_day(scenario: Scenario, random: Random) -> Scenario:
+    """One rule has taken out about as many nodes as it may within a day."""
+    moments = [random.uniform(FAULTS_BEGIN, 300) for _ in range(3)]
+    faults = [Event(round(at, 2), Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79) for at in moments]
+    return _changed(scenario, faults, taken_today=random.randint(10, 12), default_guards=True)
+
+
+def _deletes_checkpoints(scenario: Scenario, random: Random) -> Scenario:
+    events = []
+    for at in _moments(scenario, random, 3):
+        gang = str(_any_gang(random))
+        events.append(Event(at, Kind.DELETES_CHECKPOINT, gang))
+        events.append(Event(round(at + random.uniform(2, 20), 2), Kind.SEAT_FAILS, gang, 0.0, 79))
+    return _changed(scenario, events)
+
+
+RARE_DAYS = (_loses_nodes_at_once, _stops_in_a_move, _cannot_reach_small_jobs, _had_a_bad_day, _deletes_checkpoints)
 
 
 def _any_gang(random: Random) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from random import Random
 from typing import Any, cast
 
 import msgspec
+from sqlalchemy import insert
 
 from tests.simulator.cluster import CLUSTER, GPUS, REBOOT_SECONDS, Cluster, Gang, Machine
 from tests.simulator.happen import OBSERVED_XID, happen
@@ -18,6 +19,7 @@ from tests.simulator.invariants import Invariants, is_proposed
 from tests.simulator.ledger import Effect
 from tests.simulator.remembered import Tables, remembered
 from tests.simulator.scenario import (
+    BROKEN_FOR_GOOD,
     LAUNCHER_GANG,
     NODES,
     SWEEPER,
@@ -35,6 +37,8 @@ from understudy_controlplane.decide import request_preview
 from understudy_controlplane.decide.drill import drill_event
 from understudy_controlplane.decide.pages import SIGNALS, rule_of
 from understudy_controlplane.fleet.audit import AuditEntry
+from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
@@ -55,6 +59,7 @@ from understudy_controlplane.recover.effect import EffectAtOnce
 from understudy_controlplane.recover.step import nothing_to_do
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
+from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import DatabaseInMemory, Engine, StoreError
 from understudy_controlplane.store.stores import Stores
 
@@ -203,6 +208,7 @@ class World:
         self.engine = database.engine
         database.before_statement, database.before_commit = self._tables.note, lambda: None
         database.clear()
+        self._note_earlier_quarantines(names)
         database.before_statement, database.before_commit = self._executing, self._committing
         self.core: Core | None = None
         self.saved: object = None  # by slurmctld, before it crashes
@@ -230,6 +236,27 @@ class World:
         self.spares_removed: set[str] = set()
         """Nodes about which an operator has asked that they leave the spare pool."""
         self.invariants = Invariants(self)
+
+    def _note_earlier_quarantines(self, names: Sequence[str]) -> None:
+        """As the journal has them of an earlier process, one an hour. The nodes are long back."""
+        rule, taken = f"xid.{BROKEN_FOR_GOOD}", names[: self.scenario.settings.taken_today]
+        rows = [
+            {
+                "at": BEGIN - HOUR_SECONDS * (len(taken) + 1 - number),
+                "key": rule,
+                "table_row": 0,
+                "rule": rule,
+                "subject": name,
+                "action": Action.QUARANTINE.value,
+                "because": "",
+                "reason": "",
+                "evidence": {},
+            }
+            for number, name in enumerate(taken)
+        ]
+        if rows:
+            with self.engine.begin() as connection:
+                connection.execute(insert(tables.decision), rows)
 
     @property
     def now(self) -> float:
