@@ -187,7 +187,52 @@ def _a_dead_gang_is_not_shrunk() -> AbstractContextManager[Any]:
     return _all(patch.object(VirtualSlurm, "keep_batch_host", lambda *_: None), _returns(RepairStore, "tickets", ())())
 
 
+def _drawn(name: str) -> Mutant:
+    return lambda: edited(*DRAWN[name].edits)
+
+
 BROKEN: dict[str, Broken] = {
+    "more gangs are moved at once than may be": Broken(
+        "never-over-a-budget",
+        _drawn("no move budget"),
+        tuple(Event(40.0, Kind.SEAT_FAILS, str(gang), number=79) for gang in range(3)),
+        Settings(few_moves=True, spares=3),
+        400.0,
+    ),
+    "a rule takes out one node more": Broken(
+        "never-over-a-budget",
+        _drawn("a rule may take out any number of nodes"),
+        (IN_GANG,),
+        Settings(taken_today=12, default_guards=True),
+        300.0,
+    ),
+    "a gang restores what its training has deleted": Broken(
+        "restored-only-from-good",
+        _drawn("a checkpoint that is gone is restored"),
+        (Event(85.0, Kind.DELETES_CHECKPOINT, "0"), Event(95.0, Kind.SEAT_FAILS, "0", number=79)),
+        seconds=160.0,
+    ),
+    "a gang that waits is forgotten beside the pool": Broken(
+        "everything-has-an-owner",
+        _drawn("a gang that waits in the queue is forgotten"),
+        (Event(30.0, Kind.SUBMITS, number=1), Event(39.9, Kind.REQUEUES, "0"), IN_GANG),
+        Settings(repairs=False),
+        300.0,
+    ),
+    "mode observe goes on with what is under way": Broken(
+        "observe-writes-nothing",
+        _drawn("mode observe goes on with recoveries"),
+        (IN_GANG, Event(40.5, Kind.OBSERVES), Event(70.0, Kind.OBSERVES_NO_LONGER)),
+        Settings(learns_mode=True),
+        300.0,
+    ),
+    "a node is dead for the control plane alone": Broken(
+        "no-decision-without-evidence",
+        _drawn("time alone makes a node dead"),
+        (Event(60.0, Kind.ROUTE_CUT, "n14", 200.0),),
+        Settings(sweeps=2, spares=1),
+        300.0,
+    ),
     "mode approve acts": Broken(
         "nothing-without-approval",
         lambda: patch.object(failures, "await_approval", lambda _, decisions, __: list(decisions)),
@@ -218,7 +263,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "dead nodes are not declared down": Broken(
         "a-dead-node-is-down-first",
-        lambda: edited(*DRAWN["dead nodes are not set down before the requeue"].edits),
+        _drawn("dead nodes are not set down before the requeue"),
         (Event(40.0, Kind.NODE_DIES, "n2"),),
         seconds=240.0,
     ),

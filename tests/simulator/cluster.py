@@ -132,6 +132,10 @@ class Machine:
     def port_is_down(self, now: float) -> bool:
         return self.port_down_since <= now < self.port_up_at
 
+    def is_cut_off(self, now: float) -> bool:
+        """From the fabric, by its port or its NVLinks."""
+        return self.port_is_down(now) or now < self.nvlink_down_until
+
     def gpus_at(self, now: float) -> list[Gpu]:
         shown = self.gpus[0]
         if self.slow_shows and now < self.slow_until:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.simulator.cluster import FABRIC
+from tests.simulator.cluster import FABRIC, LICENCE
 from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
-from tests.simulator.scenario import SWEEPER
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
-from understudy_controlplane.detect.domain_silence import NODES_MIN, SHARE_MIN
-from understudy_controlplane.detect.hang import may_be_mass_hang
-from understudy_controlplane.detect.silence import may_be_mass_silence
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
@@ -40,14 +36,14 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.saving import SavingGang
 from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
-from understudy_controlplane.fleet.slurm import Service
+from understudy_controlplane.fleet.slurm import Service, SlurmJob
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.store.queries import DecisionFilter, Queries
 from understudy_wire.messages import OrderState
 
 if TYPE_CHECKING:
-    from tests.simulator.cluster import Machine
+    from tests.simulator.cluster import Gang, Machine
     from tests.simulator.world import World
     from understudy_controlplane.app import Core
 
@@ -67,7 +63,13 @@ ORDER_SECONDS_MAX = 240.0
 """Until an order to save is agreed by all ranks, or withdrawn."""
 
 TOGETHER_MIN = 3
-"""Gangs that stand still because of the fabric: so many have one cause."""
+"""Gangs that stand still, nodes of one switch that fail, or nodes that are silent: so many may have one cause."""
+
+MANY_SHARE = 0.3
+"""Of all nodes: so many are silent at once for a cause that is not theirs."""
+
+MOST_SHARE = 0.75
+"""Of the nodes of a switch: so many fail at once with it."""
 
 POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
@@ -209,7 +211,7 @@ class Invariants:
         leaves = [set(unit.nodes) for unit in self._world.slurm.topology() if unit.level == 0]
         failed = [set(one) for one in self._world.scenario.domains.values() if nodes.issuperset(one)]
         within = [leaf for leaf in leaves if not any(leaf <= one for one in failed)]
-        failed += [one for one in within if len(one & nodes) >= max(NODES_MIN, SHARE_MIN * len(one))]
+        failed += [one for one in within if len(one & nodes) >= max(TOGETHER_MIN, MOST_SHARE * len(one))]
         self._failed_switches += failed
 
     def switched(self, verb: Verb) -> None:
@@ -397,15 +399,15 @@ class Invariants:
         assert core is not None
         plans = [one.plan for one in core.stores.recoveries.running() if isinstance(one.plan, PoolSwapPlan)]
         plan = next(one for one in plans if one.job.job_id == gang)
-        spares, rules = set(plan.spares).intersection(nodes), self._world.slurm.preemption()
+        spares = set(plan.spares).intersection(nodes)
         for job in jobs.values():
             runs = job.state == "RUNNING" and now - (job.start_at or 0) > STARTED_JUST_NOW_SECONDS
             if not runs or job.job_id == gang or spares.isdisjoint(job.nodes):
                 continue
             if job.job_id not in plan.preempted:
                 return f"job {job.job_id} runs there"
-            if why := rules.why_not(jobs[gang], job, now):
-                return f"Slurm does not preempt it: {why}"
+            if not self._world.slurm.may_preempt(job.job_id, gang):
+                return f"Slurm does not preempt job {job.job_id}"
         return ""
 
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
@@ -465,7 +467,7 @@ class Invariants:
         self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
         self._budgets(records)
-        self.ledger.after_tick(self._known)
+        self.ledger.after_tick()
         self._one_recovery_a_node(records)
         self._pause()
         self._job_pauses()
@@ -680,20 +682,15 @@ class Invariants:
 
     def _resting(self, records: dict[str, NodeRecord]) -> dict[str, Rest]:
         """Nodes and gangs in the virtual world that no recovery is at work on."""
-        world, jobs = self._world, self._world.jobs()
+        world = self._world
         at_work = {name for recovery in self._known for name in recovery.plan.nodes}
-        moving = {key.job_id for recovery in self._known if (key := job_of(recovery.plan)) is not None}
         found = {
             name: Rest(f"is {record.state.value}", GRACE_SECONDS)
             for name, record in records.items()
             if record.state in (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR) and name not in at_work
         }
         out = self._out(records)
-        for gang in world.cluster.gangs:
-            job = jobs.get(gang.job_id)
-            left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
-            if job is None or job.ended or job.held or gang.over or gang.suspended or left or gang.job_id in moving:
-                continue
+        for gang, job in self._gangs_at_rest():
             waits_as_any_job = job.pending and out.isdisjoint((*gang.seats, *gang.spares))
             if not gang.computes and gang.reported and not waits_as_any_job:
                 found[f"job {gang.job_id}"] = Rest(
@@ -705,24 +702,64 @@ class Invariants:
             found["spares"] = Rest(f"are {held} of {world.scenario.settings.spares}", GRACE_SECONDS)
         return found
 
+    def _gangs_at_rest(self) -> Iterator[tuple[Gang, SlurmJob]]:
+        """That no recovery is at work on, and that no person has taken over."""
+        jobs = self._world.jobs()
+        moving = {key.job_id for recovery in self._known if (key := job_of(recovery.plan)) is not None}
+        for gang in self._world.cluster.gangs:
+            job = jobs.get(gang.job_id)
+            left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
+            left |= self._was_unreachable(gang) or gang.job_id in moving
+            if job is not None and not (job.ended or job.held or gang.over or gang.suspended or left):
+                yield gang, job
+
+    def _could_start(self, job: SlurmJob) -> bool:
+        """With the nodes of the pool."""
+        slurm, machines = self._world.slurm, self._world.cluster.machines
+        reserved = {name for one in slurm.reservations() if one.name != POOL for name in one.nodes}
+        free = [
+            one.name
+            for one in slurm.nodes()
+            if one.service is Service.USABLE
+            and one.base_state == "IDLE"
+            and one.name not in reserved.union(job.excluded_nodes)
+            and one.memory_mb >= job.memory_mb
+            and not machines[one.name].broken
+            and not machines[one.name].is_cut_off(self._world.now)
+        ]
+        return len(slurm.in_few_blocks(free, job.node_count)) >= job.node_count
+
+    def _was_unreachable(self, gang: Gang) -> bool:
+        """What no one saw looks like a pause of its own, and it may pause for as long again."""
+        return any(self._world.cluster.machines[name].unreachable_until for name in gang.seats)
+
     def _is_paused_number(self, job_id: int) -> bool:
         _, until = self._paused_jobs.get(job_id, (0, 0.0))
         return self._world.clock.now() < until
 
     def _holds_all_back(self) -> bool:
         """Because many nodes or gangs are silent at once, whose cause is elsewhere."""
-        core = self._world.core
-        seen = core.loop.pulse.snapshot if core is not None else None
-        if seen is None:
-            return False
-        policy = self._world.config
-        return may_be_mass_silence(seen, policy.silence) or may_be_mass_hang(seen, policy.hang)
+        now, cluster = self._world.now, self._world.cluster
+        there = [
+            cluster.machines[one.name] for one in self._world.line.nodes_now() if not one.draining and not one.down
+        ]
+        silent = sum(now < one.silent_until or not one.answers(now) for one in there)
+        return silent >= max(TOGETHER_MIN, MANY_SHARE * len(there)) or self._many_gangs_stand()
+
+    def _many_gangs_stand(self) -> bool:
+        jobs = self._world.jobs()
+        running = [
+            one for one in self._world.cluster.gangs if one.job_id in jobs and jobs[one.job_id].state == "RUNNING"
+        ]
+        return sum(not one.computes for one in running) >= TOGETHER_MIN
 
     def _ownerless(self, records: dict[str, NodeRecord]) -> list[str]:
         world = self._world
         jobs = {recovery.plan.job.job_id for recovery in self._known if isinstance(recovery.plan, SwapPlan)}
         nodes = {name for recovery in self._known for name in recovery.plan.nodes}
-        wrong = []
+        out = self._out(records)
+        stopped = [(one, job) for one, job in self._gangs_at_rest() if job.pending and not out.isdisjoint(one.seats)]
+        wrong = [f"the pool has nodes for job {job.job_id}" for _, job in stopped if self._could_start(job)]
         for reservation in world.slurm.reservations():
             if reservation.name.startswith(SEATS_PREFIX):
                 if int(reservation.name.removeprefix(SEATS_PREFIX)) not in jobs:
@@ -783,9 +820,11 @@ class Invariants:
         """No broken node is in service for which no person answers, unless a budget holds the control plane back."""
         records = core.stores.fleet.nodes()
         budget = self._budget()
-        if sum(record.at_fault for record in records.values()) >= budget:
+        if len(self.ledger.taken) >= budget:
             return
-        for name, machine in self._world.cluster.machines.items():
+        usable = {node.name for node in self._world.slurm.nodes() if node.service is Service.USABLE}
+        for name in sorted(usable):
+            machine = self._world.cluster.machines[name]
             if not machine.broken or records[name].state is not NodeState.IN_SERVICE or self._is_vouched_for(machine):
                 continue
             for_others = self._is_held_back_for_others(name)
@@ -812,8 +851,7 @@ class Invariants:
     def _pool_rests(self, core: Core) -> None:
         """Spares are held where healthy nodes are idle, and nodes in service have the weight that they had."""
         world = self._world
-        seen = core.loop.pulse.snapshot
-        if seen is not None and may_be_mass_hang(seen, world.config.hang):
+        if self._many_gangs_stand():
             return  # it holds all back until a person has looked
         records, nodes = core.stores.fleet.nodes(), world.slurm.nodes()
         reservations = {one.name: one.nodes for one in world.slurm.reservations()}
@@ -858,7 +896,7 @@ class Invariants:
 
     def _stays(self, core: Core) -> set[int]:
         """Jobs on nodes at fault, for which there is no other node: neither a spare nor an idle one."""
-        at_fault = [name for name, record in core.stores.fleet.nodes().items() if record.at_fault]
+        at_fault = self._out(core.stores.fleet.nodes())
         pool = {name for one in self._world.slurm.reservations() if one.name == POOL for name in one.nodes}
         takes_idle = self._world.scenario.settings.no_spare.takes_idle
         free = any(
@@ -877,9 +915,7 @@ class Invariants:
     def _gangs_rest(self, core: Core) -> None:
         world = self._world
         jobs = world.jobs()
-        reserved = {name for one in world.slurm.reservations() if one.name != POOL for name in one.nodes}
-        pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
-        out = self._out(core.stores.fleet.nodes())
+        reserved = {name for one in world.slurm.reservations() for name in one.nodes}
         free = {
             node.name for node in world.slurm.nodes() if node.service is Service.USABLE and node.base_state == "IDLE"
         } - reserved
@@ -890,8 +926,8 @@ class Invariants:
             notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
             if gang.over or job is None or job.ended or notified or gang.job_id in self._left_to_person:
                 continue
-            if gang.user == SWEEPER:
-                continue  # there is no licence for it
+            if gang.hung_on == LICENCE or self._was_unreachable(gang):
+                continue
             if job.held and not job.held_after_failed_launch:
                 continue  # by its user, who releases it
             if any(self._is_vouched_for(world.cluster.machines[name]) for name in job.nodes):
@@ -910,8 +946,7 @@ class Invariants:
                 continue
             moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
             left = {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
-            stopped = not out.isdisjoint((*gang.seats, *gang.spares))  # by a fault: the pool is for it
-            usable = free - left - (set() if stopped else pool)
+            usable = free - left
             startable = world.slurm.in_few_blocks(sorted(usable), job.node_count)
             if gang.computes or (job.pending and len(startable) < job.node_count) or gang.job_id in self._stays(core):
                 continue

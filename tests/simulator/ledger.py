@@ -7,7 +7,7 @@ asked there, and budgets are counted from the effects themselves.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,6 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
-    FillPoolPlan,
-    LeavePoolPlan,
     Plan,
     PoolSwapPlan,
     Recovery,
@@ -99,7 +97,8 @@ class Ledger:
         """Nodes that the control plane has drained, until Slurm gives them to jobs again."""
         self.breaker_reset_at = -math.inf
         self._taken_at: list[tuple[float, str]] = []
-        self._taken_for_xid = Counter({BROKEN_FOR_GOOD: world.scenario.settings.taken_today})
+        self._taken_for: dict[int, dict[str, float]] = defaultdict(dict)
+        """Xid → nodes that it took out, and when."""
         self._returned_at: dict[str, float] = {}
         self._ended_at: dict[int, list[float]] = defaultdict(list)
         self._hung_at_step: dict[int, list[int]] = defaultdict(list)
@@ -167,22 +166,19 @@ class Ledger:
             words = f"{name} is drained, and {', '.join(sorted(lately - {name}))} were just before: {limit} may be"
             raise Violation("the-breaker-opens", words)
         self._taken_at.append((self._world.now, name))
-        machine = self._world.cluster.machines[name]
-        if machine.last_xid and machine.answers(self._world.now) and not machine.port_is_down(self._world.now):
-            self._taken_for_xid[machine.last_xid] += 1
-            if self._taken_for_xid[machine.last_xid] > A_DAY_MAX:
-                words = f"{name} is drained for Xid {machine.last_xid}, for which {A_DAY_MAX} nodes were taken today"
-                raise Violation("never-over-a-budget", words)
+        self._takes_for_xid(name)
 
-    def _promises_each_spare_once(self, recoveries: Sequence[Recovery]) -> None:
-        promised: dict[str, int] = {}
-        for one in recoveries:
-            if isinstance(one.plan, PoolSwapPlan | FillPoolPlan | LeavePoolPlan) and _goes_on(one):
-                for name in one.plan.spares:
-                    if name in promised:
-                        words = f"recoveries {promised[name]} and {one.id} both have {name} for a spare"
-                        raise Violation("a-seat-is-for-one-gang", words)
-                    promised[name] = one.id
+    def _takes_for_xid(self, name: str) -> None:
+        """What was before a person reset the breaker counts no more."""
+        machine, today = self._world.cluster.machines[name], self._world.scenario.settings.taken_today
+        if not machine.last_xid or not machine.answers(self._world.now) or machine.port_is_down(self._world.now):
+            return
+        self._taken_for[machine.last_xid][name] = self._world.now
+        taken = sum(at > self.breaker_reset_at for at in self._taken_for[machine.last_xid].values())
+        earlier = today if machine.last_xid == BROKEN_FOR_GOOD and self.breaker_reset_at == -math.inf else 0
+        if taken + earlier > A_DAY_MAX:
+            words = f"{name} is drained for Xid {machine.last_xid}, for which {A_DAY_MAX} nodes were within a day"
+            raise Violation("never-over-a-budget", words)
 
     def _holds_free_nodes(self, effect: Effect) -> None:
         """A node is promised to one gang, and one on which the gang's job can run."""
@@ -324,8 +320,7 @@ class Ledger:
         names = (one.name for one in self._world.slurm.reservations())
         return {name.removeprefix(NODE_HOLD_PREFIX) for name in names if name.startswith(NODE_HOLD_PREFIX)}
 
-    def after_tick(self, recoveries: Sequence[Recovery]) -> None:
-        self._promises_each_spare_once(recoveries)
+    def after_tick(self) -> None:
         usable = {node.name for node in self._world.line.nodes_now() if not node.draining and not node.down}
         self.taken -= usable - self._held()
         self._no_job_is_lost()

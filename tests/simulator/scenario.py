@@ -334,28 +334,10 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
         drawn = _with_preemption(drawn, more)
     if more.random() < ASKING_SHARE:
         drawn = _with_asking_gangs(drawn, more)
-    blocks = Random(f"blocks {seed}")
-    if blocks.random() < BLOCKS_SHARE:
-        drawn = _with_blocks(drawn, blocks)
-    validations = Random(f"validations {seed}")
-    if validations.random() < VALIDATIONS_SHARE:
-        drawn = _with_validations(drawn, validations)
-    crashes = Random(f"crashes {seed}")
-    if crashes.random() < CRASHES_SHARE:
-        events = [Event(at, Kind.RANK_CRASHES, str(LAUNCHER_GANG)) for at in _moments(drawn, crashes, 2)]
-        drawn = msgspec.structs.replace(drawn, events=(*drawn.events, *events))
-    owners = Random(f"owners {seed}")
-    if owners.random() < OWNERS_SHARE:
-        drawn = _with_changes_of_jobs(drawn, owners)
-    switch = Random(f"switch {seed}")
-    if switch.random() < SWITCH_SHARE:
-        drawn = _with_failed_switch(drawn, switch)
-    ordinary = Random(f"ordinary {seed}")
-    if ordinary.random() < ORDINARY_SHARE:
-        drawn = _with_ordinary_days(drawn, ordinary)
-    counts = Random(f"counts {seed}")
-    if counts.random() < COUNTS_SHARE:
-        drawn = _with_epochs(drawn, counts)
+    for name, share, change in APART:
+        apart = Random(f"{name} {seed}")
+        if apart.random() < share:
+            drawn = change(drawn, apart)
     site = Random(f"site {seed}")
     if site.random() < SITE_SHARE and nodes == NODES:
         drawn = _with_other_site(drawn, site)
@@ -364,15 +346,8 @@ def draw(seed: int, nodes: int = NODES) -> Scenario:
     return msgspec.structs.replace(drawn, events=tuple(sorted(drawn.events, key=lambda event: event.at)))
 
 
-COUNTS_SHARE = 0.3
 PREEMPTION_SHARE = 0.12
 ASKING_SHARE = 0.15
-BLOCKS_SHARE = 0.12
-VALIDATIONS_SHARE = 0.12
-CRASHES_SHARE = 0.12
-SWITCH_SHARE = 0.12
-OWNERS_SHARE = 0.12
-ORDINARY_SHARE = 0.15
 SITE_SHARE = 0.6
 RARE_SHARE = 0.75
 """Of the seeds without another site."""
@@ -501,6 +476,22 @@ def _with_ordinary_days(scenario: Scenario, random: Random) -> Scenario:
                 events += [Event(at, kind, name, round(random.uniform(*seconds), 1)) for name in names[-RACK:]]
     return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))
 
+
+def _with_crashes(scenario: Scenario, random: Random) -> Scenario:
+    events = [Event(at, Kind.RANK_CRASHES, str(LAUNCHER_GANG)) for at in _moments(scenario, random, 2)]
+    return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
+
+
+APART: tuple[tuple[str, float, Callable[[Scenario, Random], Scenario]], ...] = (
+    ("blocks", 0.12, _with_blocks),
+    ("validations", 0.12, _with_validations),
+    ("crashes", 0.12, _with_crashes),
+    ("owners", 0.12, _with_changes_of_jobs),
+    ("switch", 0.12, _with_failed_switch),
+    ("ordinary", 0.15, _with_ordinary_days),
+    ("counts", 0.3, _with_epochs),
+)
+"""What is drawn apart from all else, in which share of the seeds."""
 
 LARGE_FLEET = 64
 """Nodes; there the limits of 10 and 12 are reached."""
@@ -675,13 +666,15 @@ def _loses_nodes_at_once(scenario: Scenario, random: Random) -> Scenario:
     return _changed(scenario, faults, few_moves=True, spares=3)
 
 
-def _stops_in_a_move(scenario: Scenario, random: Random) -> Scenario:
-    """Mode observe is set while a gang is moved."""
-    at = round(random.uniform(FAULTS_BEGIN, 300), 2)
-    fault = Event(at, Kind.SEAT_FAILS, str(_any_gang(random)), 0.0, 79)
-    observes = Event(round(at + random.uniform(0.2, 4), 2), Kind.OBSERVES)
+def _is_stopped_in_a_move(scenario: Scenario, random: Random) -> Scenario:
+    """While a gang is moved, mode observe is set, or its owner opts out. A slow slurmctld leaves time for that."""
+    at, gang = round(random.uniform(FAULTS_BEGIN, 300), 2), str(random.randrange(LAUNCHER_GANG))
+    soon = round(at + random.uniform(0.2, 6), 2)
+    events = [Event(at, Kind.SLURM_SLOW, "", 30.0), Event(at, Kind.SEAT_FAILS, gang, 0.0, 79)]
+    if random.random() < 0.5:
+        return _changed(scenario, [*events, Event(soon, Kind.OPTS_OUT, gang)], spares=2)
     acts = Event(round(at + random.uniform(20, 100), 2), Kind.OBSERVES_NO_LONGER)
-    return _changed(scenario, [fault, observes, acts], learns_mode=True, observes=False, spares=2)
+    return _changed(scenario, [*events, Event(soon, Kind.OBSERVES), acts], learns_mode=True, observes=False, spares=2)
 
 
 def _cannot_reach_small_jobs(scenario: Scenario, random: Random) -> Scenario:
@@ -707,7 +700,13 @@ def _deletes_checkpoints(scenario: Scenario, random: Random) -> Scenario:
     return _changed(scenario, events)
 
 
-RARE_DAYS = (_loses_nodes_at_once, _stops_in_a_move, _cannot_reach_small_jobs, _had_a_bad_day, _deletes_checkpoints)
+RARE_DAYS = (
+    _loses_nodes_at_once,
+    _is_stopped_in_a_move,
+    _cannot_reach_small_jobs,
+    _had_a_bad_day,
+    _deletes_checkpoints,
+)
 
 
 def _any_gang(random: Random) -> int:

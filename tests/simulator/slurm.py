@@ -649,11 +649,18 @@ class VirtualSlurm:
                 self._kill(one, "PENDING" if one.requeue else "PREEMPTED")
             return
 
+    def may_preempt(self, job_id: int, by: int) -> bool:
+        """Whether Slurm would end the one for the other, if that needed its nodes."""
+        return self.preempt_mode != "OFF" and self._is_preemptible(self._job(job_id), self._job(by))
+
     def _may_be_preempted(self, job: _Job, by: _Job) -> bool:
-        exempt = job.started_at is None or self.now < job.started_at + self.exempt_seconds
         bound = [name for name in by.reservation.split(",") if name in self._reservations]
         usable = {node for name in bound for node in self._reservations[name].nodes}
-        return not exempt and self._tier(job) < self._tier(by) and (not bound or not usable.isdisjoint(job.nodes))
+        return self._is_preemptible(job, by) and (not bound or not usable.isdisjoint(job.nodes))
+
+    def _is_preemptible(self, job: _Job, by: _Job) -> bool:
+        exempt = job.started_at is None or self.now < job.started_at + self.exempt_seconds
+        return not exempt and self._tier(job) < self._tier(by)
 
     def _reaches_limit(self, job: _Job) -> bool:
         """True if as many tasks of its array run as may at once."""

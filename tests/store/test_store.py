@@ -438,6 +438,16 @@ class TestCheckpoints:
         assert gone.condition is Condition.DELETED
         assert CheckpointStore(engine).shards(found.row) == []
 
+    @pytest.mark.parametrize("at_once", [True, False])
+    def test_one_whose_deletion_arrives_before_its_shards_is_not_restored(
+        self, engine: Engine, job_row: int, at_once: bool
+    ) -> None:
+        """A node's reports may wait for minutes: then all of them come at once, and other nodes' later."""
+        deleted, shards = CheckpointDeleted(7, 0, 0, 4, 20, "/c/20", b.NOW, user_id=OWNER), [*map(shard, range(4))]
+        record(engine, job_row, *started_gang(), *(shards[:1] if at_once else ()), deleted)
+        record(engine, job_row, *shards)
+        assert there(engine) == []
+
 
 def there(engine: Engine) -> list[int]:
     """Steps of complete checkpoints that can be restored."""

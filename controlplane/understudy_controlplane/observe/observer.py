@@ -22,6 +22,7 @@ from understudy_controlplane.fleet.node import (
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Topology
 from understudy_controlplane.live.pulse import SlurmReading
@@ -273,15 +274,21 @@ class Observer:
             tables=tables,
             ordered_to_save=self._ordered_to_save(running),
             last_attempts=self._attempts_before(),
-            unheard_gangs=self._unheard_gangs([job for job in running if job.managed and job.key not in tables]),
+            unheard_gangs=self._unheard_gangs(running, tables, gangs),
         )
 
     def _ordered_to_save(self, running: Sequence[Job]) -> frozenset[JobKey]:
         ordered = self._sources.telemetry.ordered_to_save()
         return frozenset(job.key for job in running if job.key.job_id in ordered) if ordered else frozenset()
 
-    def _unheard_gangs(self, silent: Sequence[Job]) -> dict[JobKey, float]:
-        """Each is looked up once: what was before does not change while no rank reports."""
+    def _unheard_gangs(
+        self, running: Sequence[Job], tables: Mapping[JobKey, StepTable], gangs: Mapping[JobKey, Gang]
+    ) -> dict[JobKey, float]:
+        """Also where the launcher has begun another launch. Each is looked up once: what was before does not change
+        while no rank reports.
+        """
+        heard = {key for key, one in tables.items() if key not in gangs or gangs[key].attempt <= one.attempt}
+        silent = [job for job in running if job.managed and job.key not in heard]
         attempts = {(job.key, job.slurm.restart_count): job for job in silent}
         rows = {
             this: known.row
@@ -294,7 +301,13 @@ class Observer:
             **{this: row in have for this, row in rows.items()},
         }
         return {
-            key: float(max(job.slurm.start_at or self._started_at, job.slurm.suspended_or_resumed_at or 0))
+            key: float(
+                max(
+                    job.slurm.start_at or self._started_at,
+                    job.slurm.suspended_or_resumed_at or 0,
+                    tables[key].advanced_at if key in tables else 0,
+                )
+            )
             for (key, count), job in attempts.items()
             if self._progressed.get((key, count))
         }

@@ -695,9 +695,10 @@ def _delete_checkpoints(connection: Connection, row: Mapping[str, Any]) -> None:
     )
     maps = tables.checkpoint_map
     connection.execute(delete(maps).where(maps.c.checkpoint.in_(select(table.c.id).where(there))))
-    connection.execute(
-        update(table).where(there).values(condition=Condition.DELETED.value, condition_why="by the training")
-    )
+    gone = {"condition": Condition.DELETED.value, "condition_why": "by the training"}
+    if not connection.execute(update(table).where(there).values(gone)).rowcount:  # its shards come later
+        of_checkpoint = {name: row[name] for name in (*OF_CHECKPOINT, "at")}
+        insert_if_new(connection, table, of_checkpoint | gone | {"shards": 0, "size_bytes": 0})
 
 
 def _packed_ranks(connection: Connection, checkpoint: Mapping[str, Any]) -> frozenset[int]:
