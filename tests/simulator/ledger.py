@@ -274,10 +274,8 @@ class Ledger:
         if len(lately) >= limit:
             words = f"{len(lately) + 1} gangs were moved or restarted within an hour, and {limit} may be"
             raise Violation("never-over-a-budget", words)
-        starting = sum(
-            one.since == math.inf and any(now - at < STARTS_SECONDS for at in self._ended_at[one.job_id])
-            for one in self._world.cluster.gangs
-        )
+        last = [(max(self._ended_at[one.job_id], default=-math.inf), one.since) for one in self._world.cluster.gangs]
+        starting = sum(now - at < STARTS_SECONDS and not at < since < math.inf for at, since in last)
         limit = max(most.gang_moves_min, int(most.gang_moves_share * self._world.scenario.nodes))
         if starting >= limit:
             raise Violation(
