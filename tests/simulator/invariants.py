@@ -66,7 +66,7 @@ TOGETHER_MIN = 3
 """Gangs that stand still, nodes of one switch that fail, or nodes that are silent: so many may have one cause."""
 
 MANY_SHARE = 0.3
-"""Of all nodes: so many are silent at once for a cause that is not theirs."""
+"""Of all nodes: so many are silent at once for a cause outside them."""
 
 MOST_SHARE = 0.75
 """Of the nodes of a switch: so many fail at once with it."""
