@@ -22,7 +22,7 @@ SUITES = ("agent", "decide", "detect", "hook", "ingest", "live", "store")
 FILES = ("test_config.py", "test_wire_compatibility.py", "test_xid_policy.py")
 WITHOUT = (
     "hook/test_ddp.py",  # needs PyTorch, which has no build for every version
-    "agent/test_object_readback.py",  # and these an object store
+    "agent/test_object_store.py",  # and these an object store
     "hook/test_objects.py",
 )
 TEST_PACKAGES = ("pytest", "hypothesis", "httpx2", "pytest-xdist")

@@ -17,14 +17,14 @@ from understudy_agent.coalesced_requests import CoalescedRequests
 from understudy_agent.config import Config, read_boot_id, tls_of
 from understudy_agent.credentials import credentials_of
 from understudy_agent.facts import FactQueue, Settle
-from understudy_agent.fetched import FetchedCheckpoints
+from understudy_agent.files.fetched import FetchedCheckpoints
+from understudy_agent.files.tasks import FileTasks
 from understudy_agent.hooks.records import HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.keeper_client import exchange
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
-from understudy_agent.readbacks import Readbacks
 from understudy_agent.reload import reloaded
 from understudy_agent.sample.ethtool import PauseStorms
 from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
@@ -126,7 +126,7 @@ class Agent:
         self._parts_sent_at = float("-inf")
         self._ports = PortHistory(self._hardware, self._boot_id)
         self._host: Host | None = None
-        self._readbacks = Readbacks()
+        self._file_tasks = FileTasks()
         self._fetched = FetchedCheckpoints(self._ranks.is_here)
         self._due = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -172,7 +172,7 @@ class Agent:
             self._host_sampler.stop()
             self._keeper_sampler.stop()
             self._part_sampler.stop()
-            await self._readbacks.stop()
+            await self._file_tasks.stop()
             await self._send_last_report()
             await self._keep_last_facts()
             await self._ranks.stop()
@@ -300,7 +300,7 @@ class Agent:
         self._verdict.note(acknowledgement.unfit)
         if acknowledgement.kernel_log is not None:
             self._kernel_log.follow_policy(acknowledgement.kernel_log)
-        self._readbacks.take(acknowledgement.read_back)
+        self._file_tasks.take(acknowledgement.file_task)
         self._jobs_over = tuple(acknowledgement.jobs_over)
         self._ranks.pass_on((*acknowledgement.save_orders, *acknowledgement.compute_tests, *acknowledgement.job_notes))
 
@@ -339,6 +339,6 @@ class Agent:
             problems=[printable(problem) for problem in problems[:PROBLEMS_MAX]],
             release=RELEASE,
             kernel_log_policy=self._kernel_log.policy_version,
-            read_back=self._readbacks.result,
+            file_result=self._file_tasks.result,
             keeper=self._keeper,
         )

@@ -788,24 +788,24 @@ RankFact = RankStarted | TrainingInputs | FirstStep | CheckpointShard | Checkpoi
 Fact = KernelEvent | HardwareEvent | JobRefused | JobFact
 
 
-class ReadBackOutcome(WireEnum):
+class FileOutcome(WireEnum):
     SAMPLED = "sampled"  # sizes, structure and samples are as they should be
     VERIFIED = "verified"  # every byte is what was written
     READ = "read"  # every byte can be read, and there is nothing to compare it with
     SUSPECT = "suspect"  # written again after it was announced
     BAD = "bad"
     LOST = "lost"  # not there, while its folder is
-    UNSEEN = "unseen"  # cannot be read from this node as its owner, or not be copied
+    UNSEEN = "unseen"  # the owner cannot read, copy or delete it on this node
     COPIED = "copied"  # every byte, and it is what was written, as far as checksums say
     DELETABLE = "deletable"  # its files are what was announced, and not pinned
     DELETED = "deleted"
-    CACHED = "cached"  # files of a program are in the page cache, as many as there are
+    WARMED = "warmed"  # files of a program are in the page cache, as many as there are
     UNKNOWN = "unknown"
 
 
-class ReadBackResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    number: Size
-    outcome: ReadBackOutcome
+class FileResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    number: Size  # of the task
+    outcome: FileOutcome
     why: Text = ""
 
 
@@ -878,34 +878,60 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     release: Text = ""  # of the agent
     stopping: bool = False  # the last report before the agent stops, as for an upgrade
     kernel_log_policy: Text | None = None  # version of the policy it follows; empty: none yet; None: it knows of none
-    read_back: ReadBackResult | None = None  # of the last task that it was given
+    file_result: FileResult | None = None  # of the last task on files that it was given
     keeper: Keeper | None = None  # None: there is none
     parts: Annotated[list[Part], Meta(max_length=PARTS_PER_NODE_MAX)] = []  # every few minutes; else none
     programs: Annotated[list[ProgramFiles], Meta(max_length=PROGRAMS_PER_NODE_MAX)] | None = None
     """Of the ranks 0 on this node. None: as they were reported before; all are reported every few minutes."""
 
 
-class FileToRead(msgspec.Struct, frozen=True):
+class AnnouncedFile(msgspec.Struct, frozen=True):
     file: str  # "." is the checkpoint's path itself
     size_bytes: int
     checksum: str
     at: float  # when it was announced
 
 
-class ReadBack(msgspec.Struct, frozen=True):
-    """A checkpoint, or what one node wrote of it, to be read back as its owner; or files of a user's program."""
+class ReadFiles(msgspec.Struct, frozen=True, tag="read"):
+    """Read a checkpoint back, or what one node wrote of it."""
 
+    number: int
+    user_id: int  # each task is carried out with the rights of this user alone
+    path: str
+    files: list[AnnouncedFile]
+    bytes_per_second: float
+    whole: bool  # every byte; else sizes, structure and samples
+    look_for_nan: bool = False  # in tensors of safetensors and .distcp files, where every byte is read
+
+
+class CopyFiles(msgspec.Struct, frozen=True, tag="copy"):
     number: int
     user_id: int
     path: str
-    files: list[FileToRead]
-    whole: bool  # every byte; else sizes, structure and samples
+    files: list[AnnouncedFile]
     bytes_per_second: float
-    look_for_nan: bool = False  # in tensors of safetensors and .distcp files, where every byte is read
-    copy_to: str = ""  # in place of `path` for a copy of the files, s3://… in an object store; empty: nothing is copied
-    delete: bool = False  # the files, where `whole`; else it is only looked whether they can be
-    program: str = ""  # as in ProgramFiles: these files are read into the page cache, and nothing else is done
-    bytes_max: int = 0  # of them
+    copy_to: str  # in place of `path`; s3://… in an object store
+
+
+class DeleteFiles(msgspec.Struct, frozen=True, tag="delete"):
+    number: int
+    user_id: int
+    path: str
+    files: list[AnnouncedFile]
+    only_look: bool  # whether all of them can be deleted
+
+
+class WarmFiles(msgspec.Struct, frozen=True, tag="warm"):
+    """Read the files of a user's program into the page cache."""
+
+    number: int
+    user_id: int
+    program: str  # as in ProgramFiles
+    bytes_max: int
+    bytes_per_second: float
+
+
+FileTask = ReadFiles | CopyFiles | DeleteFiles | WarmFiles
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -915,7 +941,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: list[str] = []  # what was not accepted, and why
     unfit: str = ""  # why no new job may start on this node now; empty: no objection
     kernel_log: KernelLogPolicy | None = None  # what the agent follows from now on; None: what it has stays
-    read_back: ReadBack | None = None  # None: there is nothing to read
+    file_task: FileTask | None = None  # None: there is nothing to do
     save_orders: list[SaveOrder] = []  # that ranks of this node do not know yet, as it was reported
     jobs_over: list[KeptJob] = []  # of those whose parts its keeper holds: they have ended for good
     compute_tests: list[ComputeTestOrder] = []  # for ranks of this node that have not ended the step

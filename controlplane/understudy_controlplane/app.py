@@ -81,10 +81,11 @@ from understudy_controlplane.notify.notifier import Notifier
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.pruner import Pruner
-from understudy_controlplane.recover.agent_work import HEARD_SECONDS_MAX, AgentTasks, AgentWork, Nodes
+from understudy_controlplane.recover.checkpoint_work import HEARD_SECONDS_MAX, Nodes
 from understudy_controlplane.recover.copier import Copier
 from understudy_controlplane.recover.deleter import Deleter, View
 from understudy_controlplane.recover.effect import Effect
+from understudy_controlplane.recover.file_tasks import FileTasks
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Effects, Runner
 from understudy_controlplane.recover.saves import Saves, object_interval
@@ -199,7 +200,7 @@ class Core:
     stores: Stores
     launchers: Launchers
     reports: ReportDependencies
-    agent_work: list[AgentWork | SpareWarmer]
+    file_tasks: FileTasks
 
 
 def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
@@ -224,9 +225,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         restore_points,
         View(lambda: loop.pulse.snapshot, directory.find, lambda: copier.rows() | verifier.rows()),
     )
-    agent_work: list[AgentWork] = [copier, deleter, verifier]
     warmer = SpareWarmer(lambda: loop.pulse.snapshot, telemetry.heard, lambda: current.config, clock)
-    tasks = AgentTasks([*agent_work, warmer])
+    file_tasks = FileTasks([copier, deleter, verifier, warmer], clock)
     reports = ReportDependencies(
         cluster=cluster,
         telemetry=telemetry,
@@ -242,8 +242,8 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         look_sizes=restore_points.look_sizes,
         line=restore_points.line,
         note_run=restore_points.note_run,
-        read_back=tasks.task,
-        take_read_back=tasks.take,
+        file_task=file_tasks.task,
+        take_file_result=file_tasks.take,
         checkpoints_deleted=restore_points.forget,
         unfit=loop.verdicts.unfit,
         newest_checkpoint=restore_points.newest,
@@ -252,7 +252,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         refusals=Refusals(loop.pulse.meters),
         kernel_log=config.xid.rows.kernel_log,
     )
-    return Core(current, loop, telemetry, stores, launchers, reports, [*agent_work, warmer])
+    return Core(current, loop, telemetry, stores, launchers, reports, file_tasks)
 
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
@@ -280,7 +280,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     parts: list[Part] = [
         loop,
         Pruner(RetentionStore(engine), lambda: current.config.retention, clock),
-        *core.agent_work,
+        core.file_tasks,
         notifier,
         ReportWriter(reads, notifier.add),
         audit,
@@ -515,7 +515,7 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
     return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
 
 
-Part = Loop | Pruner | AgentWork | SpareWarmer | Notifier | ReportWriter | AuditWriter | AuditSyslog
+Part = Loop | Pruner | FileTasks | Notifier | ReportWriter | AuditWriter | AuditSyslog
 """What runs on a thread of its own."""
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.test_readback import OWNER, RATE, STRANGER, Saved, public
-from understudy_agent.readbacks import Readbacks
-from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome
+from tests.agent.test_file_tasks import OWNER, STRANGER, Saved, public, result_of
+from understudy_wire.messages import AnnouncedFile, DeleteFiles, FileOutcome
 
 __all__ = ["public"]
 
@@ -25,11 +24,11 @@ def saved(tmp_path: Path) -> Saved:
 
 
 def look(saved: Saved) -> dict[str, str]:
-    return saved.read(whole=False, delete=True)
+    return saved.carry_out("delete", only_look=True)
 
 
 def delete(saved: Saved) -> dict[str, str]:
-    return saved.read(delete=True)
+    return saved.carry_out("delete", only_look=False)
 
 
 def names(folder: Path) -> set[str]:
@@ -120,18 +119,14 @@ def test_it_is_deleted_with_its_owners_rights_alone(public: Path) -> None:
         os.chown(run / name, owner, owner)
     for one in (run, run.parent):
         os.chown(one, OWNER, OWNER)
-    assert asyncio.run(outcome(run, "r1", OWNER)) is ReadBackOutcome.SUSPECT
-    assert asyncio.run(outcome(run, "r0", STRANGER)) is ReadBackOutcome.SUSPECT
-    assert asyncio.run(outcome(run, "r0", 0)) is ReadBackOutcome.UNSEEN
+    assert asyncio.run(outcome(run, "r1", OWNER)) is FileOutcome.SUSPECT
+    assert asyncio.run(outcome(run, "r0", STRANGER)) is FileOutcome.SUSPECT
+    assert asyncio.run(outcome(run, "r0", 0)) is FileOutcome.UNSEEN
     assert names(run) == {"r0", "r1"}
-    assert asyncio.run(outcome(run, "r0", OWNER)) is ReadBackOutcome.DELETED
+    assert asyncio.run(outcome(run, "r0", OWNER)) is FileOutcome.DELETED
     assert names(run) == {"r1"}
 
 
-async def outcome(path: Path, file: str, user_id: int) -> ReadBackOutcome:
-    readbacks = Readbacks()
-    readbacks.take(ReadBack(1, user_id, str(path), [FileToRead(file, 5, "", time.time())], True, RATE, delete=True))
-    assert readbacks.reading is not None
-    await asyncio.wait_for(readbacks.reading, 60)
-    assert readbacks.result is not None
-    return readbacks.result.outcome
+async def outcome(path: Path, file: str, user_id: int) -> FileOutcome:
+    files = [AnnouncedFile(file, 5, "", time.time())]
+    return (await result_of(DeleteFiles(1, user_id, str(path), files, only_look=False))).outcome

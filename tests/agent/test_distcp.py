@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from understudy_agent import distcp
-from understudy_agent.readback import read_back
-from understudy_agent.readbacks import PROGRAM
+from understudy_agent.files import distcp
+from understudy_agent.files.carry_out import carry_out
+from understudy_agent.files.tasks import PROGRAM
 
 pytestmark = pytest.mark.integration
 
@@ -64,19 +64,20 @@ def task(path: Path, summed: bool = True, **more: Any) -> dict[str, Any]:
         checksum = f"crc32:{zlib.crc32(content):08x}" if summed else ""
         files.append({"file": one.name, "size_bytes": len(content), "checksum": checksum, "at": time.time()})
     assert files
-    return {"path": str(path), "files": files, "whole": True, "bytes_per_second": 1e12, "look_for_nan": True, **more}
+    asked = {"type": "read", "path": str(path), "files": files, "bytes_per_second": 1e12}
+    return {**asked, "whole": True, "look_for_nan": True, **more}
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_nan_in_a_tensor_makes_it_bad_and_nothing_else_does(saved: Path, name: str) -> None:
-    found = read_back(task(saved / name))
+    found = carry_out(task(saved / name))
     if name.startswith("bad"):
         assert found["outcome"] == "bad"
         assert found["why"].endswith("__0_0.distcp: model.odd contains NaN")
     else:
         assert found == {"outcome": "verified", "why": ""}
-    assert read_back(task(saved / name, look_for_nan=False))["outcome"] == "verified"
-    assert read_back(task(saved / name, summed=False))["outcome"] == ("bad" if name.startswith("bad") else "read")
+    assert carry_out(task(saved / name, look_for_nan=False))["outcome"] == "verified"
+    assert carry_out(task(saved / name, summed=False))["outcome"] == ("bad" if name.startswith("bad") else "read")
 
 
 def test_all_tensors_of_numbers_are_looked_into(saved: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from understudy_agent import fetched as fetched_module
-from understudy_agent.fetched import BACK_WITHIN_SECONDS, PROGRAM, REMOVED_OF_USER_MAX, FetchedCheckpoints, remove
-from understudy_agent.readback import MEMORY_BYTES_MAX
+from understudy_agent.files import fetched as fetched_module
+from understudy_agent.files.fetched import BACK_WITHIN_SECONDS, PROGRAM, REMOVED_OF_USER_MAX, FetchedCheckpoints, remove
+from understudy_agent.files.rights import MEMORY_BYTES_MAX
 
 OWNER, STRANGER = 33, 34
 """www-data and backup, which every Debian has."""

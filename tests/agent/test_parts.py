@@ -8,7 +8,7 @@ from sys import executable
 
 import pytest
 
-from tests.agent.test_readback import as_the_service
+from tests.agent.test_file_tasks import as_the_service
 from understudy_agent.sample.ethtool import module_memory
 from understudy_agent.sample.parts import module_of, read_parts, vpd_of
 from understudy_wire.messages import Part, PartKind

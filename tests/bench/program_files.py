@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests import PYTHON_PATH
 from tests.bench.result import result, write
-from understudy_agent.readback import read_back
+from understudy_agent.files.carry_out import carry_out
 
 RUNS = 3
 IMPORTED = "torch"
@@ -46,8 +46,8 @@ def main(folder: str | None) -> int:
             cold.append(measure(packages))
             evict(packages)
             began = time.monotonic()
-            task = {"program": packed, "bytes_max": 8 << 30, "bytes_per_second": BYTES_PER_SECOND}
-            done = read_back(task)
+            task = {"type": "warm", "program": packed, "bytes_max": 8 << 30, "bytes_per_second": BYTES_PER_SECOND}
+            done = carry_out(task)
             reading.append(time.monotonic() - began)
             warm.append(measure(packages))
             print(f"import {IMPORTED}: cold {cold[-1]}, read before {warm[-1]}; {done['why']}", flush=True)

@@ -18,12 +18,12 @@ from understudy_wire.messages import (
     NOT_UNDERSTOOD,
     SIZE_MAX,
     Disk,
+    FileOutcome,
+    FileResult,
     Gpu,
     GpuStatus,
     Host,
     Port,
-    ReadBackOutcome,
-    ReadBackResult,
     Report,
 )
 
@@ -111,16 +111,16 @@ def test_a_newer_agents_odd_value_leaves_what_it_adds_to_be_counted() -> None:
 
 
 def test_the_name_of_a_users_file_costs_no_report() -> None:
-    result = ReadBackResult(7, ReadBackOutcome.BAD, "it names x\0.distcp")
-    decoded = decode_report(msgspec.json.encode(msgspec.structs.replace(WELL, read_back=result)))
-    assert decoded.report.read_back == ReadBackResult(7, ReadBackOutcome.BAD, "it names x .distcp")
+    result = FileResult(7, FileOutcome.BAD, "it names x\0.distcp")
+    decoded = decode_report(msgspec.json.encode(msgspec.structs.replace(WELL, file_result=result)))
+    assert decoded.report.file_result == FileResult(7, FileOutcome.BAD, "it names x .distcp")
     assert len(decoded.ignored) == 1
 
 
 def test_a_result_that_cannot_be_read_is_left_out_alone() -> None:
-    decoded = decode_report(msgspec.json.encode(with_value((), "read_back", {"number": "x", "outcome": "bad"})))
+    decoded = decode_report(msgspec.json.encode(with_value((), "file_result", {"number": "x", "outcome": "bad"})))
     assert decoded.report == WELL
-    assert decoded.ignored[-1].startswith("what was read back cannot be read: ")
+    assert decoded.ignored[-1].startswith("what became of a task on files cannot be read: ")
 
 
 @pytest.mark.parametrize(("name", "value"), [("node", "n1\0"), ("gpus", 8), ("gpus", [8]), ("host", "n1")])

@@ -42,11 +42,14 @@ from understudy_controlplane.store.launches import LaunchStore
 from understudy_wire.messages import (
     REPORT_BYTES_MAX,
     Acknowledgement,
+    AnnouncedFile,
     CheckpointShard,
     Collective,
     ComputeTestOrder,
     Fact,
-    FileToRead,
+    FileOutcome,
+    FileResult,
+    FileTask,
     GpuStatus,
     HardwareEvent,
     HardwareKind,
@@ -60,9 +63,7 @@ from understudy_wire.messages import (
     LaunchEnded,
     RankStarted,
     RankWindow,
-    ReadBack,
-    ReadBackOutcome,
-    ReadBackResult,
+    ReadFiles,
     Report,
 )
 
@@ -78,8 +79,8 @@ class Route:
     woken: list[float] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
     meters: Meters = field(default_factory=Meters)
-    to_read: dict[str, ReadBack] = field(default_factory=dict)
-    read: list[tuple[str, ReadBackResult]] = field(default_factory=list)
+    file_tasks: dict[str, ReadFiles] = field(default_factory=dict)
+    file_results: list[tuple[str, FileResult]] = field(default_factory=list)
 
     def post(self, content: bytes | Report, headers: dict[str, str] | None = None) -> httpx.Response:
         """Posts with the token of the report's own node, unless `headers` are others."""
@@ -122,12 +123,12 @@ def route(tmp_path: Path) -> Iterator[Route]:
         return RestoreDecision(RestoreAnswer.RESTORE, 20, f"/c/20/{known.row}/{attempt}")
 
     unfit: dict[str, str] = {}
-    to_read: dict[str, ReadBack] = {}
-    read: list[tuple[str, ReadBackResult]] = []
+    file_tasks: dict[str, ReadFiles] = {}
+    file_results: list[tuple[str, FileResult]] = []
 
-    def take(node: str, result: ReadBackResult) -> None:
-        read.append((node, result))
-        del to_read[node]
+    def take(node: str, result: FileResult) -> None:
+        file_results.append((node, result))
+        del file_tasks[node]
 
     meters = Meters()
     deps = ReportDependencies(
@@ -147,8 +148,8 @@ def route(tmp_path: Path) -> Iterator[Route]:
         refusals=Refusals(meters),
         kernel_log=KERNEL_LOG,
         note_run=RestorePoints(CheckpointStore(engine), FleetStore(engine), Still()).note_run,
-        read_back=to_read.get,
-        take_read_back=take,
+        file_task=file_tasks.get,
+        take_file_result=take,
     )
     app = FastAPI()
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])
@@ -156,7 +157,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
     admission = admission_of(engine, Still())
     app.include_router(reports_router(deps, admission))
     with TestClient(app) as client:
-        yield Route(client, engine, telemetry, directory, woken, unfit, meters, to_read, read)
+        yield Route(client, engine, telemetry, directory, woken, unfit, meters, file_tasks, file_results)
     admission.close()
     engine.dispose()
 
@@ -191,18 +192,18 @@ def test_an_agent_that_follows_another_policy_for_the_kernel_log_gets_it_and_an_
     assert [answered("2026"), answered(None)] == [None, None]
 
 
-def test_an_agent_is_asked_to_read_a_checkpoint_back_until_it_reports_what_it_found(route: Route) -> None:
-    def asked(result: ReadBackResult | None = None) -> ReadBack | None:
-        response = route.post(b.report("n1", read_back=result))
-        return msgspec.json.decode(response.content, type=Acknowledgement).read_back
+def test_an_agent_gets_its_task_on_files_with_each_answer_until_it_reports_what_became_of_it(route: Route) -> None:
+    def asked(result: FileResult | None = None) -> FileTask | None:
+        response = route.post(b.report("n1", file_result=result))
+        return msgspec.json.decode(response.content, type=Acknowledgement).file_task
 
     assert asked() is None
-    task = ReadBack(5, 1000, "/c/20", [FileToRead("r0", 5, "", b.NOW)], whole=True, bytes_per_second=1e6)
-    route.to_read["n1"] = task
-    old, found = (ReadBackResult(number, ReadBackOutcome.BAD, "r0 is short") for number in (4, 5))
-    assert [asked(), asked(old)] == [task, task]
+    task = ReadFiles(5, 1000, "/c/20", [AnnouncedFile("r0", 5, "", b.NOW)], bytes_per_second=1e6, whole=True)
+    route.file_tasks["n1"] = task
+    found = FileResult(5, FileOutcome.BAD, "r0 is short")
+    assert [asked(), asked()] == [task, task]
     assert asked(found) is None
-    assert route.read == [("n1", found)]
+    assert route.file_results == [("n1", found)]
 
 
 def test_ranks_get_the_order_to_test_their_gpus_with_each_answer_until_they_have_done_it(route: Route) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from threading import Thread
 
 from sqlalchemy import Engine
 
@@ -11,9 +10,10 @@ from tests import builders as b
 from tests.recover.test_verifier import StoodClock
 from tests.store.test_store import statements
 from understudy_controlplane.config import Checkpoints
-from understudy_controlplane.fleet.job import Attempt, Condition, RankPlace
-from understudy_controlplane.recover.agent_work import ANSWER_SECONDS_MAX, OFFERED_SECONDS_MAX, AgentTasks, Nodes
+from understudy_controlplane.fleet.job import Attempt, Condition, JobKey, RankPlace
+from understudy_controlplane.recover.checkpoint_work import Nodes
 from understudy_controlplane.recover.copier import DUE_AGAIN_SECONDS, Copier
+from understudy_controlplane.recover.file_tasks import ANSWER_SECONDS_MAX, OFFERED_SECONDS_MAX, FileTasks
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -24,17 +24,18 @@ from understudy_controlplane.store.packing import PackingStore
 from understudy_wire.messages import (
     CheckpointDeleted,
     CheckpointShard,
+    CopyFiles,
+    FileOutcome,
+    FileResult,
+    FileTask,
     Layout,
     RankStarted,
-    ReadBack,
-    ReadBackOutcome,
-    ReadBackResult,
     Tier,
 )
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id
-COPIED = ReadBackOutcome.COPIED
+COPIED = FileOutcome.COPIED
 
 
 class Site:
@@ -47,16 +48,14 @@ class Site:
         self.store, fleet = CheckpointStore(self.engine), FleetStore(self.engine)
         (self.known,) = fleet.see_jobs([b.job(nodes=("n1", "n2"))], b.NOW)
         self.points = RestorePoints(self.store, fleet, self.clock)
-        self.verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
         self.start()
 
     def start(self, gang: tuple[str, ...] = (), heard: Set[str] = frozenset()) -> None:
         """The control plane, also again."""
         nodes = Nodes(lambda _: gang, lambda: heard)
-        self.copier = Copier(
-            self.store, lambda: self.policy, self.clock, self.points.forget, nodes, lambda _: self.interval
-        )
-        self.tasks = AgentTasks([self.copier, self.verifier])
+        copier = Copier(self.store, lambda: self.policy, self.clock, self.points.forget, nodes, lambda _: self.interval)
+        verifier = Verifier(self.store, lambda: self.policy, self.clock, self.points.forget)
+        self.tasks = FileTasks([copier, verifier], self.clock)
 
     def save(
         self,
@@ -81,16 +80,21 @@ class Site:
             )
             assert facts.record(f"n{rank + 1}", [started, shard], b.NOW, lambda _: self.known) == []
         PackingStore(self.engine).pack(self.clock.now())
-        self.copier.look()
+        self.tasks.look()
 
-    def task(self, node: str) -> ReadBack | None:
+    def task(self, node: str) -> FileTask | None:
         return self.tasks.task(node)
 
-    def answer(self, node: str, outcome: ReadBackOutcome = COPIED, why: str = "") -> None:
+    def copy_to(self, node: str) -> str:
+        task = self.task(node)
+        assert isinstance(task, CopyFiles)
+        return task.copy_to
+
+    def answer(self, node: str, outcome: FileOutcome = COPIED, why: str = "") -> None:
         task = self.task(node)
         assert task is not None
-        self.tasks.take(node, ReadBackResult(task.number, outcome, why))
-        self.copier.look()
+        self.tasks.take(node, FileResult(task.number, outcome, why))
+        self.tasks.look()
 
     def paths(self) -> list[tuple[str, Tier]]:
         return [(one.path, one.tier) for one in self.store.complete_checkpoints(JOB.key)]
@@ -104,7 +108,7 @@ def test_each_node_copies_what_it_wrote_and_the_copy_is_there_when_all_have() ->
     site = Site()
     site.save(40)
     task = site.task("n1")
-    assert task is not None
+    assert isinstance(task, CopyFiles)
     assert (task.path, task.copy_to, task.user_id, [one.file for one in task.files]) == (
         "/local/40",
         "/shared/40",
@@ -130,9 +134,7 @@ def test_the_newest_is_copied_and_what_is_older_is_left_out() -> None:
     site.save(80)
     site.answer("n2")
     assert SHARED in site.paths(), "what was begun comes to its end"
-    task = site.task("n1")
-    assert task is not None
-    assert task.copy_to == "/shared/80"
+    assert site.copy_to("n1") == "/shared/80"
 
 
 def test_after_a_restart_of_the_control_plane_it_is_copied_again() -> None:
@@ -141,7 +143,7 @@ def test_after_a_restart_of_the_control_plane_it_is_copied_again() -> None:
     site.save(40)
     site.answer("n1")
     site.start()
-    site.copier.look()
+    site.tasks.look()
     site.answer("n1")
     site.answer("n2")
     assert SHARED in site.paths()
@@ -150,14 +152,14 @@ def test_after_a_restart_of_the_control_plane_it_is_copied_again() -> None:
 def test_what_cannot_be_copied_is_given_up_and_the_next_one_is_not() -> None:
     site = Site()
     site.save(40)
-    site.answer("n1", ReadBackOutcome.UNSEEN, "No space left on device: /shared/40/r0")
+    site.answer("n1", FileOutcome.UNSEEN, "No space left on device: /shared/40/r0")
     assert [site.task(node) for node in ("n1", "n2")] == [None, None]
     site.save(60)
-    site.answer("n1", ReadBackOutcome.READ)  # an agent that copies nothing yet
+    site.answer("n1", FileOutcome.READ)  # an agent that copies nothing yet
     site.save(80)
     assert site.task("n2") is not None
     site.clock.at += OFFERED_SECONDS_MAX + 1
-    site.copier.look()
+    site.tasks.look()
     assert site.task("n1") is None, "n1 is gone"
     assert len(site.paths()) == 3
 
@@ -188,15 +190,13 @@ def test_what_the_training_deletes_meanwhile_has_no_copy() -> None:
 def test_an_agent_finishes_what_it_reads_back_before_it_copies() -> None:
     site = Site(Checkpoints(verify=True))
     site.save(20, copy_to="")
-    site.verifier.look()
+    site.tasks.look()
     reading = site.task("n1")
     assert reading is not None
     site.save(40)
     assert site.task("n1") == reading
-    site.answer("n1", ReadBackOutcome.SAMPLED)
-    after = site.task("n1")
-    assert after is not None
-    assert after.copy_to == "/shared/40"
+    site.answer("n1", FileOutcome.SAMPLED)
+    assert site.copy_to("n1") == "/shared/40"
 
 
 def test_a_copy_on_shared_storage_is_copied_in_turn_to_an_object_store() -> None:
@@ -205,7 +205,7 @@ def test_a_copy_on_shared_storage_is_copied_in_turn_to_an_object_store() -> None
     for node in ("n1", "n2"):
         site.answer(node)
     task = site.task("n1")
-    assert task is not None
+    assert isinstance(task, CopyFiles)
     assert (task.path, task.copy_to, [one.file for one in task.files]) == ("/shared/40", "s3://runs/40", ["r0"])
     for node in ("n1", "n2"):
         site.answer(node)
@@ -218,10 +218,10 @@ def test_a_copy_to_an_object_store_holds_up_none_to_a_shared_file_system() -> No
     site.save(40, then_copy_to="s3://runs")
     for node in ("n1", "n2"):
         site.answer(node)
-    assert site.task("n1").copy_to == "s3://runs/40"  # type: ignore[union-attr]
+    assert site.copy_to("n1") == "s3://runs/40"
     site.save(60)
     site.answer("n1")
-    assert site.task("n1").copy_to == "/shared/60"  # type: ignore[union-attr]
+    assert site.copy_to("n1") == "/shared/60"
 
 
 def test_to_an_object_store_is_copied_as_often_as_is_best_for_that_tier() -> None:
@@ -275,7 +275,10 @@ def test_another_node_of_the_gang_copies_what_a_node_that_is_gone_wrote_on_a_sha
     site.save(40, copy_to="s3://runs", tier=Tier.SHARED)
     tasks = {node: site.task(node) for node in ("n1", "n2", "n3")}
     assert tasks["n2"] is None
-    assert sorted(one.file for task in tasks.values() if task is not None for one in task.files) == ["r0", "r1"]
+    assert sorted(one.file for task in tasks.values() if isinstance(task, CopyFiles) for one in task.files) == [
+        "r0",
+        "r1",
+    ]
     for node, task in tasks.items():
         if task is not None:
             site.answer(node)
@@ -289,11 +292,12 @@ def test_where_the_job_is_over_another_node_that_wrote_the_checkpoint_copies_it(
     site.answer("n1")
     assert site.task("n2") is not None
     site.clock.at += OFFERED_SECONDS_MAX + 1  # n2 takes its part, and is lost
-    site.copier.look()
+    site.tasks.look()
     site.clock.at += ANSWER_SECONDS_MAX
-    site.copier.look()
+    site.tasks.look()
     task = site.task("n1")
-    assert task is not None and [one.file for one in task.files] == ["r1"]
+    assert isinstance(task, CopyFiles)
+    assert [one.file for one in task.files] == ["r1"]
     assert site.task("n9") is None, "it may not see the place, and has nothing of this user"
     site.answer("n1")
     assert ("s3://runs/40", Tier.OBJECT) in site.paths()
@@ -306,37 +310,59 @@ def test_a_copy_is_given_up_where_no_node_answers_and_never_another_node_s_disk_
     assert site.task("n3") is None, "only n2 sees its own disk"
     site.answer("n1")
     site.clock.at += OFFERED_SECONDS_MAX + 1
-    site.copier.look()
+    site.tasks.look()
     assert [site.task(node) for node in ("n1", "n2", "n3")] == [None] * 3
     site.save(60, copy_to="s3://runs", tier=Tier.SHARED)
     for _ in range(6):
         site.clock.at += OFFERED_SECONDS_MAX + 1  # offered, and not taken
-        site.copier.look()
+        site.tasks.look()
     assert [site.task(node) for node in ("n1", "n2", "n3")] == [None] * 3
 
 
-def test_a_checkpoint_that_is_not_due_yet_costs_one_query_and_reports_wait_for_none_of_it() -> None:
-    site = Site(interval=100)
+def test_a_checkpoint_that_is_not_due_yet_costs_one_query() -> None:
+    site = Site()
     site.save(40, copy_to="s3://runs", tier=Tier.SHARED)
     for node in ("n1", "n2"):
         site.answer(node)
-    asked: list[bool] = []
+    asked: list[JobKey] = []
 
-    def interval(_: object) -> float:
-        """A report comes meanwhile."""
-        report = Thread(target=site.copier.rows, daemon=True)
-        report.start()
-        report.join(timeout=30)
-        asked.append(not report.is_alive())
+    def interval(job: JobKey) -> float:
+        asked.append(job)
         return 100.0
 
-    site.copier = Copier(site.store, lambda: site.policy, site.clock, site.points.forget, interval=interval)
     site.save(60, copy_to="s3://runs", tier=Tier.SHARED)
+    copier = Copier(site.store, lambda: site.policy, site.clock, site.points.forget, interval=interval)
+    copier.find()
     for _ in range(3):
         with statements(site.engine) as made:
-            site.copier.look()
+            copier.find()
         assert len(made) == 1, made
-    assert asked == [True]
+    assert len(asked) == 1
     site.clock.at += DUE_AGAIN_SECONDS
-    site.copier.look()
-    assert asked == [True, True], "another interval may be best now"
+    copier.find()
+    assert len(asked) == 2, "another interval may be best now"
+
+
+def test_reports_wait_for_no_query_and_a_result_comes_again_until_the_database_has_it() -> None:
+    site = Site()
+    site.save(40)
+    task = site.task("n1")
+    assert task is not None
+    with statements(site.engine) as made:
+        site.tasks.take("n1", FileResult(task.number, COPIED))
+        assert site.task("n1") is None
+    assert made == []
+
+
+def test_a_copy_that_waits_until_its_node_has_read_another_checkpoint_back_is_not_late() -> None:
+    site = Site(Checkpoints(verify=True))
+    site.save(20, copy_to="")
+    reading = [site.task(node) for node in ("n1", "n2")]
+    assert None not in reading
+    site.save(40)
+    site.clock.at += OFFERED_SECONDS_MAX + 1
+    site.tasks.look()
+    assert [site.task(node) for node in ("n1", "n2")] == reading
+    for node in ("n1", "n2"):
+        site.answer(node, FileOutcome.SAMPLED)
+        assert site.copy_to(node) == "/shared/40"

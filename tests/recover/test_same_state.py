@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests import builders as b
@@ -19,10 +20,11 @@ from tests.recover.test_verifier import StoodClock
 from understudy import objects
 from understudy.file_system import is_object
 from understudy.restore import RestorePoint, fetched, nearest
-from understudy_agent.readback import read_back
+from understudy_agent.files.carry_out import carry_out
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Attempt, RestoreAnswer
 from understudy_controlplane.recover.copier import Copier
+from understudy_controlplane.recover.file_tasks import FileTasks
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import DatabaseInMemory
@@ -31,10 +33,10 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
 from understudy_wire.messages import (
     CheckpointShard,
+    FileOutcome,
+    FileResult,
     Layout,
     RankStarted,
-    ReadBackOutcome,
-    ReadBackResult,
     RestoreOutcome,
     RestoreReport,
     Tier,
@@ -72,7 +74,8 @@ class Gang:
         self.facts, self.packing = FactStore(engine), PackingStore(engine)
         (self.known,) = fleet.see_jobs([JOB], b.NOW)
         self.points = RestorePoints(self.store, fleet, self.clock)
-        self.copier = Copier(self.store, Checkpoints, self.clock, self.points.forget)
+        copier = Copier(self.store, Checkpoints, self.clock, self.points.forget)
+        self.file_tasks = FileTasks([copier], self.clock)
         self.nodes, self.attempt = ["n1", "n2"], 0
         self.restored_from = ""
         self.ranks = [Rank(number) for number in range(RANKS)]
@@ -114,13 +117,13 @@ class Gang:
     def copy(self, tasks: int) -> None:
         """The agents carry out so many tasks; then a fault comes."""
         for _ in range(tasks):
-            self.copier.look()
-            node = next(one for one in self.nodes if self.copier.task(one) is not None)
-            task = self.copier.task(node)
+            self.file_tasks.look()
+            node = next(one for one in self.nodes if self.file_tasks.task(one) is not None)
+            task = self.file_tasks.task(node)
             assert task is not None
-            found = read_back({**fields(task), "files": [fields(one) for one in task.files]})
-            assert found == {"outcome": "copied", "why": ""}
-            self.copier.take(node, ReadBackResult(task.number, ReadBackOutcome.COPIED))
+            assert carry_out(msgspec.to_builtins(task)) == {"outcome": "copied", "why": ""}
+            self.file_tasks.take(node, FileResult(task.number, FileOutcome.COPIED))
+        self.file_tasks.look()
 
     def lose(self, *ranks: int) -> None:
         """Loses ranks with their nodes' disks; n3 takes the place of one."""

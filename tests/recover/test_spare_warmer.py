@@ -10,14 +10,9 @@ from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.fleet.recovery import FillPoolPlan, Recovery, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.telemetry import Telemetry
-from understudy_controlplane.recover.agent_work import AgentTasks
-from understudy_controlplane.recover.spare_warmer import (
-    AGAIN_SECONDS,
-    CHANGED_SECONDS,
-    OFFERED_SECONDS_MAX,
-    SpareWarmer,
-)
-from understudy_wire.messages import ProgramFiles, ReadBackOutcome, ReadBackResult
+from understudy_controlplane.recover.file_tasks import OFFERED_SECONDS_MAX, FileTasks
+from understudy_controlplane.recover.spare_warmer import AGAIN_SECONDS, CHANGED_SECONDS, SpareWarmer
+from understudy_wire.messages import FileOutcome, FileResult, ProgramFiles, WarmFiles
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id
@@ -35,24 +30,22 @@ class Pool:
         self.telemetry.know(["n1", "n2", "n3", "n4"])
         self.snapshot: Snapshot = b.snapshot(jobs=[JOB], spares=["n3"])
         self.config: Config = b.config(spares=spares)
-        self.start()
-
-    def start(self) -> None:
-        self.warmer = SpareWarmer(lambda: self.snapshot, self.telemetry.heard, lambda: self.config, self.clock)
-        self.tasks = AgentTasks([self.warmer])
+        warmer = SpareWarmer(lambda: self.snapshot, self.telemetry.heard, lambda: self.config, self.clock)
+        self.tasks = FileTasks([warmer], self.clock)
 
     def report(self, node: str, *programs: ProgramFiles) -> None:
         self.telemetry.receive(b.report(node, programs=list(programs)), b.NOW)
-        self.warmer.look()
+        self.tasks.look()
 
     def read(self, node: str) -> str:
         """What its agent has to read; it does so."""
         task = self.tasks.task(node)
         if task is None:
             return ""
+        assert isinstance(task, WarmFiles)
         assert task.user_id == OWNER
-        self.tasks.take(node, ReadBackResult(task.number, ReadBackOutcome.CACHED))
-        self.warmer.look()
+        self.tasks.take(node, FileResult(task.number, FileOutcome.WARMED))
+        self.tasks.look()
         return task.program
 
 
@@ -61,14 +54,14 @@ def test_a_spare_reads_once_what_the_gang_has_started_with() -> None:
     pool.report("n1", files())
     assert [pool.read(node) for node in ("n1", "n2", "n4")] == ["", "", ""]
     task = pool.tasks.task("n3")
-    assert task is not None
-    assert (task.bytes_max, task.path, task.files) == (8_000_000_000, "", [])
+    assert isinstance(task, WarmFiles)
+    assert task.bytes_max == 8_000_000_000
     assert [pool.read("n3"), pool.read("n3")] == ["files", ""]
     pool.telemetry.receive(b.report("n1"), b.NOW)  # most reports name nothing
-    pool.warmer.look()
+    pool.tasks.look()
     assert pool.read("n3") == ""
     pool.clock.at += AGAIN_SECONDS + 1
-    pool.warmer.look()
+    pool.tasks.look()
     assert pool.read("n3") == "files", "other files may have displaced them"
 
 
@@ -79,10 +72,10 @@ def test_another_program_of_the_gang_is_read_too_and_a_spare_that_comes_later_re
     pool.report("n1", files("others"))
     assert pool.read("n3") == "", "one that changes all the time would keep other gangs waiting"
     pool.clock.at += CHANGED_SECONDS + 1
-    pool.warmer.look()
+    pool.tasks.look()
     assert pool.read("n3") == "others"
     pool.snapshot = b.snapshot(jobs=[JOB], spares=["n3", "n4"])
-    pool.warmer.look()
+    pool.tasks.look()
     assert [pool.read("n3"), pool.read("n4")] == ["", "others"]
 
 
@@ -111,7 +104,7 @@ def test_a_spare_whose_agent_does_not_take_it_is_left_alone_for_a_while() -> Non
     pool = Pool()
     pool.report("n1", files())
     pool.clock.at += OFFERED_SECONDS_MAX + 1
-    pool.warmer.look()
+    pool.tasks.look()
     assert pool.read("n3") == ""
 
 
@@ -119,7 +112,7 @@ def test_when_the_gang_has_ended_nothing_of_it_is_offered() -> None:
     pool = Pool()
     pool.report("n1", files())
     pool.snapshot = replace(pool.snapshot, jobs={})
-    pool.warmer.look()
+    pool.tasks.look()
     assert pool.read("n3") == ""
 
 
@@ -134,5 +127,5 @@ def test_a_spare_that_is_about_to_run_a_gang_reads_no_further() -> None:
     assert pool.tasks.task("n3") is None, "at once, not when the fleet is looked at next"
     pool.snapshot = replace(pool.snapshot, recoveries=(), jobs={})
     assert pool.tasks.task("n3") is not None
-    pool.warmer.look()
+    pool.tasks.look()
     assert pool.tasks.task("n3") is None, "the gang has ended"

@@ -106,5 +106,4 @@ class Beside:
     def look(self) -> None:
         assert self.core is not None
         self.notifier.look()
-        for one in self.core.agent_work:
-            one.look()
+        self.core.file_tasks.look()

@@ -16,7 +16,7 @@ GOOD = (Condition.AS_WRITTEN, Condition.VERIFIED)
 
 SETTLED_SECONDS = 900.0
 """Longer than clocks of file servers differ: what is written to its path again while it is deleted is seen to be
-younger (`understudy_agent.readback`).
+younger (`understudy_agent.files.delete`).
 """
 
 TIERS = tuple(Tier)

@@ -17,13 +17,13 @@ from understudy_wire.messages import (
     Anomaly,
     AnomalyKind,
     Fact,
+    FileResult,
     HardwareEvent,
     HardwareKind,
     Keeper,
     Part,
     ProgramFiles,
     RankWindow,
-    ReadBackResult,
     Report,
     RestoreOutcome,
     RestoreReport,
@@ -45,7 +45,7 @@ _of_users: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
 """Lists in a report, of which each item is read alone where the report cannot be read as a whole."""
 _alone: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
     "keeper": ("what the keeper reports", msgspec.json.Decoder(Keeper)),
-    "read_back": ("what was read back", msgspec.json.Decoder(ReadBackResult)),
+    "file_result": ("what became of a task on files", msgspec.json.Decoder(FileResult)),
 }
 _not_mended = frozenset({*_of_users, "keeper", "version", "cluster", "node", "boot_id", "sequence"})
 """What is all or nothing, as the numbers of users and jobs are, and who sends the report."""

@@ -49,11 +49,11 @@ from understudy_wire.messages import (
     Acknowledgement,
     CheckpointDeleted,
     Fact,
+    FileResult,
+    FileTask,
     KeptJob,
     KernelEvent,
     KernelLogPolicy,
-    ReadBack,
-    ReadBackResult,
     Report,
     RestorePoint,
     ShardFile,
@@ -106,7 +106,7 @@ class ReportDependencies:
     whose rank is to look whether the checkpoint is there; empty: it is settled. `place(job, attempt, rank, node)`:
     where the answer for a rank differs from that of its gang. `note_run(job, run, rank)`: to which run it belongs;
     False: this rank is to ask again.
-    `read_back(node)` returns what the node's agent is to read of a checkpoint; `take_read_back` takes what it found.
+    `file_task(node)` returns what the node's agent is to do with files; `take_file_result` takes what became of it.
     """
 
     cluster: str
@@ -126,8 +126,8 @@ class ReportDependencies:
     line: Callable[[KnownJob, RestoreDecision], str] = lambda *_: ""
     look_sizes: Callable[[KnownJob, Attempt, str], dict[str, int]] = lambda *_: {}
     note_run: Callable[[KnownJob, TrainingRun, int], bool] = lambda *_: True
-    read_back: Callable[[str], ReadBack | None] = lambda _: None
-    take_read_back: Callable[[str, ReadBackResult], None] = lambda *_: None
+    file_task: Callable[[str], FileTask | None] = lambda _: None
+    take_file_result: Callable[[str, FileResult], None] = lambda *_: None
     checkpoints_deleted: Callable[[], None] = lambda: None
     quotas: Quotas = field(default_factory=Quotas)
     meters: Meters = field(default_factory=Meters)
@@ -371,13 +371,9 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
         dropped += refused
         deps.wake_loop()
     dropped += decoded.ignored
-    to_read = deps.read_back(report.node)
-    if to_read is not None and report.read_back is not None and report.read_back.number == to_read.number:
-        try:
-            await asyncio.to_thread(deps.take_read_back, report.node, report.read_back)
-        except StoreError as error:
-            log.exception("read_back_not_stored", node=report.node, error=type(error).__name__)
-        to_read = deps.read_back(report.node)
+    if report.file_result is not None:
+        deps.take_file_result(report.node, report.file_result)
+    file_task = deps.file_task(report.node)
     unfit = deps.unfit(report.node, now)
     if dropped:
         log.warning("report_dropped_in_part", node=report.node, reason=dropped[:DROPPED_SHOWN_MAX])
@@ -388,11 +384,11 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     tests = deps.telemetry.compute_tests.answer_to(report.ranks)
     notes = deps.telemetry.job_notes.answer_to(report.ranks)
     over = _jobs_over(deps, report, now)
-    for_agent = report.facts or unfit or dropped or news is not None or to_read is not None or over
+    for_agent = report.facts or unfit or dropped or news is not None or file_task is not None or over
     if not (for_agent or orders or tests or notes):
         return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
     shown = dropped[:DROPPED_SHOWN_MAX]
-    return answer(Acknowledgement(len(report.facts), shown, unfit, news, to_read, orders, over, tests, notes))
+    return answer(Acknowledgement(len(report.facts), shown, unfit, news, file_task, orders, over, tests, notes))
 
 
 def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:

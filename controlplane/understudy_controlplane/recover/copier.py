@@ -14,9 +14,9 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
-from understudy_controlplane.recover.agent_work import AgentWork, Nodes, Part, Work
+from understudy_controlplane.recover.checkpoint_work import CheckpointPart, CheckpointWork, Nodes, Work
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
+from understudy_wire.messages import AnnouncedFile, CopyFiles, FileOutcome, FileResult, Tier
 
 log = structlog.get_logger()
 
@@ -29,8 +29,8 @@ DUE_AGAIN_SECONDS = 60.0
 """Interval at which a checkpoint that was not due is looked at again: another interval may be best by then."""
 
 
-class Copier(AgentWork):
-    LOOK_SECONDS = 5.0
+class Copier(CheckpointWork):
+    FINDS_EVERY = 1
 
     def __init__(
         self,
@@ -44,26 +44,22 @@ class Copier(AgentWork):
         """`interval`: seconds between checkpoints of a job in an object store; 0: it is not known."""
         super().__init__(store, policy, clock, on_change, nodes)
         self._interval = interval
-        self._found: list[WrittenCheckpoint] = []
         self._not_due: dict[int, float] = {}  # row of a checkpoint → until when it is not looked at again
 
-    def look(self) -> None:
-        """What needs many queries comes before the lock, for which reports of agents wait."""
-        now, copies = self._clock.now(), self._policy().copy_nodes_at_once > 0
-        waiting = [] if not copies else self._store.to_copy(now - WITHIN_SECONDS, now, LOOKED_AT_MAX)
+    def nodes_at_once(self) -> int:
+        return self._policy().copy_nodes_at_once
+
+    def _find(self, policy: Checkpoints, now: float) -> bool:
+        if not policy.copy_nodes_at_once:
+            return True  # what is under way goes on
+        waiting = self._store.to_copy(now - WITHIN_SECONDS, now, LOOKED_AT_MAX)
         rows = {one.row for one in waiting}
         self._not_due = {row: until for row, until in self._not_due.items() if row in rows}
-        known = self._works, self._given_up
-        self._found = [one for one in waiting if all(one.row not in rows for rows in known) and self._is_due(one)]
-        super().look()
-
-    def _nodes_at_once(self, policy: Checkpoints) -> int:
-        return policy.copy_nodes_at_once
-
-    def _find(self, policy: Checkpoints, now: float) -> bool:  # noqa: ARG002
         busy = {(one.checkpoint.job_row, one.checkpoint.copy_tier) for one in self._works.values()}
-        for one in self._found:
-            if (one.job_row, one.copy_tier) in busy:
+        for one in waiting:
+            if one.row in self._works or one.row in self._given_up or (one.job_row, one.copy_tier) in busy:
+                continue
+            if not self._is_due(one):
                 continue
             other = self._store.other_at(one)
             if other:
@@ -84,17 +80,17 @@ class Copier(AgentWork):
         self._not_due[one.row] = now + DUE_AGAIN_SECONDS
         return False
 
-    def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
+    def _make_task(self, number: int, one: WrittenCheckpoint, files: list[AnnouncedFile], is_last: bool) -> CopyFiles:  # noqa: ARG002
         rate = self._policy().copy_megabytes_per_second * 1e6
-        return ReadBack(self._last_number, one.user_id, one.path, files, whole, rate, copy_to=one.copy_to)
+        return CopyFiles(number, one.user_id, one.path, files, rate, one.copy_to)
 
-    def _note(self, work: Work, part: Part, result: ReadBackResult) -> None:
-        if result.outcome is not ReadBackOutcome.COPIED:
-            self._give_up(work, f"{result.why or result.outcome.value} (on {part.node})")
-            return
-        work.done.add(result.number)
-        if not work.is_done:
-            return
+    def _note(self, work: Work, part: CheckpointPart, result: FileResult) -> None:
+        if result.outcome is FileOutcome.COPIED:
+            self._done(work, part)
+        else:
+            self._refuse(work, part, result)
+
+    def _finish(self, work: Work) -> None:
         one = work.checkpoint
         if not self._store.add_copy(one.row):
             self._give_up(work, "it is gone")

@@ -17,10 +17,10 @@ from understudy_controlplane.config import Checkpoints, Mode
 from understudy_controlplane.decide.checkpoint_retention import dispensable
 from understudy_controlplane.fleet.job import Checkpoint, Condition, Job, Keep, KnownJob, WrittenCheckpoint, keep
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.recover.agent_work import AgentWork, Part, Work
+from understudy_controlplane.recover.checkpoint_work import CheckpointPart, CheckpointWork, Work
 from understudy_controlplane.recover.restore import ANY_LATER, RestorePoints, RunCheckpoints
 from understudy_controlplane.store.checkpoints import EXPIRED_WHY, CheckpointStore
-from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult, Tier
+from understudy_wire.messages import AnnouncedFile, DeleteFiles, FileOutcome, FileResult, Tier
 
 log = structlog.get_logger()
 
@@ -30,9 +30,6 @@ AT_ONCE = 20
 OF_ALL_NODES = (Tier.SHARED, Tier.OBJECT)
 """Any node sees what lies there."""
 
-BYTES_PER_SECOND = 1e9
-"""Nothing is read."""
-
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -41,8 +38,8 @@ class View:
     worked_on: Callable[[], Set[int]] = frozenset  # rows of checkpoints that agents copy or read back
 
 
-class Deleter(AgentWork):
-    LOOK_SECONDS = 60.0
+class Deleter(CheckpointWork):
+    FINDS_EVERY = 12
 
     def __init__(
         self,
@@ -56,8 +53,8 @@ class Deleter(AgentWork):
         self._points, self._view = points, view
         self._jobs: dict[int, KnownJob] = {}  # row of a checkpoint → the job that keeps it no longer
 
-    def _nodes_at_once(self, policy: Checkpoints) -> int:
-        return policy.delete_nodes_at_once
+    def nodes_at_once(self) -> int:
+        return self._policy().delete_nodes_at_once
 
     def _find(self, policy: Checkpoints, now: float) -> bool:
         snapshot = self._view.snapshot()
@@ -79,29 +76,28 @@ class Deleter(AgentWork):
         begun = [one for one in found.catalogue.complete if one.condition is Condition.EXPIRED]
         worked_on = self._view.worked_on()
         looked_for = [one for one in self._dispensable(found, known, kept, now) if one.row not in worked_on]
-        whole = {one.row: one in begun for one in (*begun, *looked_for)}
-        rows = [row for row in whole if row not in self._works and row not in self._given_up]
+        is_last = {one.row: one in begun for one in (*begun, *looked_for)}
+        rows = [row for row in is_last if row not in self._works and row not in self._given_up]
         nodes = job.slurm.nodes
         for one in self._store.written(rows[: max(AT_ONCE - len(self._works), 0)]):
             self._jobs[one.row] = known
-            self._begin(one, whole[one.row], on_node=nodes[0] if one.tier in OF_ALL_NODES and nodes else "")
+            self._begin(one, is_last[one.row], on_node=nodes[0] if one.tier in OF_ALL_NODES and nodes else "")
 
     @staticmethod
     def _dispensable(found: RunCheckpoints, known: KnownJob, kept: Keep, now: float) -> list[Checkpoint]:
         return dispensable(found.catalogue, (known.key, ANY_LATER), found.announced, kept, now, found.steps_in_use)
 
-    def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
-        return ReadBack(self._last_number, one.user_id, one.path, files, whole, BYTES_PER_SECOND, delete=True)
+    def _make_task(self, number: int, one: WrittenCheckpoint, files: list[AnnouncedFile], is_last: bool) -> DeleteFiles:
+        return DeleteFiles(number, one.user_id, one.path, files, only_look=not is_last)
 
-    def _note(self, work: Work, part: Part, result: ReadBackResult) -> None:
-        wanted = ReadBackOutcome.DELETED if work.whole else ReadBackOutcome.DELETABLE
-        if result.outcome is not wanted:
-            self._give_up(work, f"{result.why or result.outcome.value} (on {part.node})")
-            return
-        work.done.add(result.number)
-        if not work.is_done:
-            return
-        if not work.whole:
+    def _note(self, work: Work, part: CheckpointPart, result: FileResult) -> None:
+        if result.outcome is (FileOutcome.DELETED if work.is_last else FileOutcome.DELETABLE):
+            self._done(work, part)
+        else:
+            self._refuse(work, part, result)
+
+    def _finish(self, work: Work) -> None:
+        if not work.is_last:
             self._expire(work)
             return
         one = work.checkpoint

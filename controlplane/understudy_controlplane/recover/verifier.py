@@ -13,8 +13,8 @@ import structlog
 
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Condition, WrittenCheckpoint
-from understudy_controlplane.recover.agent_work import AgentWork, Part, Work
-from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
+from understudy_controlplane.recover.checkpoint_work import CheckpointPart, CheckpointWork, Work
+from understudy_wire.messages import AnnouncedFile, FileOutcome, FileResult, ReadFiles
 
 log = structlog.get_logger()
 
@@ -26,17 +26,17 @@ OF_USER_MAX = 15
 """The others are left to other users, however many checkpoints a user writes."""
 
 CONDITIONS = {
-    ReadBackOutcome.BAD: Condition.BAD,
-    ReadBackOutcome.LOST: Condition.LOST,
-    ReadBackOutcome.SUSPECT: Condition.SUSPECT,
+    FileOutcome.BAD: Condition.BAD,
+    FileOutcome.LOST: Condition.LOST,
+    FileOutcome.SUSPECT: Condition.SUSPECT,
 }
 
 
-class Verifier(AgentWork):
-    LOOK_SECONDS = 10.0
+class Verifier(CheckpointWork):
+    FINDS_EVERY = 2
 
-    def _nodes_at_once(self, policy: Checkpoints) -> int:
-        return policy.verify_nodes_at_once
+    def nodes_at_once(self) -> int:
+        return self._policy().verify_nodes_at_once
 
     def _order(self) -> Iterable[Work]:
         return sorted(self._works.values(), key=lambda one: -one.checkpoint.at)
@@ -53,31 +53,29 @@ class Verifier(AgentWork):
                 continue
             if of_user[one.user_id] < OF_USER_MAX:
                 of_user[one.user_id] += 1
-                self._begin(one, whole=False, files_at_once=FILES_AT_ONCE)
+                self._begin(one, is_last=False, files_at_once=FILES_AT_ONCE)
         return True
 
-    def _make_task(self, one: WrittenCheckpoint, files: list[FileToRead], whole: bool) -> ReadBack:
+    def _make_task(self, number: int, one: WrittenCheckpoint, files: list[AnnouncedFile], is_last: bool) -> ReadFiles:
         policy = self._policy()
         rate = policy.verify_megabytes_per_second * 1e6
-        return ReadBack(self._last_number, one.user_id, one.path, files, whole, rate, policy.verify_nan)
+        return ReadFiles(number, one.user_id, one.path, files, rate, is_last, policy.verify_nan)
 
-    def _note(self, work: Work, part: Part, result: ReadBackResult) -> None:
+    def _note(self, work: Work, part: CheckpointPart, result: FileResult) -> None:
         outcome = result.outcome
-        if outcome is ReadBackOutcome.LOST and part.stands_in:
+        if outcome is FileOutcome.LOST and part.stands_in:
             self._give_up(work, f"{part.node} does not see what {', '.join(sorted(part.written_by))} wrote")
-            return
-        if outcome in CONDITIONS:
+        elif outcome in CONDITIONS:
             self._conclude(work, CONDITIONS[outcome], f"{result.why} (read back on {part.node})")
-            return
-        if outcome not in (ReadBackOutcome.SAMPLED, ReadBackOutcome.VERIFIED, ReadBackOutcome.READ):
-            self._give_up(work, f"{result.why} (on {part.node})")
-            return
-        work.done.add(result.number)
-        work.proven = work.proven and outcome is ReadBackOutcome.VERIFIED
-        if not work.is_done:
-            return
-        if not work.whole:
-            self._begin(work.checkpoint, whole=True, files_at_once=FILES_AT_ONCE)
+        elif outcome in (FileOutcome.SAMPLED, FileOutcome.VERIFIED, FileOutcome.READ):
+            work.proven = work.proven and outcome is FileOutcome.VERIFIED
+            self._done(work, part)
+        else:
+            self._refuse(work, part, result)
+
+    def _finish(self, work: Work) -> None:
+        if not work.is_last:
+            self._begin(work.checkpoint, files_at_once=FILES_AT_ONCE)
         elif work.proven:
             self._conclude(work, Condition.VERIFIED, "")
         else:

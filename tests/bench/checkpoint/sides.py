@@ -26,7 +26,7 @@ from understudy.keeper import KeeperLink, keeper_socket
 from understudy.peer import PeerState
 from understudy.state_handover import LiveState
 from understudy.torch_save import save
-from understudy_agent.readback import read_back
+from understudy_agent.files.carry_out import carry_out
 
 State = dict[str, torch.Tensor]
 
@@ -124,8 +124,8 @@ class Object(Nvme):
     def finish(self) -> None:
         file = self.place() / f"rank-{self.rank}.pt"
         announced = {"file": file.name, "size_bytes": file.stat().st_size, "checksum": _sum_of(file), "at": 0.0}
-        task = {"path": str(self.place()), "files": [announced], "whole": True, "bytes_per_second": 1e12}
-        found = read_back({**task, "copy_to": self._address()})
+        task = {"path": str(self.place()), "files": [announced], "bytes_per_second": 1e12}
+        found = carry_out({**task, "type": "copy", "copy_to": self._address()})
         if found["outcome"] != "copied":
             raise SystemExit(f"the checkpoint was not copied: {found['why']}")
         super().finish()

@@ -30,11 +30,21 @@ import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
 from understudy.program_files import pack
-from understudy_agent import readback
-from understudy_agent.announced_file import Finding
-from understudy_agent.readback import NanLook, read_back, regions_of_safetensors
-from understudy_agent.readbacks import ENDS_SECONDS, PROGRAM, Readbacks, in_own_unit, memory_is_limited
-from understudy_wire.messages import FileToRead, ReadBack, ReadBackOutcome, ReadBackResult
+from understudy_agent.files import read
+from understudy_agent.files.announced import Finding
+from understudy_agent.files.carry_out import carry_out
+from understudy_agent.files.read import NanLook, regions_of_safetensors
+from understudy_agent.files.tasks import PROGRAM, FileTasks, in_own_unit, memory_is_limited
+from understudy_agent.files.user_process import ENDS_SECONDS
+from understudy_wire.messages import (
+    AnnouncedFile,
+    CopyFiles,
+    FileOutcome,
+    FileResult,
+    FileTask,
+    ReadFiles,
+    WarmFiles,
+)
 
 RATE = 1e9
 SIZE = 200_000
@@ -83,15 +93,18 @@ class Saved:
         self.announced.append({"file": name, "size_bytes": len(content), "checksum": checksum, "at": time.time()})
 
     def copy(self) -> dict[str, str]:
-        return self.read(copy_to=str(self.target))
+        return self.carry_out("copy", copy_to=str(self.target))
 
     def copied(self) -> dict[str, bytes]:
         """Finished copies by name."""
         return {one.name: one.read_bytes() for one in self.target.iterdir() if one.suffix != ".copy"}
 
-    def read(self, whole: bool = True, **more: bool | str) -> dict[str, str]:
-        task = {"path": str(self.path), "files": self.announced, "whole": whole, "bytes_per_second": RATE}
-        return read_back({**task, **more})
+    def read(self, whole: bool = True, **more: bool | float) -> dict[str, str]:
+        return self.carry_out("read", **{"whole": whole, "look_for_nan": False, **more})
+
+    def carry_out(self, kind: str, **more: bool | float | str) -> dict[str, str]:
+        task = {"type": kind, "path": str(self.path), "files": self.announced, "bytes_per_second": RATE}
+        return carry_out({**task, **more})
 
 
 @pytest.fixture
@@ -368,7 +381,8 @@ def test_where_the_file_system_is_not_mounted_nothing_is_lost(saved: Saved) -> N
 
 def test_no_more_is_read_than_the_rate_allows(saved: Saved) -> None:
     begun = time.monotonic()
-    read_back({"path": str(saved.path), "files": saved.announced[:1], "whole": True, "bytes_per_second": SIZE / 0.2})
+    saved.announced = saved.announced[:1]
+    saved.read(bytes_per_second=SIZE / 0.2)
     assert time.monotonic() - begun > 0.15
 
 
@@ -385,7 +399,7 @@ def test_a_manifest_is_never_executed(saved: Saved, tmp_path: Path) -> None:
 @pytest.fixture
 def public() -> Iterator[Path]:
     """Other users may look into pytest's folders no more than into a home."""
-    folder = Path(tempfile.mkdtemp(prefix="understudy-readback-"))
+    folder = Path(tempfile.mkdtemp(prefix="understudy-files-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
@@ -409,10 +423,10 @@ def test_a_checkpoint_is_read_with_its_owners_rights_and_never_with_those_of_roo
         os.chown(one, OWNER, OWNER)
     folder.chmod(0o700)
     (folder / "link").symlink_to(secret)
-    assert asyncio.run(outcome(folder, "own", OWNER)) is ReadBackOutcome.VERIFIED
-    assert asyncio.run(outcome(folder, "link", OWNER)) is ReadBackOutcome.UNSEEN
-    assert asyncio.run(outcome(folder, "own", STRANGER)) is ReadBackOutcome.UNSEEN
-    assert asyncio.run(outcome(folder, "own", 0)) is ReadBackOutcome.UNSEEN
+    assert asyncio.run(outcome(folder, "own", OWNER)) is FileOutcome.VERIFIED
+    assert asyncio.run(outcome(folder, "link", OWNER)) is FileOutcome.UNSEEN
+    assert asyncio.run(outcome(folder, "own", STRANGER)) is FileOutcome.UNSEEN
+    assert asyncio.run(outcome(folder, "own", 0)) is FileOutcome.UNSEEN
 
 
 @pytest.mark.integration
@@ -431,26 +445,29 @@ def test_what_a_users_file_names_is_reported_without_what_a_report_cannot_have(p
         os.chown(folder / name, owner_id, -1)
     os.chown(folder, owner_id, -1)
     listed = [
-        FileToRead(name, len(content), f"crc32:{zlib.crc32(content):08x}", 2e9) for name, content in files.items()
+        AnnouncedFile(name, len(content), f"crc32:{zlib.crc32(content):08x}", 2e9) for name, content in files.items()
     ]
-    result = asyncio.run(result_of(ReadBack(1, owner_id, str(folder), listed, True, RATE, look_for_nan=True)))
-    assert result.outcome is ReadBackOutcome.BAD
+    result = asyncio.run(result_of(ReadFiles(1, owner_id, str(folder), listed, RATE, True, look_for_nan=True)))
+    assert result.outcome is FileOutcome.BAD
     assert ("x .distcp" if kind == "manifest" else "w  contains NaN") in result.why
-    assert msgspec.json.decode(msgspec.json.encode(result), type=ReadBackResult) == result
+    assert msgspec.json.decode(msgspec.json.encode(result), type=FileResult) == result
 
 
-async def result_of(asked: ReadBack) -> ReadBackResult:
-    readbacks = Readbacks()
-    readbacks.take(asked)
-    assert readbacks.reading is not None
-    await asyncio.wait_for(readbacks.reading, 60)
-    assert readbacks.result is not None
-    return readbacks.result
+async def result_of(asked: FileTask) -> FileResult:
+    tasks = FileTasks()
+    tasks.take(asked)
+    assert tasks.running is not None
+    await asyncio.wait_for(tasks.running, 60)
+    assert tasks.result is not None
+    return tasks.result
 
 
-async def outcome(folder: Path, file: str, user_id: int, copy_to: str = "") -> ReadBackOutcome:
-    content = [FileToRead(file, 5, f"crc32:{zlib.crc32(b'12345'):08x}", time.time())]
-    return (await result_of(ReadBack(1, user_id, str(folder), content, True, RATE, copy_to=copy_to))).outcome
+async def outcome(folder: Path, file: str, user_id: int, copy_to: str = "") -> FileOutcome:
+    content = [AnnouncedFile(file, 5, f"crc32:{zlib.crc32(b'12345'):08x}", time.time())]
+    asked: FileTask = ReadFiles(1, user_id, str(folder), content, RATE, whole=True)
+    if copy_to:
+        asked = CopyFiles(1, user_id, str(folder), content, RATE, copy_to)
+    return (await result_of(asked)).outcome
 
 
 @pytest.mark.integration
@@ -463,11 +480,11 @@ def test_a_checkpoint_is_copied_where_its_owner_may_write_and_nowhere_else(publi
     (own / "r0").write_bytes(b"12345")
     for one in (own, own / "r0"):
         os.chown(one, OWNER, OWNER)
-    assert asyncio.run(outcome(own, "r0", OWNER, str(own / "copies" / "20"))) is ReadBackOutcome.COPIED
+    assert asyncio.run(outcome(own, "r0", OWNER, str(own / "copies" / "20"))) is FileOutcome.COPIED
     copy = own / "copies" / "20" / "r0"
     assert (copy.read_bytes(), copy.stat().st_uid, list(copy.parent.iterdir())) == (b"12345", OWNER, [copy])
-    assert asyncio.run(outcome(own, "r0", OWNER, str(foreign))) is ReadBackOutcome.UNSEEN
-    assert asyncio.run(outcome(own, "r0", 0, str(foreign))) is ReadBackOutcome.UNSEEN
+    assert asyncio.run(outcome(own, "r0", OWNER, str(foreign))) is FileOutcome.UNSEEN
+    assert asyncio.run(outcome(own, "r0", 0, str(foreign))) is FileOutcome.UNSEEN
     assert list(foreign.iterdir()) == []
 
 
@@ -489,7 +506,7 @@ def test_the_agents_unit_leaves_root_what_it_needs_to_become_the_owner(public: P
     (public / "own").write_bytes(b"12345")
     os.chown(public / "own", OWNER, OWNER)
     code = (
-        "import asyncio, sys; from pathlib import Path; from tests.agent.test_readback import outcome; "
+        "import asyncio, sys; from pathlib import Path; from tests.agent.test_file_tasks import outcome; "
         f"print(asyncio.run(outcome(Path(sys.argv[1]), 'own', {OWNER})).value)"
     )
     assert as_the_service(sys.executable, "-c", code, str(public)) == "verified"
@@ -515,7 +532,8 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
     """Both share one limit. 40 MB of JSON became more than a gigabyte."""
     saved.add("x.json", b"[" + b"{}," * 14_000_000 + b"{}]", summed=False)
-    task = {"path": str(saved.path), "files": saved.announced, "whole": True, "bytes_per_second": RATE}
+    task = {"path": str(saved.path), "files": saved.announced, "bytes_per_second": RATE}
+    task |= {"type": "read", "whole": True, "look_for_nan": False}
     command = [sys.executable, "-c", PEAK, sys.executable, "-I", "-c", PROGRAM, "100"]
     done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, check=True)
     result, kibibytes = done.stdout.splitlines()
@@ -526,11 +544,11 @@ def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
 def test_a_manifest_that_is_too_large_to_look_through_is_not_bad(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest of half a million parts of tensors is one."""
     size = (saved.path / ".metadata").stat().st_size
-    monkeypatch.setattr(readback, "MANIFEST_BYTES_MAX", size)
+    monkeypatch.setattr(read, "MANIFEST_BYTES_MAX", size)
     assert saved.read()["outcome"] == "read"
     saved.add("trainer_state.json", json.dumps(["x" * size]).encode(), summed=False)
     assert saved.read()["outcome"] == "read", "it is read, and not taken apart"
-    monkeypatch.setattr(readback, "MANIFEST_BYTES_MAX", size - 1)
+    monkeypatch.setattr(read, "MANIFEST_BYTES_MAX", size - 1)
     for look_for_nan in (False, True):
         found = saved.read(look_for_nan=look_for_nan)
         assert (found["outcome"], found["why"].startswith(f"{saved.path}/.metadata has more than")) == ("unseen", True)
@@ -565,15 +583,15 @@ def evict(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def cache(paths: list[Path], user_id: int, bytes_max: int = 1 << 30) -> ReadBackResult:
-    async def asked() -> ReadBackResult:
-        readbacks = Readbacks()
+def cache(paths: list[Path], user_id: int, bytes_max: int = 1 << 30) -> FileResult:
+    async def asked() -> FileResult:
+        file_tasks = FileTasks()
         packed = pack([str(path) for path in paths], [])
-        readbacks.take(ReadBack(1, user_id, "", [], True, RATE, program=packed, bytes_max=bytes_max))
-        assert readbacks.reading is not None
-        await asyncio.wait_for(readbacks.reading, 60)
-        assert readbacks.result is not None
-        return readbacks.result
+        file_tasks.take(WarmFiles(1, user_id, packed, bytes_max, RATE))
+        assert file_tasks.running is not None
+        await asyncio.wait_for(file_tasks.running, 60)
+        assert file_tasks.result is not None
+        return file_tasks.result
 
     return asyncio.run(asked())
 
@@ -591,14 +609,14 @@ def test_the_files_of_a_program_are_in_the_page_cache_afterwards(public: Path) -
     os.mkfifo(public / "fifo")
     assert [resident_share(path) for path in (library, source, secret)] == [0, 0, 0], "the test can fail"
     result = cache([library, absent, secret, public / "gone.so", public / "fifo"], OWNER)
-    assert (result.outcome, result.why) == (ReadBackOutcome.CACHED, "2 of 5 files, 2 MB")
+    assert (result.outcome, result.why) == (FileOutcome.WARMED, "2 of 5 files, 2 MB")
     assert [resident_share(path) for path in (library, source)] == [1, 1], "without its compiled file a module is read"
     assert resident_share(secret) == 0, "it is not the user's to read"
     evict(source)
     assert cache([library, source], OWNER, bytes_max=1 << 20).why == "1 of 2 files, 1 MB"
     assert resident_share(source) == 0
-    assert cache([secret], OWNER).outcome is ReadBackOutcome.UNSEEN
-    assert cache([library], 0).outcome is ReadBackOutcome.UNSEEN
+    assert cache([secret], OWNER).outcome is FileOutcome.UNSEEN
+    assert cache([library], 0).outcome is FileOutcome.UNSEEN
 
 
 @pytest.mark.parametrize(("limit", "limited"), [("1073741824\n", True), ("max\n", False), (None, False)])
@@ -622,7 +640,7 @@ def test_what_reads_ends_when_its_agent_wants_it_no_longer(tmp_path: Path) -> No
     """An agent without CAP_KILL closes the pipe; systemd, in whose unit it may run, would let it go on."""
     path = tmp_path / "library.so"
     path.write_bytes(bytes(1 << 20))
-    task = ReadBack(1, os.geteuid(), "", [], True, 10.0, program=pack([str(path)], []), bytes_max=1 << 30)
+    task = WarmFiles(1, os.geteuid(), pack([str(path)], []), 1 << 30, 10.0)
     command = [sys.executable, "-I", "-c", PROGRAM, "100"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -639,34 +657,34 @@ def test_what_reads_ends_when_its_agent_wants_it_no_longer(tmp_path: Path) -> No
 def test_a_program_is_read_no_further_when_the_answer_to_a_report_has_no_such_task(public: Path) -> None:
     library = public / "a.so"
     library.write_bytes(bytes(1 << 20))
-    files = [FileToRead("a.so", 1 << 20, "", time.time())]
-    program = ReadBack(1, OWNER, "", [], True, 10.0, program=pack([str(library)], []), bytes_max=1 << 30)
-    checkpoint = ReadBack(2, OWNER, str(public), files, True, 10.0)
+    files = [AnnouncedFile("a.so", 1 << 20, "", time.time())]
+    program = WarmFiles(1, OWNER, pack([str(library)], []), 1 << 30, 10.0)
+    checkpoint = ReadFiles(2, OWNER, str(public), files, 10.0, whole=True)
 
-    async def goes_on(*tasks: ReadBack | None) -> bool:
+    async def goes_on(*tasks: FileTask | None) -> bool:
         """True if the first of these tasks is still at work after the answers with the others."""
-        readbacks = Readbacks()
-        readbacks.take(tasks[0])
-        first = readbacks.reading
+        file_tasks = FileTasks()
+        file_tasks.take(tasks[0])
+        first = file_tasks.running
         assert first is not None
         for one in tasks[1:]:
             await asyncio.sleep(0.2)
-            readbacks.take(one)
+            file_tasks.take(one)
         _, at_work = await asyncio.wait({first}, timeout=ENDS_SECONDS)
-        await readbacks.stop()
+        await file_tasks.stop()
         return first in at_work
 
     async def begins_again() -> None:
-        readbacks = Readbacks()
-        readbacks.take(program)
-        first = readbacks.reading
+        file_tasks = FileTasks()
+        file_tasks.take(program)
+        first = file_tasks.running
         await asyncio.sleep(0.2)
-        readbacks.take(None)
+        file_tasks.take(None)
         async with asyncio.timeout(30):
-            while readbacks.reading is first:
+            while file_tasks.running is first:
                 await asyncio.sleep(0.05)
-                readbacks.take(program)
-        await readbacks.stop()
+                file_tasks.take(program)
+        await file_tasks.stop()
 
     assert asyncio.run(goes_on(program, program))
     assert not asyncio.run(goes_on(program, None))
@@ -689,7 +707,7 @@ def test_two_capabilities_are_enough_to_read_with_the_rights_of_the_owner(public
     for path in (library, secret):
         path.write_bytes(bytes(100))
     secret.chmod(0o600)
-    task = ReadBack(1, OWNER, "", [], True, RATE, program=pack([str(library), str(secret)], []), bytes_max=1 << 30)
+    task = WarmFiles(1, OWNER, pack([str(library), str(secret)], []), 1 << 30, RATE)
     confined = ["setpriv", "--bounding-set=-all,+setuid,+setgid", "--inh-caps=-all", "--no-new-privs"]
     command = [*confined, sys.executable, "-I", "-c", PROGRAM, "100", str(OWNER), str(OWNER)]
     done = subprocess.run(command, input=msgspec.json.encode(task), capture_output=True, check=True)

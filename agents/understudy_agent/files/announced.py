@@ -1,6 +1,6 @@
 """A file of a checkpoint as it was announced: whether it is that, its checksum, and the pace at which it is read.
 
-For the processes that read checkpoints back: it needs the standard library, and `xxhash` where that is installed.
+Processes with a user's rights import this: it needs the standard library, and `xxhash` where that is installed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ except ImportError:
     xxhash = None
 
 BLOCK_BYTES = 1 << 20
+WRITTEN_AFTER_SECONDS = 300.0
+"""Allowed clock skew between file server and announcement."""
 
 
 class Finding(Exception):
-    """What is wrong; `outcome` is one of wire.ReadBackOutcome."""
+    """What is wrong; `outcome` is one of FileOutcome."""
 
     def __init__(self, outcome: str, why: str) -> None:
         super().__init__(why)

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from understudy_agent.announced_file import BLOCK_BYTES, Finding, Pace, open_announced, sum_named, value_of
+from understudy_agent.files.announced import BLOCK_BYTES, Finding, Pace, open_announced, sum_named, value_of
+from understudy_agent.files.delete import PIN
 
 SCHEME = "s3://"
 
@@ -26,8 +27,6 @@ CHECKSUM = "understudy-checksum"
 PART_BYTES = 16 << 20
 PARTS_MAX = 10_000
 """S3's own."""
-
-PIN = ".keep"
 
 TIMES_COPIED = 2
 """An upload that was begun for another content at the same place is found out at its end."""
@@ -68,16 +67,13 @@ class Place:
         return Found(head["ContentLength"], head.get("Metadata", {}).get(CHECKSUM, ""))
 
 
-def read_back(task: dict[str, Any], pace: Pace) -> str:
-    """As readback's, of a task whose path is such an address. Raises Finding."""
+def read(task: dict[str, Any], pace: Pace) -> str:
+    """Raises Finding for what is not what was written."""
     with _as_findings(task["path"]):
-        place = Place(task["path"])
-        if task.get("delete"):
-            return _delete(place, task["files"], task["whole"])
-        proven = True
+        place, whole, proven = Place(task["path"]), task["whole"], True
         for one in task["files"]:
-            proven = _read(place, one, task["whole"], pace) and proven
-        if not task["whole"]:
+            proven = _read(place, one, whole, pace) and proven
+        if not whole:
             return "sampled"
         return "verified" if proven else "read"
 
@@ -206,8 +202,13 @@ def _read(place: Place, announced: dict[str, Any], whole: bool, pace: Pace) -> b
     return bool(value())
 
 
+def delete(task: dict[str, Any]) -> str:
+    """As `delete.py` does with files. Raises Finding."""
+    with _as_findings(task["path"]):
+        return _delete(Place(task["path"]), task["files"], not task["only_look"])
+
+
 def _delete(place: Place, announced: list[dict[str, Any]], also: bool) -> str:
-    """As readback's: looks whether all can go, and deletes them if `also`."""
     for pin in (place.key(PIN), place.key(".") + PIN):
         if place.find(pin) is not None:
             raise Finding("unseen", f"{SCHEME}{place.bucket}/{pin} pins it")

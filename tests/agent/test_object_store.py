@@ -18,9 +18,9 @@ import pytest
 
 from tests import REPOSITORY
 from tests.object_store import BUCKET, ObjectStore
-from understudy_agent import object_readback
-from understudy_agent.readback import read_back
-from understudy_agent.readbacks import PROGRAM
+from understudy_agent.files import object_store as module
+from understudy_agent.files.carry_out import carry_out
+from understudy_agent.files.tasks import PROGRAM
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ BIG = 2 * PART + 1000
 
 @pytest.fixture
 def store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setattr(object_readback, "PART_BYTES", PART)
+    monkeypatch.setattr(module, "PART_BYTES", PART)
     return object_store
 
 
@@ -54,14 +54,17 @@ class Saved:
             checksum = f"crc32:{zlib.crc32(data):08x}" if name != "plain" else ""
             self.announced.append({"file": name, "size_bytes": len(data), "checksum": checksum, "at": time.time()})
 
-    def task(self, path: str, whole: bool = True, **more: Any) -> dict[str, Any]:
-        return {"path": path, "files": self.announced, "whole": whole, "bytes_per_second": 1e12, **more}
+    def task(self, kind: str, path: str, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "path": path, "files": self.announced, "bytes_per_second": 1e12, **more}
 
     def copy(self) -> dict[str, str]:
-        return read_back(self.task(str(self.path), copy_to=self.address))
+        return carry_out(self.task("copy", str(self.path), copy_to=self.address))
 
-    def read(self, whole: bool = True, **more: Any) -> dict[str, str]:
-        return read_back(self.task(self.address, whole, **more))
+    def read(self, whole: bool = True) -> dict[str, str]:
+        return carry_out(self.task("read", self.address, whole=whole, look_for_nan=False))
+
+    def delete(self, only_look: bool = False) -> dict[str, str]:
+        return carry_out(self.task("delete", self.address, only_look=only_look))
 
     @property
     def expected(self) -> dict[str, bytes]:
@@ -104,8 +107,8 @@ def test_an_upload_that_was_broken_off_goes_on_with_the_part_that_is_missing(
             sent.append(fields["PartNumber"])
             return self._client.upload_part(**fields)
 
-    made = object_readback._client
-    monkeypatch.setattr(object_readback, "_client", Client)
+    made = module._client
+    monkeypatch.setattr(module, "_client", Client)
     with pytest.raises(KeyboardInterrupt):
         saved.copy()
     assert "run/step-20/sub/r1.pt" not in store.content(), "half of it is not there"
@@ -118,7 +121,7 @@ def test_an_upload_that_was_broken_off_goes_on_with_the_part_that_is_missing(
 
 def test_an_upload_that_was_begun_for_another_content_is_not_gone_on_with(store: ObjectStore, saved: Saved) -> None:
     client, key = store.client(), "run/step-20/sub/r1.pt"
-    old = client.create_multipart_upload(Bucket=BUCKET, Key=key, Metadata={object_readback.CHECKSUM: "crc32:00000000"})
+    old = client.create_multipart_upload(Bucket=BUCKET, Key=key, Metadata={module.CHECKSUM: "crc32:00000000"})
     client.upload_part(Bucket=BUCKET, Key=key, UploadId=old["UploadId"], PartNumber=1, Body=b"o" * PART)
     assert saved.copy()["outcome"] == "copied"
     assert store.content() == saved.expected
@@ -153,15 +156,15 @@ def test_what_is_not_what_was_announced_is_bad(store: ObjectStore, saved: Saved)
 def test_what_is_pinned_or_not_what_was_announced_is_not_deleted(store: ObjectStore, saved: Saved) -> None:
     saved.copy()
     store.put("run/step-20/.keep", b"")
-    assert saved.read(delete=True)["outcome"] == "unseen"
+    assert saved.delete()["outcome"] == "unseen"
     store.client().delete_object(Bucket=BUCKET, Key="run/step-20/.keep")
     store.put("run/step-20/r0.pt", b"another")
-    assert saved.read(delete=True)["outcome"] == "suspect"
+    assert saved.delete()["outcome"] == "suspect"
     assert len(store.content()) == len(saved.expected)
     store.put("run/step-20/notes", b"of a person")
     saved.copy()
-    assert saved.read(whole=False, delete=True)["outcome"] == "deletable"
-    assert saved.read(delete=True)["outcome"] == "deleted"
+    assert saved.delete(only_look=True)["outcome"] == "deletable"
+    assert saved.delete()["outcome"] == "deleted"
     assert store.content() == {"run/step-20/notes": b"of a person"}
 
 
@@ -195,7 +198,7 @@ def test_no_program_of_a_users_configuration_is_started(store: ObjectStore, publ
     (public / "config").write_text(config)
     (public / "starts").write_text(f"{config}credential_process = /usr/bin/touch {public / 'started'}\n")
     (public / "credentials").write_text(Path(store.environment["AWS_SHARED_CREDENTIALS_FILE"]).read_text())
-    task = json.dumps(saved.task(str(saved.path), copy_to=saved.address))
+    task = json.dumps(saved.task("copy", str(saved.path), copy_to=saved.address))
 
     def run(**files: str) -> dict[str, str]:
         return as_owner(task, PROGRAM, {name: str(public / file) for name, file in files.items()})
@@ -215,12 +218,12 @@ def test_users_need_not_be_able_to_read_the_agent_s_python(store: ObjectStore, p
     for package in (*site_packages().iterdir(), *own):
         (hidden / package.name).symlink_to(package)
     paths = f"[{str(hidden)!r}, *(one for one in sys.path if one.startswith({sys.base_prefix!r}))]"
-    program = f"import sys; sys.path[:] = {paths}; from understudy_agent.readback import main; main()"
+    program = f"import sys; sys.path[:] = {paths}; from understudy_agent.files.carry_out import main; main()"
     files = {}
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         files[name] = str(public / name)
         (public / name).write_text(Path(store.environment[name]).read_text())
-    task = json.dumps(saved.task(str(saved.path), copy_to=saved.address))
+    task = json.dumps(saved.task("copy", str(saved.path), copy_to=saved.address))
     assert as_owner(task, program, files) == {"outcome": "copied", "why": ""}
     assert store.content() == saved.expected
 

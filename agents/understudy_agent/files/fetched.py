@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from understudy_agent.files.rights import bound_memory, take_rights
+from understudy_agent.files.user_process import ENDS_SECONDS, end, owner, program
 from understudy_agent.log import fields, log
-from understudy_agent.readback import bound_memory, take_rights
-from understudy_agent.readbacks import ENDS_SECONDS, end, owner
 
 TEMPORARY = "/tmp"  # noqa: S108 - nothing is written to it, and it may be full
 
@@ -28,10 +28,7 @@ REMOVED = ".removed"
 NUMBER = "(0|[1-9][0-9]{0,9})"
 NAME = re.compile(rf"understudy-{NUMBER}-{NUMBER}(\.removed)?")
 
-PROGRAM = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
-    "from understudy_agent.fetched import main; main()"
-)
+PROGRAM = program("fetched")
 
 BACK_WITHIN_SECONDS = 600.0
 """A job that is requeued, and starts on this node again within this, finds what it has fetched."""
