@@ -92,6 +92,11 @@ class SlurmRecorder:
                 for job in running.values()
             },
             {job.job_id for job in view.jobs.values()},
+            {
+                job.job_id: job.suspended_or_resumed_at - view.clock_ahead_seconds
+                for job in view.jobs.values()
+                if job.suspended_or_resumed_at is not None and job.holds_nodes
+            },
         )
         for one in self._facts.attach_waiting(self._directory.get, now, self._telemetry.nodes_of).unreadable:
             log.error("waiting_fact_unreadable", fact=one)

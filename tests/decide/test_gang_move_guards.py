@@ -33,7 +33,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import StepTable, Suspended
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Domain, DomainKind, merged
 from understudy_wire.messages import LauncherPhase, LauncherState
@@ -98,10 +98,12 @@ class TestManyGangsThatStopTogether:
         assert len(together) == 400
         assert "400 gangs stopped at the same time" in together[0].reason
 
-    def test_one_whose_own_limit_is_longer_counts_before_it_is_called_hung(self) -> None:
+    @pytest.mark.parametrize("pause_seconds", [300.0, 500.0])
+    def test_one_whose_own_limit_is_longer_counts_before_it_is_called_hung(self, pause_seconds: float) -> None:
+        """It stands for longer than it ever paused."""
         jobs = jobs_of(3)
         snapshot = fleet(jobs, [OUTAGE_SECONDS] * 3)
-        patient = {key: replace(table, longest_pause_seconds=300.0) for key, table in snapshot.tables.items()}
+        patient = {key: replace(table, longest_pause_seconds=pause_seconds) for key, table in snapshot.tables.items()}
         tables = {**patient, jobs[0].key: snapshot.tables[jobs[0].key]}
         assert [one.row for one in decided(replace(snapshot, tables=tables))] == [106, 70]
 
@@ -117,6 +119,38 @@ class TestManyGangsThatStopTogether:
         tables = {key: replace(one, longest_pause_seconds=pause_seconds) for key, one in snapshot.tables.items()}
         decisions = decided(replace(snapshot, tables=tables), b.config(hang=limits))
         assert [one.row for one in decisions] == [106, 70]
+        assert moved(decisions) == set()
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    @pytest.mark.parametrize(("stood_seconds", "moves"), [(400.0, False), (5.0, True)])
+    def test_one_that_stood_before_it_was_suspended_counts_until_it_makes_a_step(
+        self, stood_seconds: float, moves: bool, resumed: bool
+    ) -> None:
+        """A suspended gang is never called hung, and says nothing if it worked until then."""
+        jobs = jobs_of(3)
+        stopped_at = b.NOW - OUTAGE_SECONDS
+        before = Suspended(steps_of(jobs[2], OUTAGE_SECONDS), stopped_at + stood_seconds)
+        state = "RUNNING" if resumed else "SUSPENDED"
+        seen = fleet(
+            [*jobs[:2], b.job(job_id=2, nodes=jobs[2].slurm.nodes, state=state)],
+            [OUTAGE_SECONDS] * 3,
+            suspended={jobs[2].key: before},
+        )
+        now = replace(steps_of(jobs[2], 0.0), advanced_at=0.0, heard_since=b.NOW - 1)
+        tables = {key: table for key, table in seen.tables.items() if key != jobs[2].key}
+        decisions = decided(replace(seen, tables=tables | ({jobs[2].key: now} if resumed else {})))
+        assert moved(decisions) == (set() if not moves else {jobs[0].key, jobs[1].key})
+        together = {one.subject for one in decisions if one.row == 106}
+        assert together == (set() if moves else {"job 0", "job 1"})
+
+    def test_one_that_still_stands_after_it_was_resumed_stopped_with_the_others(self) -> None:
+        jobs = jobs_of(3)
+        before = Suspended(steps_of(jobs[2], 9000.0), b.NOW - 8000)
+        resumed = replace(steps_of(jobs[2], 0.0), advanced_at=0.0, heard_since=b.NOW - 2000)
+        seen = fleet(jobs, [9000.0] * 3, suspended={jobs[2].key: before})
+        decisions = decided(replace(seen, tables={**seen.tables, jobs[2].key: resumed}))
+        assert [one.row for one in decisions][:4] == [106, 106, 106, 70]
+        assert {one.row for one in decisions[4:]} == {92}, "a person is paged"
         assert moved(decisions) == set()
 
     def test_gangs_that_go_on_do_not_count(self) -> None:

@@ -251,6 +251,39 @@ def test_the_longest_pause_of_a_job_is_remembered_over_its_ring_and_its_attempts
 
 
 @pytest.mark.parametrize("seen", [True, False])
+def test_what_a_gang_was_at_when_it_was_suspended_is_known_until_it_finishes_a_step(seen: bool) -> None:
+    telemetry = Telemetry()
+    telemetry.know({"n1"})
+    before = ExpectedJob(0, 1000, frozenset({"n1"}))
+    after = dataclasses.replace(before, suspended_or_resumed_at=4711)
+
+    def report(at: float, *steps: int) -> None:
+        times = [1.0] * len(steps)
+        window = RankWindow(7, 0, 0, 1, 0, 1000, "", steps[0] if steps else 0, times, times)
+        telemetry.receive(b.report("n1", ranks=[window]), at)
+
+    def known() -> tuple[float, float] | None:
+        found = telemetry.suspended(b.job().key, 0)
+        return None if found is None else (found.table.advanced_at, found.at)
+
+    telemetry.expect({7: before})
+    report(b.NOW, 0)
+    assert known() is None
+    if seen:
+        telemetry.expect({}, {7}, {7: b.NOW + 50})
+        assert known() == (b.NOW, b.NOW + 50)
+        assert telemetry.table(b.job().key, 0) is None
+    telemetry.expect({7: after}, {7}, {7: b.NOW + 60})
+    report(b.NOW + 70)
+    telemetry.expect({7: after}, {7}, {7: b.NOW + 60})
+    assert known() == (b.NOW, b.NOW + (50 if seen else 60)), "it was resumed, and has finished no step"
+    assert telemetry.suspended(b.job().key, 1) is None, "not of another attempt"
+    report(b.NOW + 80, 1)
+    telemetry.expect({7: after}, {7}, {7: b.NOW + 60})
+    assert known() is None
+
+
+@pytest.mark.parametrize("seen", [True, False])
 def test_a_job_that_was_suspended_is_known_afresh_whether_a_reading_of_slurm_has_shown_that_or_not(seen: bool) -> None:
     """Its ranks have stood still for that."""
     telemetry = Telemetry()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +41,7 @@ RANKS_SHOWN_MAX = 32
 STACKS_SHOWN_MAX = 5
 
 STANDING_SHARE = 2 / 3
-"""Share of the time after which a gang counts as hung. By default that is three of its longest pauses: two of these."""
+"""Share of the time after which a gang counts as hung."""
 
 WORKING_POWER_SHARE = 0.35
 """Share of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
@@ -49,8 +49,9 @@ WORKING_POWER_SHARE = 0.35
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
-    explained = {job for job, table in running.items() if _explained_by_a_switch(snapshot, table)}
-    standing = _Standing(snapshot, policy, [table for job, table in running.items() if job not in explained])
+    tables = (*running.values(), *(one.table for one in snapshot.suspended.values()))
+    explained = {table.job for table in tables if _explained_by_a_switch(snapshot, table)}
+    standing = _Standing(snapshot, policy, running.values(), explained)
     stopped: list[tuple[str, float]] = []
     for reported in running.values():
         nodes = _nodes_of(reported)
@@ -60,14 +61,15 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         table = _starting(reported) if _starts(reported, snapshot) else reported
         if snapshot.now - since <= patience_seconds(table, policy):
             continue
-        together = standing.with_gang(table.job, since)
+        stopped_at = standing.stopped_at(table.job, since)
+        together = standing.with_gang(table.job, stopped_at)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
         if together is None or table.job in explained:
             yield from found
         else:
             one = _with_others(found[0], nodes, together)
             yield one
-            stopped += [(name, since) for name in nodes if one.signal is not Signal.GANG_STILL]
+            stopped += [(name, stopped_at) for name in nodes if one.signal is not Signal.GANG_STILL]
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
 
 
@@ -78,21 +80,43 @@ def may_be_mass_hang(snapshot: Snapshot, policy: Hang) -> bool:
 
 
 class _Standing:
-    """Managed gangs that make no progress, by when they stopped, and what they are evidence of.
+    """Managed gangs that make no progress, by when they stopped, and what they are evidence of. One that stood before
+    it was suspended has stopped then, until it makes a step again.
 
     Jobs that are not managed may be a notebook at rest: they count neither way.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Hang, tables: Sequence[StepTable]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, policy: Hang, running: Iterable[StepTable], explained: Container[JobKey] = ()
+    ) -> None:
         self._snapshot, self._policy = snapshot, policy
-        managed = [table for table in tables if snapshot.jobs[table.job].managed]
-        self._users = {snapshot.jobs[table.job].slurm.user for table in managed}
+        tables = [(table, snapshot.now) for table in running]
+        before = [(one.table, one.at) for one in snapshot.suspended.values()]
+        self._before = self._standing(before, explained)
+        since = self._standing(tables, explained) | self._before
+        managed = {table.job for table, _ in tables if self._counts(table, explained)} | self._before.keys()
+        self._users = {snapshot.jobs[key].slurm.user for key in managed}
         self._running = len(managed)
-        known = ((_standing_since(table, snapshot, policy), snapshot.jobs[table.job]) for table in managed)
-        found = sorted(((since, job) for since, job in known if since is not None), key=lambda one: one[0])
-        self._since = [since for since, _ in found]
-        self._jobs = [job for _, job in found]
+        found = sorted(since, key=lambda key: since[key])
+        self._since = [since[key] for key in found]
+        self._jobs = [snapshot.jobs[key] for key in found]
         self._groups: dict[tuple[int, int], tuple[Counter[str], bool]] = {}
+
+    def _standing(self, tables: Iterable[tuple[StepTable, float]], explained: Container[JobKey]) -> dict[JobKey, float]:
+        """Since when, of those that did until the time beside them."""
+        return {
+            table.job: since
+            for table, until in tables
+            if self._counts(table, explained)
+            and (since := _standing_since(table, self._snapshot, self._policy, until)) is not None
+        }
+
+    def _counts(self, table: StepTable, explained: Container[JobKey]) -> bool:
+        return self._snapshot.jobs[table.job].managed and table.job not in explained
+
+    def stopped_at(self, key: JobKey, since: float) -> float:
+        """`since`, or before it was suspended."""
+        return self._before.get(key, since)
 
     def with_gang(self, key: JobKey, since: float) -> HangDetail | None:
         """What those are that stopped when this one did; None: nothing that they share is the cause."""
@@ -236,14 +260,14 @@ def _starting(table: StepTable) -> StepTable:
     return replace(table, advanced_at=0.0, section="", sequences=unknown, inside=np.zeros_like(table.inside), stacks={})
 
 
-def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang) -> float | None:
+def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang, until: float) -> float | None:
     """None: it makes progress, or has paused no longer than before. Its limit may be longer than that of others, and is
     over before the first of those that stopped together counts as hung.
     """
     since = _still_since(table, snapshot)
     patience = patience_seconds(_starting(table) if _starts(table, snapshot) else table, policy)
-    least = min(max(2 * table.longest_pause_seconds, TOGETHER_SECONDS), STANDING_SHARE * patience)
-    return since if snapshot.now - since > least else None
+    least = max(table.longest_pause_seconds, min(TOGETHER_SECONDS, STANDING_SHARE * policy.seconds_min))
+    return since if until - since > min(least, STANDING_SHARE * patience) else None
 
 
 def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> Finding:

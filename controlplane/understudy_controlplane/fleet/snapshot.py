@@ -40,7 +40,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import Service, SlurmReservation
-from understudy_controlplane.fleet.steps import StepTable, restarts_without_progress
+from understudy_controlplane.fleet.steps import StepTable, Suspended, restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
 from understudy_wire.places import Place
@@ -103,6 +103,8 @@ class Snapshot:
     replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
     """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
     tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+    suspended: Mapping[JobKey, Suspended] = field(default_factory=dict)
+    """Jobs that were suspended, until their gangs finish a step again."""
     ordered_to_save: frozenset[JobKey] = frozenset()
     """Jobs with an order to save of which not all ranks have reported the end: one may wait for it at its step."""
     unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)

@@ -149,6 +149,14 @@ class StepTable:
         return self.furthest - self.count_from if self.furthest >= 0 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A gang that was suspended, and has finished no step since, whether or not it was resumed."""
+
+    table: StepTable  # as it was then
+    at: float  # when that was
+
+
 def restarts_without_progress(places: Iterable[Place], now: Place) -> int:
     """How many times in a row a gang was restarted without progress: where it stood still each time, oldest first."""
     furthest, last, count = -1, Place(), 0

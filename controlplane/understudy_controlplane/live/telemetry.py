@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
-from understudy_controlplane.fleet.steps import Durations, StepTable
+from understudy_controlplane.fleet.steps import Durations, StepTable, Suspended
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
 from understudy_controlplane.live.job_notes import JobNotes
@@ -62,6 +62,8 @@ class Telemetry:
         self._known: frozenset[str] = frozenset()
         self._heard: dict[str, Heard] = {}
         self._steps: dict[int, StepBuffer] = {}
+        self._suspended: dict[int, tuple[StepBuffer, float]] = {}
+        """Job → its steps when it was suspended, and when that was, until it finishes one again."""
         self._learnt: dict[int, Durations] = {}
         self._counts: dict[int, int] = {}
         """Job → what its earlier attempts took, and where the count of the last one began."""
@@ -109,7 +111,10 @@ class Telemetry:
                 if objection:
                     dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {objection}")
                     continue
-                self._buffer(window).add(window, report.node, now)
+                buffer = self._buffer(window)
+                buffer.add(window, report.node, now)
+                if buffer.advanced_at:
+                    self._suspended.pop(window.job_id, None)
                 if window.saves is not None:
                     asking.append(window)
             self.saves.receive(asking, now)
@@ -126,6 +131,7 @@ class Telemetry:
         with self._lock:
             self._heard.clear()
             self._steps.clear()
+            self._suspended.clear()
             self.saves.forget()
 
     def heard(self) -> dict[str, Heard]:
@@ -137,18 +143,28 @@ class Telemetry:
         with self._lock:
             return self._heard.get(node)
 
-    def expect(self, jobs: Mapping[int, ExpectedJob], shown: Collection[int] = ()) -> None:
+    def expect(
+        self,
+        jobs: Mapping[int, ExpectedJob],
+        shown: Collection[int] = (),
+        suspended: Mapping[int, float] | None = None,
+    ) -> None:
         """Take these as all running jobs, by job id. Step times of others, and of earlier attempts, are dropped, and
         those of a job that was suspended: also where that began and ended between two readings of Slurm.
 
         `shown`: all that Slurm shows. Of a gang that waits for its next attempt, what earlier ones took stays known.
+        `suspended`: jobs that are suspended, or were, and when that was last changed.
         """
+        suspended = suspended or {}
         with self._lock:
             before, self._expected = self._expected, dict(jobs)
             for job_id, buffer in list(self._steps.items()):
                 if not _goes_on(before.get(job_id), self._expected.get(job_id), buffer.attempt.restart_count):
                     self._learnt[job_id], self._counts[job_id] = buffer.durations, buffer.count_from
                     del self._steps[job_id]
+                    if job_id in suspended:
+                        self._suspended.setdefault(job_id, (buffer, suspended[job_id]))
+            self._suspended = {job_id: one for job_id, one in self._suspended.items() if job_id in suspended}
             for gone in [one for one in (*self._learnt, *self._counts) if one not in jobs and one not in shown]:
                 self._learnt.pop(gone, None)
                 self._counts.pop(gone, None)
@@ -192,6 +208,13 @@ class Telemetry:
         with self._lock:
             buffer = self._steps.get(job.job_id)
             return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
+
+    def suspended(self, job: JobKey, restart_count: int) -> Suspended | None:
+        """None: the attempt was not suspended, or has finished a step since."""
+        with self._lock:
+            buffer, at = self._suspended.get(job.job_id, (None, 0.0))
+            same = buffer is not None and buffer.attempt.restart_count == restart_count
+            return Suspended(buffer.table(job), at) if buffer is not None and same else None
 
     def ranks(self, job_id: int, wanted: range) -> tuple[Attempt, list[RankNow]] | None:
         """The job's running attempt and those of its ranks that are wanted; None: none has reported."""

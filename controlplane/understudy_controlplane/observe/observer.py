@@ -112,6 +112,7 @@ class Observer:
         self._out_since: dict[str, float] = {}
         """Start of what the last readings showed of a node without a break, up to the reading before these."""
         self._running: list[Job] = []
+        self._suspended: list[Job] = []
         self._requeued: list[Job] = []
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
@@ -151,6 +152,7 @@ class Observer:
         shown = self._sources.directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         self._shown = {job.key: job for job in shown}
         self._running = [job for job in shown if job.running]
+        self._suspended = [job for job in shown if job.slurm.suspended_or_resumed_at is not None]
         self._requeued = [
             job
             for job in shown
@@ -272,6 +274,11 @@ class Observer:
             dealt_with=past.dealt_with_since(week_ago),
             replaced=stores.launches.replacements(config.cluster),
             tables=tables,
+            suspended={
+                job.key: stood
+                for job in self._suspended
+                if (stood := sources.telemetry.suspended(job.key, job.slurm.restart_count)) is not None
+            },
             ordered_to_save=self._ordered_to_save(running),
             last_attempts=self._attempts_before(),
             unheard_gangs=self._unheard_gangs(running, tables, gangs),

@@ -41,7 +41,7 @@ from understudy_controlplane.fleet.operator import (
 from understudy_controlplane.fleet.recovery import Recovery
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import SlurmNode, SlurmView
-from understudy_controlplane.fleet.steps import StepTable
+from understudy_controlplane.fleet.steps import StepTable, Suspended
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.slurm.protocol import SlurmReads
@@ -143,6 +143,7 @@ class StoreReads(Protocol):
 class TelemetryReads(Protocol):
     def heard(self) -> dict[str, Heard]: ...
     def table(self, job: JobKey, restart_count: int) -> StepTable | None: ...
+    def suspended(self, job: JobKey, restart_count: int) -> Suspended | None: ...
     def ordered_to_save(self) -> frozenset[int]: ...
 
 
