@@ -13,6 +13,7 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS, await_approval, endings
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import JobKey
@@ -250,3 +251,20 @@ def test_a_proposal_ends(status: RecoveryStatus, seconds: float, ends_as: Recove
     one = proposal(status, approved_at=b.NOW if status is RecoveryStatus.APPROVED else None)
     over = list(endings(b.snapshot(now=b.NOW + seconds, proposals=(one,))))
     assert [ending.status for ending in over] == ([ends_as] if ends_as else [])
+
+
+@pytest.mark.parametrize("status", [None, RecoveryStatus.AWAITS_APPROVAL, RecoveryStatus.CANCELLED])
+def test_the_pool_is_filled_while_something_else_waits_and_not_with_what_that_takes(
+    status: RecoveryStatus | None,
+) -> None:
+    used = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in ("n3", "n4", "n7", "n8")]
+    broken = b.node("n2", events=(b.xid_event("n2", 79),))
+    seen = b.snapshot(*used, broken, jobs=[b.job()], mode=Mode.APPROVE)
+    config = b.config(mode="approve", spares={"count": 1})
+    (move,) = [one.proposed for one in decide(seen, detect(seen, config), config) if one.row == 10]
+    assert isinstance(move, PoolSwapPlan)
+    before = () if status is None else (proposal(status, move),)
+    seen = replace(seen, proposals=before)
+    (filled,) = [one.proposed for one in decide(seen, detect(seen, config), config) if one.row == 80]
+    assert isinstance(filled, FillPoolPlan)
+    assert {*move.spares, *filled.spares} == {"n5", "n6"}

@@ -142,6 +142,10 @@ def test_what_is_rejected_is_not_proposed_again_for_its_time(tmp_path: Path) -> 
     assert site.answer(proposal["id"], "cancel").status_code == 202
     site.rehearsal.run(SECONDS - 60)
     assert site.waiting() == []
+    (need,) = site.client.get("/v1/status").json()["needs"]
+    assert (need["kind"], need["subject"]) == ("held_back", "n3")
+    assert f"an operator rejected it as recovery {proposal['id']}" in need["why"]
+    assert site.rehearsal.tickets == [], "an operator has looked, and is not paged for it"
     site.rehearsal.run(120)
     assert len(site.waiting()) == 1
 

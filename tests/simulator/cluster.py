@@ -105,6 +105,7 @@ class Machine:
     fails_validation: bool = False
     computes_wrong: bool = False
     slowed_at: float = -math.inf  # when it was last known to be slow
+    on_trial: bool = False  # since its last boot a rule that only observes has accused it
     accused_at: float = -math.inf  # when something was last known for which it may be taken out of service
     kernel_messages: int = 0  # so far: each has its own number
     heard_events: set[tuple[str, int]] = field(default_factory=set)  # boot and number, of the kernel log
@@ -178,7 +179,7 @@ class Machine:
     def boot(self, now: float) -> None:
         self.alive, self.boots_at = True, math.inf
         self.broken, self.last_xid = self.broken and now < self.repaired_at, 0
-        self.boots += 1
+        self.boots, self.on_trial = self.boots + 1, False
         self.sequence = 0
 
 

@@ -112,6 +112,7 @@ OBSERVED_XID = 140
 def _observed_xid(world: World, _event: Event, machine: Machine) -> None:
     if machine.alive:
         machine.log_xid(OBSERVED_XID, world.now)
+        machine.on_trial = True
 
 
 def _drill(world: World, event: Event, machine: Machine) -> None:

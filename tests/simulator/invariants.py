@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tests.simulator.cluster import Gang, Machine
     from tests.simulator.world import World
     from understudy_controlplane.app import Core
+    from understudy_controlplane.fleet.slurm import SlurmJob
 
 GRACE_SECONDS = 100.0
 """How long the control plane may take to put right what it sees, while it runs and Slurm answers."""
@@ -865,7 +866,8 @@ class Invariants:
         broken = {name for name, one in machines.items() if one.broken or one.port_is_down(now)}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
         chosen = core.stores.fleet.spare_choices(now)  # nodes that an operator keeps out of the pool stay out
-        idle = [name for name in idle if name not in _reported(core) and chosen.get(name) is not False]
+        kept = {*_reported(core), *self._awaited(), *(name for name, one in machines.items() if one.on_trial)}
+        idle = [name for name in idle if name not in kept and chosen.get(name) is not False]
         pool = reservations.get(POOL, ())
         spares = [node for node in nodes if node.name in pool and records[node.name].state not in OUT_OF_SERVICE]
         held, size = sum(not node.down and not node.draining for node in spares), world.scenario.settings.spares
@@ -877,6 +879,17 @@ class Invariants:
         for node in in_service:
             if node.weight != 1:
                 raise Violation("everything-comes-to-rest", f"{node.name} is in service with a weight of {node.weight}")
+
+    def _awaited(self) -> set[str]:
+        """Last nodes of gangs that wait in the queue because others of these are lost: no spares are made of them."""
+        world, jobs = self._world, self._world.jobs()
+        usable = {node.name for node in world.slurm.nodes() if node.service is Service.USABLE}
+        last = {
+            gang.job_id: {*gang.seats, *gang.spares}
+            for gang in world.cluster.gangs
+            if gang.job_id in jobs and jobs[gang.job_id].pending
+        }
+        return {name for names in last.values() for name in names if not names <= usable}
 
     def _is_vouched_for(self, machine: Machine) -> bool:
         """A person has returned it to service, broken as it is."""
@@ -946,12 +959,29 @@ class Invariants:
                 continue
             moved = gang.job_id in self.moved_jobs  # it is kept off the nodes that it was to leave
             left = {name for name in job.excluded_nodes if moved or self._is_left_at_fault(name)}
-            usable = free - left
-            startable = world.slurm.in_few_blocks(sorted(usable), job.node_count)
-            if gang.computes or (job.pending and len(startable) < job.node_count) or gang.job_id in self._stays(core):
+            startable = self._has_nodes(job, free - left) or self._could_get_nodes(gang, job, free - left)
+            if gang.computes or (job.pending and not startable) or gang.job_id in self._stays(core):
                 continue
             words = f"gang {gang.number} (job {gang.job_id}) is {job.state} on {', '.join(job.nodes)} and does not work"
             raise Violation("everything-comes-to-rest", words)
+
+    def _has_nodes(self, job: SlurmJob, names: Collection[str]) -> bool:
+        """Slurm could start the job on these."""
+        return len(self._world.slurm.in_few_blocks(sorted(names), job.node_count)) >= job.node_count
+
+    def _could_get_nodes(self, gang: Gang, job: SlurmJob, free: set[str]) -> bool:
+        """It waits because of lost nodes, and there are spares for them that are well."""
+        world, own = self._world, {*gang.seats, *gang.spares}
+        nodes = {node.name: node for node in world.slurm.nodes()}
+        pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
+        spares = {name for name in pool if nodes[name].service is Service.USABLE}
+        others = free if world.scenario.settings.no_spare.takes_idle else free & own
+        well = {
+            name
+            for name in spares | others
+            if not world.cluster.machines[name].broken and nodes[name].memory_mb >= job.memory_mb
+        }
+        return not own <= free and self._has_nodes(job, well)
 
 
 def is_proposed(gang: SavingGang) -> bool:

@@ -42,7 +42,10 @@ class Round:
     left_out: tuple[Entered, ...] = ()
     """Findings whose decision failed: nothing is done about them, and they count for the budgets as if it were."""
 
-    acting: bool = False  # a decision of this round has a plan, other than to release a job
+    planned: frozenset[str] = frozenset()
+    """Nodes that decisions of this round take, also those that wait for an approval."""
+
+    acting: bool = False  # a decision of this round begins something, other than to release a job
 
     def with_condemned(self, nodes: frozenset[str]) -> Round:
         free = tuple(name for name in spares.free_spares(self.snapshot, self.config) if name not in nodes)
@@ -60,7 +63,8 @@ class Round:
     def without(self, decisions: Sequence[Decision]) -> Round:
         """Spares that they take are not free any more, such as one whose validation begins."""
         taken = {name for one in decisions if one.plan is not None for name in one.plan.claimed}
-        return replace(self, free=tuple(name for name in self.free if name not in taken))
+        free = tuple(name for name in self.free if name not in taken)
+        return replace(self, free=free, planned=self.planned | taken)
 
     def drained_elsewhere(self, job: Job) -> frozenset[str]:
         """Nodes that another recovery than the job's own drains, or another decision of this round."""

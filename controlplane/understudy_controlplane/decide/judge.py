@@ -96,15 +96,16 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
     if any(one.signal is not Signal.GANG_STOPPED for one in condemned):  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)
-    entered += _of_no_node(failures.caught("pool", (), lambda: pool_changes(current)))
     decisions: list[Decision] = []
     for carry_out in (*dict.fromkeys(CARRIED_OUT_BY.values()), _check_spares):
+        if carry_out is change_pool and not current.acting:  # a swap takes spares
+            entered += _of_no_node(failures.caught("pool", (), partial(pool_changes, current)))
         own = [one for one in entered if _carried_out_by(one) is carry_out]
         current, carried_out = failures.carried_out(current, carry_out, own, of_gangs=carry_out is condemnations)
-        decisions += carried_out
+        decisions += failures.approved(current, carried_out)
         acting = any(one.plan and one.action is not Action.RELEASE_JOB for one in decisions)
-        current = replace(current.without(decisions), acting=acting or bool(current.left_out))
-    return failures.approved(current, decisions)
+        current = replace(current.without(carried_out), acting=acting or bool(current.left_out))
+    return decisions
 
 
 def _due(snapshot: Snapshot, config: Config, failures: Failures) -> Iterator[Finding]:
@@ -196,7 +197,8 @@ def _carried_out_by(entered: Entered) -> Callable[[Round, Sequence[Entered]], li
 
 def _check_spares(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     """Last, in a round in which nothing else acts: a gang that waits for nodes may have taken the spare."""
-    return [] if current.acting else repair_actions.carry_out(current, entered)
+    free = [one for one in entered if one.finding.node not in current.planned]
+    return [] if current.acting else repair_actions.carry_out(current, free)
 
 
 def _is_condemned(entered: Entered) -> bool:

@@ -45,9 +45,10 @@ HOLDING = frozenset(
         Because.MASS_HANG,
         Because.NO_SPARE,
         Because.PARTITION_DOWN,
+        Because.CANCELLED,
     }
 )
-"""Not the mode, a pause, and a rule that only observes: a person has chosen those."""
+"""Not the mode, a pause, and a rule that only observes: a person has chosen those, and sees that they are in force."""
 
 ENDS_WITH_OTHERS = frozenset({Because.MOVE_BUDGET, Because.REPAIR_BUDGET})
 """Budgets that are free again as soon as other moves or repairs have ended."""
@@ -236,7 +237,9 @@ def _held_back(snapshot: Snapshot, decision: Decision, config: Config) -> Need:
     job = subject.removeprefix("job ") if subject.startswith("job ") else ""
     command = EXPLAIN.format(kind="job" if job else "node", name=job or subject)
     patience = seconds if decision.because in ENDS_WITH_OTHERS else 0.0
-    return Need(kind, subject, since, decision.reason, command, patience, page_seconds=0.0 if at_once else seconds)
+    by_person = decision.because is Because.CANCELLED  # who has looked, and is not paged for it
+    page_seconds = None if by_person else 0.0 if at_once else seconds
+    return Need(kind, subject, since, decision.reason, command, patience, page_seconds)
 
 
 def _rule_stopped(snapshot: Snapshot, decision: Decision, rule: str) -> Need:

@@ -21,7 +21,7 @@ def pool_changes(current: Round) -> Iterator[Finding]:
     is_used = config.spares.count or snapshot.spares_wanted is not None or snapshot.spare_choices
     if not is_used or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return
-    bad = current.condemned | {name for one in snapshot.recoveries for name in one.plan.claimed}
+    bad = current.condemned | current.planned | {name for one in snapshot.recoveries for name in one.plan.claimed}
     pool = snapshot.reservations.get(config.spares.reservation)
     if pool is not None and not pool.made_for(POOL_USER):
         users = ", ".join(pool.users)
@@ -38,8 +38,7 @@ def pool_changes(current: Round) -> Iterator[Finding]:
 
 
 def change_pool(current: Round, entered: Sequence[Entered]) -> list[Decision]:
-    """Only in a round in which nothing else acts: a swap takes spares."""
-    return [_change(current, *one) for one in entered if not current.acting]
+    return [_change(current, *one) for one in entered]
 
 
 def _change(current: Round, row: Row, finding: Finding) -> Decision:
