@@ -841,9 +841,10 @@ class Invariants:
         return because if because in (Because.MASS_HANG, Because.MASS_SILENCE) else ""
 
     def _is_notified_of(self, name: str) -> bool:
-        """A rule over its budget is one page for all nodes that it holds back."""
+        """One page is for all nodes that a rule over its budget holds back. Who rejects a drain knows of its node."""
         by_rule = any(one.startswith("rule ") for one in self.notified_of)
-        return name in self.notified_of or (by_rule and self._newest_because(name) == Because.RULE_BUDGET)
+        held_back = {Because.RULE_BUDGET: by_rule, Because.CANCELLED: name in self._vouched_at}
+        return name in self.notified_of or any(held_back[one] for one in held_back if one == self._newest_because(name))
 
     def _newest_because(self, name: str) -> str:
         newest = Queries(self._world.engine).decisions(1, only=DecisionFilter(subject=name))
@@ -970,7 +971,7 @@ class Invariants:
         return len(self._world.slurm.in_few_blocks(sorted(names), job.node_count)) >= job.node_count
 
     def _could_get_nodes(self, gang: Gang, job: SlurmJob, free: set[str]) -> bool:
-        """It waits because of lost nodes, and there are spares for them that are well."""
+        """It waits for lost nodes, or was ended for a move, and there are spares that are well."""
         world, own = self._world, {*gang.seats, *gang.spares}
         nodes = {node.name: node for node in world.slurm.nodes()}
         pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
@@ -981,7 +982,9 @@ class Invariants:
             for name in spares | others
             if not world.cluster.machines[name].broken and nodes[name].memory_mb >= job.memory_mb
         }
-        return not own <= free and self._has_nodes(job, well)
+        lost = any(nodes[name].service is not Service.USABLE for name in own)
+        moved = self.ledger.own_ends.get(job.job_id) == job.restart_count - 1
+        return (lost or moved) and self._has_nodes(job, well - {*job.excluded_nodes})
 
 
 def is_proposed(gang: SavingGang) -> bool:

@@ -103,7 +103,7 @@ class Ledger:
         self._ended_at: dict[int, list[float]] = defaultdict(list)
         self._hung_at_step: dict[int, list[int]] = defaultdict(list)
         self._furthest: dict[int, int] = {}
-        self._own_ends: dict[int, int] = {}
+        self.own_ends: dict[int, int] = {}
         """Job → its last attempt that the control plane has ended."""
         self._failed_tests: dict[str, bool] = {}
         """Node → whether its last test has failed."""
@@ -241,7 +241,7 @@ class Ledger:
             raise Violation(
                 "a-gang-at-work-stays", f"{effect}, and job {gang.job_id} is at work on nodes that are well"
             )
-        self._own_ends[gang.job_id] = self._world.jobs()[gang.job_id].restart_count
+        self.own_ends[gang.job_id] = self._world.jobs()[gang.job_id].restart_count
         if not asked:
             self._counts(gang, hang=hang)
 
@@ -336,7 +336,7 @@ class Ledger:
         """
         jobs, now = self._world.jobs(), self._world.now
         for gang in self._world.cluster.gangs:
-            job, ended = jobs.get(gang.job_id), self._own_ends.get(gang.job_id)
+            job, ended = jobs.get(gang.job_id), self.own_ends.get(gang.job_id)
             if job is None or not job.ended or gang.over or ended is None:
                 continue
             again = Attempt(ended + 1) in self._world.cluster.worked.get(gang.job_id, ())

@@ -72,8 +72,13 @@ class RecoveryHistory:
     def lost_gangs_since(self, since: float) -> tuple[Recovery, ...]:
         """Moves that have ended their gang's attempt and have failed then, the newest of each job."""
         moves = {one.plan.job: one for one in self._known.values() if isinstance(one.plan, PoolSwapPlan)}
-        failed = (one for one in moves.values() if one.status is RecoveryStatus.FAILED and one.has_begun_to_end_attempt)
+        failed = (one for one in moves.values() if one.status is RecoveryStatus.FAILED and self._ended_attempt(one))
         return tuple(one for one in failed if (one.ended_at or 0.0) >= since)
+
+    def _ended_attempt(self, move: Recovery) -> bool:
+        """Or the move did, in whose place it is."""
+        before = self._known.get(move.plan.supersedes or 0)
+        return move.has_begun_to_end_attempt or (before is not None and self._ended_attempt(before))
 
     def dead_gangs_since(self, since: float) -> tuple[Recovery, ...]:
         """Moves of gangs of which all nodes, and more than one, were dead and have been declared down."""
