@@ -39,8 +39,8 @@ class Approver:
         found: list[dict[str, Any]] = self.client.get("/v1/recoveries", params=parameters).json()["items"]
         return found
 
-    def waiting(self) -> list[dict[str, Any]]:
-        return self.recoveries(status="awaits_approval")
+    def waiting(self, **parameters: str) -> list[dict[str, Any]]:
+        return self.recoveries(status="awaits_approval", **parameters)
 
 
 def test_a_gang_moves_once_an_operator_has_approved_it(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_what_has_changed_since_it_was_shown_is_proposed_again(tmp_path: Path) -
     site.answer(shown["id"], "approve")
     rehearsal.run(20)
     assert not rehearsal.line.effects, "approved was a move to n6, not to another node"
-    (again,) = site.waiting()
+    (again,) = site.waiting(kind="pool")
     assert site.client.get(f"/v1/recoveries/{shown['id']}").json()["status"] == "approved"
     site.answer(again["id"], "approve")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
@@ -106,7 +106,7 @@ def test_an_approval_holds_through_a_moment_in_which_something_else_is_planned(t
     rehearsal.fake.resume_node("n6")
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 250)
     assert rehearsal.gang_nodes() == ["n1", "n2", "n4", "n6"]
-    assert site.waiting() == []
+    assert site.waiting(kind="pool") == []
 
 
 def test_a_move_that_waits_ends_with_its_job_and_the_node_is_proposed_alone(tmp_path: Path) -> None:
