@@ -10,11 +10,11 @@ from contextlib import closing
 from dataclasses import replace
 
 from understudy_launcher.agent_client import AgentLine
-from understudy_launcher.counted import counted
 from understudy_launcher.events import Events
 from understudy_launcher.guardian import Inheritance, guard
 from understudy_launcher.hub import Hub, open_server
 from understudy_launcher.launcher import EXIT_CANNOT_START, Launcher
+from understudy_launcher.node_list import counted
 from understudy_launcher.nodes import Nodes
 from understudy_launcher.open_files import NotEnoughFiles, OpenFiles, have_files_for
 from understudy_launcher.options import Options, UsageError, parse
@@ -23,7 +23,7 @@ from understudy_launcher.rank_socket import socket_path
 from understudy_launcher.signals import handled
 from understudy_launcher.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
 from understudy_launcher.steps import Steps
-from understudy_launcher.verdicts import AllVerdicts, FileVerdicts, NoVerdicts
+from understudy_launcher.verdicts import FileVerdicts
 from understudy_wire.tls import JobKey, make_key
 
 EXIT_USAGE = 2
@@ -76,9 +76,9 @@ def run(
     progress: Progress = HookProgress(line.step, TimeAlive(options.progress_seconds), lambda: line.silent)
     if options.progress_file:
         progress = FileProgress(options.progress_file)
-    verdicts = FileVerdicts(options.verdicts, VERDICT_SECONDS) if options.verdicts else NoVerdicts()
     node_states = NodeStates(allocation.nodes, options.slurm_poll_seconds, events)
-    nodes = Nodes(allocation.nodes, AllVerdicts(verdicts, line), node_states, events)
+    files_of_verdicts = [FileVerdicts(options.verdicts, VERDICT_SECONDS)] if options.verdicts else []
+    nodes = Nodes(allocation.nodes, [node_states, line, *files_of_verdicts], events)
     launcher = Launcher(
         options, nodes, hub, Steps(hub, allocation, options, key, files.before_srun), events, progress, line, inherited
     )

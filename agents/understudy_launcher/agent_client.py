@@ -1,8 +1,7 @@
 """The launcher's connection to the agent on its node, and through it to the control plane.
 
-Belongs here: reporting the state of the gang and how launches began and ended, and keeping the orders that came back.
-Must not: judging, or waiting. Without an agent or a control plane the launcher works on its own, and reports later
-what they missed.
+Nothing here judges or waits. Without an agent or a control plane the launcher works on its own, and reports later what
+they missed.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy_launcher.checkpoint_files import NamedCheckpoints
 from understudy_launcher.launch_over import Stepped
 from understudy_launcher.messages import (
     LauncherState,
@@ -26,7 +26,6 @@ from understudy_launcher.messages import (
     NamesTooLongError,
     within_a_line,
 )
-from understudy_launcher.named_checkpoints import NamedCheckpoints
 
 CONNECT_SECONDS = 1.0
 """Pause between two attempts to reach the agent."""
@@ -37,7 +36,7 @@ ABSENT_SECONDS = 3.0
 REPEAT_SECONDS = 10.0
 CLOSE_LOOK_SECONDS = 0.05
 CLOSE_LOOKS = 40
-"""At the end of the launcher, for an agent that is being restarted."""
+"""Looks at the end of the launcher, for an agent that is being restarted."""
 NOTICES_MAX = 256
 LINE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -55,7 +54,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """For the order of ranks: sizes of their groups, as "tp=16", and the domains of each node."""
+    """Sizes of the groups of ranks, as "tp=16", and the domains of each node: the order of ranks follows from them."""
 
     group_sizes: str
     domains: Mapping[str, Sequence[str]]
@@ -106,7 +105,7 @@ class AgentLine:
         self.has_orders = False
         """The control plane has sent orders at least once."""
         self.launches_without_progress = 0
-        """In earlier allocations of this job. For `take_over`."""
+        """Budget that the job's earlier allocations have used up. `Budget.take_over` reads it."""
         self.best_step: int | None = None
         self.newcomers: frozenset[str] = frozenset()
         """Nodes of the allocation on which the job never finished a step; none: it did on all, or that is not known."""
@@ -145,7 +144,6 @@ class AgentLine:
         return self._progress[1]
 
     def stepped(self) -> Stepped:
-        """When the present launch's steps were learned."""
         if self.step() is None:
             return Stepped()
         return Stepped(self._stepped_at, None if self.silent else max(self._stepped_at, self._heard_again_at))
@@ -194,7 +192,7 @@ class AgentLine:
 
     @property
     def notices(self) -> tuple[LaunchNotice, ...]:
-        """Those that are not acknowledged."""
+        """Notices that are not acknowledged."""
         return tuple(self._notices.values())
 
     def resume(self, notices: Sequence[LaunchNotice]) -> None:

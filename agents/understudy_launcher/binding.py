@@ -1,7 +1,5 @@
-"""Which CPUs and GPUs of its node a rank gets, as srun would have given them to a task.
-
-Belongs here: reading srun's words for it, and sharing what the seat has among its ranks. Pure but for reading the
-node's CPUs. Must not: starting anything.
+"""CPUs and GPUs of its node that a rank gets, as srun would have given them to a task. Pure but for reading the node's
+CPUs.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ def parse_cpu_bind(text: str) -> CpuBind:
 
 
 def _values(kind: str, text: str) -> list[int]:
-    """As srun reads them: `0,4`, `0x0f,0xf0`, and `0x0f*4` for the same value four times."""
+    """srun's own forms: `0,4`, `0x0f,0xf0`, and `0x0f*4` for the same value four times."""
     found: list[int] = []
     for one in text.split(","):
         value, star, times = one.partition("*")
@@ -90,14 +88,14 @@ def _values(kind: str, text: str) -> list[int]:
 
 
 def cpus_of_task(environment: Mapping[str, str]) -> int | None:
-    """That the job asks for each task; None: it does not say."""
+    """CPUs that the job asks for each task; None: it does not say."""
     text = environment.get("SLURM_CPUS_PER_TASK", "")
     return int(text) if text.isdecimal() and int(text) else None
 
 
 def gpus_of_task(environment: Mapping[str, str]) -> int | None:
-    """That the job asks for each task: `2`, `a100:2`, `a100:1,h100:1`; in newer Slurm `gres/gpu:2`. None: it does not
-    say.
+    """GPUs that the job asks for each task: `2`, `a100:2`, `a100:1,h100:1`; in newer Slurm `gres/gpu:2`. None: it does
+    not say.
     """
     text = environment.get("SLURM_GPUS_PER_TASK", "")
     counts = [one.rpartition(":")[2] for one in text.split(",")]
@@ -115,7 +113,7 @@ def is_cyclic(environment: Mapping[str, str]) -> bool:
 
 
 def read_cpus(allowed: frozenset[int], root: Path = Path("/sys/devices/system")) -> list[Cpu]:
-    """Those of the node that this process may use, neighbours beside each other."""
+    """CPUs of the node that this process may use, neighbours beside each other."""
     ldoms: dict[int, int] = {}
     for folder in sorted(root.glob("node/node[0-9]*")):
         for number in _listed(folder / "cpulist"):
@@ -169,7 +167,7 @@ def _groups(cpus: Sequence[Cpu], by_thread: bool) -> list[list[Cpu]]:
 
 
 def _share(groups: Sequence[list[Cpu]], each: int, count: int, index: int, cyclic: bool) -> list[Cpu]:
-    """Of one rank. As long as they fit in there, no rank has cores of two sockets."""
+    """CPUs of one rank. If they fit, no rank has cores of two sockets."""
     sockets: dict[int, list[list[Cpu]]] = {}
     for group in groups:
         sockets.setdefault(group[0].socket, []).append(group)
@@ -184,7 +182,7 @@ def _share(groups: Sequence[list[Cpu]], each: int, count: int, index: int, cycli
 
 
 def _widened(share: Sequence[Cpu], cpus: Sequence[Cpu], how: str) -> frozenset[int]:
-    """To all of each socket or NUMA node of which it has a part."""
+    """Every CPU of each socket or NUMA node of which the rank has a part."""
     if how == "sockets":
         return frozenset(one.number for one in cpus if one.socket in {cpu.socket for cpu in share})
     if how == "ldoms":
@@ -193,7 +191,7 @@ def _widened(share: Sequence[Cpu], cpus: Sequence[Cpu], how: str) -> frozenset[i
 
 
 def _named(bind: CpuBind, index: int, cpus: Sequence[Cpu]) -> frozenset[int]:
-    """Where the list is shorter than the ranks, it begins again. Raises BindingError."""
+    """A list that is shorter than the ranks begins again. Raises BindingError."""
     value = bind.values[index % len(bind.values)]
     numbers = {value} if bind.how.startswith("map") else {bit for bit in range(value.bit_length()) if value >> bit & 1}
     found = frozenset(one.number for one in cpus if (one.ldom if bind.how.endswith("ldom") else one.number) in numbers)
@@ -228,7 +226,7 @@ def gpus(binding: Binding, count: int, index: int, environment: Mapping[str, str
 
 
 class NodeBinding:
-    """Of the seat that asks: what its ranks get of this node."""
+    """The ranks' share of the node on which this seat runs."""
 
     def __init__(self, binding: Binding, environment: Mapping[str, str] = os.environ) -> None:
         self._binding = binding

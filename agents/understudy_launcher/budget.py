@@ -1,7 +1,5 @@
-"""What the gang has reached and what it has spent, over all its launches.
-
-Belongs here: distinguishing progress from repeated steps, and what earlier allocations of the job had used up. Must
-not: what follows from it (`decide.py`), or how steps are learned (`progress.py`).
+"""What the gang has reached and what it has spent, over all its launches, and what earlier allocations of the job had
+used up.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ class Budget:
         """The launch before this one. A launcher that was killed has forgotten it."""
         self._maximum = launches_without_progress_max
         self._events = events
-        self._best_step: int | None = None
+        self.best_step: int | None = None
         self._looked_at = 0.0
-        self._took_over = False
+        self.took_over = False
         self.history = History()
 
     def begin(self, launch: Launch, now: float) -> None:
@@ -44,7 +42,7 @@ class Budget:
         reached = self._progress.step(0.0)
         launch.note_step(reached, now)
         if launch.number == 0 and reached is not None:  # what an earlier job left in the file
-            self._best_step = max(reached, self._best_step or 0)
+            self.best_step = max(reached, self.best_step or 0)
 
     def look(self, launch: Launch, now: float) -> None:
         if now - self._looked_at >= PROGRESS_SECONDS:
@@ -56,9 +54,9 @@ class Budget:
         launch.note_step(step, now)
         if self._progress.hangs:
             launch.unread_at = now
-        if step is None or (self._best_step is not None and step <= self._best_step):
+        if step is None or (self.best_step is not None and step <= self.best_step):
             return
-        self._best_step = step
+        self.best_step = step
         launch.progressed = True
 
     def close(self, launch: Launch, now: float) -> None:
@@ -70,30 +68,22 @@ class Budget:
         launch.progressed = launch.progressed and not place.repeats(self._ended_at)
         self._ended_at = place
 
-    @property
-    def best_step(self) -> int | None:
-        return self._best_step
-
-    @property
-    def took_over(self) -> bool:
-        return self._took_over
-
     def resume(self, history: History, best_step: int | None, took_over: bool) -> None:
-        self.history, self._best_step, self._took_over = history, best_step, took_over
+        self.history, self.best_step, self.took_over = history, best_step, took_over
 
     def take_over(self, earlier: int, best: int | None, ran_on: Collection[str] = ()) -> None:
         """Adds what earlier allocations of the job have used up of its budget. Once, however often it is called.
         `ran_on`: nodes of this one on which it finished steps in those; none: that is not known.
         """
-        if self._took_over:
+        if self.took_over:
             return
-        self._took_over = True
+        self.took_over = True
         self._events.note("orders_received", launches_without_progress=earlier, best_step=best)
         if self.history.ever_progressed:
             return
         self.history = add_earlier_allocations(self.history, earlier, best, ran_on)
         if best is not None:
-            self._best_step = max(best, self._best_step or 0)
+            self.best_step = max(best, self.best_step or 0)
             self._ended_at = max(self._ended_at, Place(best))  # which this allocation counts from 0
         if earlier:
             message = (

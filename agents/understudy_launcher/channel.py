@@ -1,8 +1,6 @@
 """The seat's end of its connection to a rank that may go on in the next launch (`--in-process`).
 
-Belongs here: the descriptor that the rank inherits, and the messages over it: `restartable` and `waiting` from the
-rank, the environment of its next launch from the seat. Must not: when a rank goes on, or what happens to one that does
-not.
+The rank sends `restartable` and `waiting`, the seat the environment of the rank's next launch.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Channel:
         self._lines = Lines()
 
     def close_rank_end(self) -> None:
-        """After the rank has inherited it. Otherwise the seat would not notice that the rank is gone."""
+        """Called once the rank has inherited it: otherwise the seat would not notice that the rank is gone."""
         self._rank_end.close()
 
     def read(self) -> bool:

@@ -1,7 +1,6 @@
 """`understudy check-job SCRIPT`: whether a fault could be recovered from in the job that this batch script describes.
 
-Belongs here: reading the script as sbatch does, and what each of its lines means for a recovery. Pure but for reading
-the file. Must not: asking Slurm, or what only the control plane knows.
+The script is read as sbatch does. Slurm is not asked. Pure but for reading the file.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _HETEROGENEOUS = re.compile(r"^#SBATCH\s+(hetjob|packjob)\b")
 @dataclass(frozen=True, slots=True)
 class Finding:
     line: int
-    """Of the script; 0: of none."""
+    """Line of the script; 0: none."""
     text: str
     """What it leads to, and what to do."""
     is_problem: bool = True
@@ -427,7 +426,7 @@ def _signal(options: dict[str, tuple[int, str]], launch: Options) -> Iterator[Fi
 
 
 def _signal_name(text: str) -> str:
-    """Of NAME@SECONDS or NUMBER@SECONDS."""
+    """The text is NAME@SECONDS or NUMBER@SECONDS."""
     name = text.partition("@")[0].upper().removeprefix("SIG")
     return {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "23": "URG", "28": "WINCH"}.get(name, name)
 

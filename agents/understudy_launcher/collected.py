@@ -1,7 +1,9 @@
-"""What the ranks of a gang showed before they were ended: who is missing in which collective, and a text. Pure.
+"""What the ranks of a gang showed before they were ended: who is missing in which collective, why one failed, and a
+text. Pure.
 
-Belongs here: comparing ranks, and putting alike ones together within a size. Must not: collecting (`evidence.py`), or
-blaming a node: a rank that did not come may wait for another.
+A node is never blamed: a rank that did not come may wait for another. The last line that a rank wrote is often not its
+cause: torchrun ends with a frame around its own error, and a failed `torch.save` with an error about positions in a
+file, because the disk was full.
 """
 
 from __future__ import annotations
@@ -14,14 +16,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EVIDENCE_BYTES_MAX = 32_768
-"""Of the text, as JSON writes it. A line to the agent has 64 KiB at most."""
+"""Most bytes of the text, as JSON writes it. A line to the agent has 64 KiB at most."""
 FIRST_NUMBERS = 8
-"""Where a group has entered no more collectives, a member of which none is recorded has entered none."""
+"""Up to this collective, a member of the group of which none is recorded has entered none."""
 FINDINGS_MAX = 16
 RANKS_NAMED_MAX = 8
 DEFAULT_GROUP = "default_pg"
 _NOT_SHOWN = re.compile(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):\s*\[\d+\]:.*?"
+    r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*^\s*exitcode\s*: (?P<status>-?\d+)",
+    re.DOTALL | re.MULTILINE,
+)
+"""`_FAILURE_FORMAT_TEMPLATE` in torch/distributed/elastic/multiprocessing/errors/__init__.py, read and recorded with
+PyTorch 2.13; other versions never seen.
+"""
+_ERROR = re.compile(r"(?:\[rank(?P<rank>\d+)\]:\s*)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+"""The last line of a traceback. PyTorch puts the rank before it, once its process group is there."""
+_OF_TORCHRUN = "ChildFailedError"
+_DISK_FULL = "No space left on device"
+_CUT_FILE = ("unexpected pos", "PytorchStreamWriter failed writing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +46,7 @@ class Shown:
     rank: int
     node: str
     waits: str = ""
-    """For what its threads wait in the kernel."""
+    """What its threads wait for in the kernel."""
     stacks: str = ""
     wrote: str = ""
     """The last lines of its standard error."""
@@ -81,7 +96,7 @@ def _last_of(last: Sequence[Any] | None) -> tuple[str, int, bool]:
 
 
 def findings(shown: Sequence[Shown]) -> list[str]:
-    """Which rank did not enter which collective, as far as the flight recorder shows it, else the training hook."""
+    """Names the ranks that did not enter which collective, as far as the flight recorder shows it, else the training hook."""
     nodes = {one.rank: one.node for one in shown}
     members, entered, recorders = _by_group(shown)
     found = [
@@ -95,8 +110,8 @@ def findings(shown: Sequence[Shown]) -> list[str]:
 def _by_group(
     shown: Sequence[Shown],
 ) -> tuple[Mapping[str, frozenset[int]], Mapping[str, Mapping[int, Mapping[int, str]]], frozenset[int]]:
-    """Of each process group the ranks that belong to it, and what each of its ranks entered; and the ranks that have a
-    recorder. A large gang has thousands of groups.
+    """Members of each process group, what each of them entered, and the ranks that have a recorder. A large gang has
+    thousands of groups.
     """
     named: dict[str, set[int]] = defaultdict(set)
     entered: dict[str, dict[int, Mapping[int, str]]] = defaultdict(dict)
@@ -114,7 +129,7 @@ def _by_group(
 def _of_group(
     group: str, entered: Mapping[int, Mapping[int, str]], members: frozenset[int], nodes: Mapping[int, str]
 ) -> Iterator[str]:
-    """`members`: of which something would be recorded."""
+    """`members` are the ranks of which something would be recorded."""
     last = {rank: max(numbers) for rank, numbers in entered.items()}
     furthest = max(last.values())
     if furthest <= FIRST_NUMBERS:
@@ -209,7 +224,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would carry out."""
+    """The text without what a terminal would carry out."""
     return _NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", _CSI.sub("", text.replace("\r\n", "\n")))
 
 
@@ -222,3 +237,24 @@ def fitted(text: str, bytes_max: int = EVIDENCE_BYTES_MAX) -> str:
         if len(json.dumps(text + note)) <= bytes_max:
             return text + note
     return text
+
+
+# -- why a rank failed ------------------------------------------------------------------------------------------------
+
+
+def first_failed(text: str) -> tuple[int, int] | None:
+    """The rank that failed first on a torchrun's node, and its exit code or, below zero, its signal."""
+    found = _ROOT_CAUSE.search(text)
+    return None if found is None else (int(found["rank"]), int(found["status"]))
+
+
+def cause_line(text: str, rank: int | None = None) -> str:
+    """The error that ended the rank; where there is none, the last line. `rank`: of several that wrote there."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [found for line in lines if (found := _ERROR.fullmatch(line)) and _OF_TORCHRUN not in line]
+    of_rank = [one for one in errors if rank is not None and one["rank"] == str(rank)]
+    full = next((line for line in lines if _DISK_FULL in line), None)
+    if full is not None:
+        return full
+    line = (of_rank or errors)[-1].group() if errors else (lines or [""])[-1]
+    return f"{line} (perhaps its disk or quota is full)" if any(one in line for one in _CUT_FILE) else line

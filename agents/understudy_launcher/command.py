@@ -1,7 +1,4 @@
-"""What a user's command line is: a Python program that can be kept warm, or anything else.
-
-Belongs here: taking a command line apart, and putting torchrun's together. Pure.
-"""
+"""What a user's command line is: a Python program that can be kept warm, or anything else. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A command that starts its program in a container: `podman run … IMAGE python train.py`, `apptainer exec … python
-train.py`.
+train.py`. Pure.
 
-Belongs here: taking it apart, and adding what a rank needs inside: its variables, descriptors, the agent's socket.
-Pure. Must not: starting anything.
+A rank needs its variables, its descriptors and the agent's socket inside: the command is taken apart, and these are
+added.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class Inside:
     """What a container is given besides the user's options."""
 
     name: str
-    """Of podman's container, one on its node."""
+    """Name of podman's container, one on its node."""
     folders: Sequence[str]
     """Mounted where they are, if they are there."""
     files: Sequence[str]
     """The same, to be read alone."""
     descriptors: int
-    """From FIRST_DESCRIPTOR on."""
+    """Number of descriptors, from FIRST_DESCRIPTOR on."""
     limits: Mapping[str, tuple[int, int]]
     """Name of a limit → soft and hard."""
 
@@ -134,7 +134,7 @@ def arguments(
 
 
 def _mounted(options: Sequence[str]) -> list[str]:
-    """Where the user's own mounts are: podman takes none twice."""
+    """Places of the user's own mounts: podman takes none twice."""
     found: list[str] = []
     for before, option in pairwise(("", *options)):
         own = next((name for name in _MOUNTS if option.startswith(name)), None)
@@ -147,8 +147,8 @@ def _mounted(options: Sequence[str]) -> list[str]:
 
 
 def environment_of_engine(container: Container, environment: Mapping[str, str], inside: Inside) -> dict[str, str]:
-    """Of the engine's process. Podman takes the values of `--env=NAME` from there. Apptainer passes all on, but with
-    --cleanenv only those with a prefix, and takes mounts from there.
+    """Environment of the engine's process. Podman takes the values of `--env=NAME` from it. Apptainer passes all on,
+    but with --cleanenv only those with a prefix, and takes mounts from it.
     """
     found = {**environment, INSIDE_VARIABLE: "1"}
     if container.is_podman:

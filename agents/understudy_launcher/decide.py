@@ -36,8 +36,6 @@ FAILED_ALIKE_MAX = 2
 
 
 class Action(StrEnum):
-    """Each value, with an underscore before it, is the method of `Launcher` that carries the action out."""
-
     FINISH = "finish"
     RELAUNCH = "relaunch"
     WAIT_FOR_NODE = "wait_for_node"
@@ -83,7 +81,7 @@ class Row:
 
 
 def decide(ended: Ended, history: History, spares: Sequence[str], rules: Rules) -> Decision:
-    """By the first row of the table that applies."""
+    """The first row of the table that applies decides."""
     case = Case(ended, add_ended(ended, history, rules), tuple(spares), rules)
     row = next(row for row in TABLE if row.applies(case))
     outcome = row.outcome(case)
@@ -172,9 +170,7 @@ def _is_black_hole(case: Case) -> bool:
 
 
 def _fails_on_newcomer(case: Case) -> bool:
-    """For the first time since the last progress, on whatever node: if it fails on the next one, too, the cause is the
-    program.
-    """
+    """This happens once since the last progress: if the next node fails too, the cause is the program."""
     first, rules = case.first, case.rules
     asks = rules.when_out_of_spares is OutOfSpares.POOL and not rules.may_shrink and rules.pool_answers
     if first is None or case.spares or case.history.black_holes or not asks:

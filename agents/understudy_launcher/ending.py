@@ -1,8 +1,4 @@
-"""Is anything left of a launch that is over? Pure: judged from a sample of it.
-
-Belongs here: how long to wait for old ranks, and which nodes are not used again because of them. Must not: clocks (ages
-are given), killing, or what follows (`decide.py`).
-"""
+"""Is anything left of a launch that is over? Pure: judged from a sample of it."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from dataclasses import dataclass, field
 from understudy_launcher.launch_over import MANY_SLOW_SECONDS, SETTLE_SECONDS, are_many
 
 STEP_END_SECONDS = 2.0
-"""For srun to end when most seats have disconnected: then the step was ended, and these nodes are well."""
+"""Time for srun to end when most seats have disconnected: then the step was ended, and these nodes are well."""
 VERDICT_SECONDS = 0.5
 """A failed rank may be the first sign of a broken GPU. The control plane has this time for a verdict; otherwise the
 gang would be started on that GPU once more.
@@ -61,7 +57,7 @@ class EndingState:
     bad: Mapping[str, str] = field(default_factory=dict)
     """Once it is done: nodes that are not used again."""
     stuck: frozenset[str] = frozenset()
-    """Those of them whose seats report that ranks are left."""
+    """Bad nodes whose seats report that ranks are left."""
     ask_slurm: bool = False
     """Slurm must SIGKILL the remaining processes."""
     slow: tuple[str, ...] = ()
@@ -98,5 +94,5 @@ def judge_ending(sample: EndingSample, kill_seconds: float) -> EndingState:
 
 
 def _has_time_again(sample: EndingSample, kill_seconds: float) -> bool:
-    """Where most were slow, each that is left in the end has its whole time again."""
+    """If most were slow, each node that is left in the end has its whole time again."""
     return sample.slow_seconds is not None and sample.slow_seconds <= kill_seconds

@@ -1,7 +1,4 @@
-"""What happened, written twice: a line for people on stderr, a JSON object a line for programs (`--events`).
-
-Belongs here: writing both. Must not: deciding what is worth reporting.
-"""
+"""What happened, written twice: a line for people on stderr, a JSON object a line for programs (`--events`)."""
 
 from __future__ import annotations
 

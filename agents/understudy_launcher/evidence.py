@@ -1,8 +1,7 @@
 """What the ranks of a gang that hangs are doing, collected on their node before they are killed.
 
-Belongs here: asking the ranks (`understudy.evidence` answers in them), reading the kernel and the files of PyTorch's
-flight recorder, within a time and a size. Must not: judging it (`collected.py`), or failing: what cannot be read is
-left out.
+The ranks are asked (`understudy.evidence` answers in them), the kernel and the files of PyTorch's flight recorder are
+read, within a time and a size. What cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from understudy_launcher.process_tree import below
+from understudy_launcher.process_tree import below, has_handler
 
 EVIDENCE_VARIABLE = "UNDERSTUDY_EVIDENCE"
 STACKS_SIGNAL = 50
 """The hook has both. A test compares them."""
 COLLECT_SECONDS = 4.0
-"""After this time the seat sends what it has."""
+"""The seat sends what it has after this time."""
 STACKS_SECONDS = 1.5
-"""For ranks that have a handler to show their stacks. It takes milliseconds where a processor is free."""
+"""Time for ranks with a handler to show their stacks: milliseconds where a processor is free."""
 ANSWER_SECONDS = 0.5
-"""For ranks to answer, which need Python's lock."""
+"""Time for ranks to answer, which need Python's lock."""
 STEADY_SECONDS = 0.04
 """Stacks that have not grown for this time are whole."""
 SPY_SECONDS = 2.5
 PROCESSES_MAX = 32
-"""Of each rank: itself, and what it has started, such as workers that load data."""
+"""Processes of each rank: itself, and what it has started, such as workers that load data."""
 THREADS_MAX = 512
 SHOWN_CHARACTERS_MAX = 16_384
-"""Of the text of one rank."""
+"""Most characters of the text of one rank."""
 RECORDER_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 RECORDER_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108 - PyTorch's default; only files of this user are read
 RECORDER_BYTES_MAX = 64 * 1024 * 1024
@@ -51,7 +50,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 @dataclass(slots=True)
 class Place:
-    """Where one local rank is asked, and answers. In memory: a file system may be what hangs."""
+    """Descriptors by which one local rank is asked, and answers. They are in memory: a file system may be what hangs."""
 
     asked: int
     ask: int
@@ -65,13 +64,13 @@ class Place:
 
 
 class Places:
-    """Those of the ranks of a seat. They stay for as long as the seat does."""
+    """Places of a seat's ranks. They stay until the seat ends."""
 
     def __init__(self) -> None:
         self._places: list[Place] = []
 
     def variable(self, count: int) -> str:
-        """For the ranks' environment; empty where no files are left."""
+        """Value for the ranks' environment; empty where no files are left."""
         try:
             while len(self._places) < count:
                 asked, ask = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -83,7 +82,7 @@ class Places:
         return ",".join((str(os.getpid()), *places))
 
     def descriptors(self, local_rank: int) -> list[int]:
-        """Of one rank, for a process that cannot open them through this one; none where no files are left."""
+        """Descriptors for a rank that cannot open them through this process; none where no files are left."""
         here = self._places[local_rank : local_rank + 1]
         return [descriptor for one in here for descriptor in (one.asked, one.stacks, one.answers)]
 
@@ -111,10 +110,10 @@ class RanksHere:
     wrote: Mapping[int, str]
     """Local rank → the last lines of its standard error."""
     since: float
-    """When they were started. Files that are older are of other launches."""
+    """Time at which they were started. Older files are of other launches."""
 
     def process_of(self, local_rank: int) -> int:
-        """Of which it is, or below which."""
+        """Process that the rank is, or below which it runs."""
         return self.processes.get(local_rank, next(iter(self.processes.values()), 0))
 
 
@@ -128,7 +127,7 @@ class Collection:
     helpers: set[int]
     """Gets the processes that it starts."""
     roots: Callable[[int], list[int]] = lambda pid: [pid]
-    """Of a rank's process: those of which the rank consists, with all below these."""
+    """Process of a rank → those of which the rank consists, with all below these."""
     begun: float = field(default_factory=time.monotonic)
     _found: dict[int, dict[str, Any]] = field(default_factory=dict)
     _thread: threading.Thread | None = None
@@ -143,7 +142,7 @@ class Collection:
         return waited > COLLECT_SECONDS or self._thread is None or not self._thread.is_alive()
 
     def result(self, bytes_max: int) -> list[dict[str, Any]]:
-        """For each rank what was found, in no more than that many bytes."""
+        """Findings for each rank, in no more than that many bytes."""
         each = bytes_max // max(1, self.here.count)
         return [_cut(one, each) for _, one in sorted(self._found.items())]
 
@@ -151,7 +150,7 @@ class Collection:
         here = self.here
         places = self.places.ask(here.count)
         processes = {pid: self._processes_of(pid)[:PROCESSES_MAX] for pid in here.processes.values()}
-        asked = {root: [pid for pid in pids if catches(pid, STACKS_SIGNAL)] for root, pids in processes.items()}
+        asked = {root: [pid for pid in pids if has_handler(pid, STACKS_SIGNAL)] for root, pids in processes.items()}
         for pid in (pid for pids in asked.values() for pid in pids):
             with contextlib.suppress(OSError):
                 os.kill(pid, STACKS_SIGNAL)
@@ -184,7 +183,7 @@ class Collection:
         return bool(stacks)
 
     def _spy(self, processes: Mapping[int, int]) -> None:
-        """Of ranks that have not shown their stacks, by py-spy."""
+        """Asks py-spy for the stacks of ranks that have not shown them."""
         spy = shutil.which("py-spy", path=self.environment.get("PATH")) if processes else None
         if spy is None:
             return
@@ -210,7 +209,9 @@ class Collection:
 
 
 def _await(places: Sequence[Place]) -> None:
-    """Until all that were asked have shown all and nothing more comes; not long for what needs Python's lock."""
+    """Returns when all that were asked have shown all and nothing more comes; what needs Python's lock is not waited
+    for long.
+    """
     begun = steady_since = time.monotonic()
     sizes = [(0, 0)]
     while places and (now := time.monotonic()) - begun < STACKS_SECONDS:
@@ -224,7 +225,7 @@ def _await(places: Sequence[Place]) -> None:
 
 
 def _cut(one: Mapping[str, Any], bytes_max: int) -> dict[str, Any]:
-    """The texts of a rank give way first, then what its flight recorder has."""
+    """Texts of a rank are cut first, then what its flight recorder has."""
     cut = {name: one[name] for name in ("rank", "last", "entered", "groups") if name in one}
     if len(json.dumps(cut)) > bytes_max // 2:
         cut = {"rank": one["rank"]}
@@ -253,15 +254,6 @@ def _threads(pid: int) -> list[str]:
             found[f"state {''.join(state) or '?'}, waits in {where}, system call {''.join(call) or '?'}"] += 1
     name = _read(f"/proc/{pid}/comm").strip()
     return [f"{name}: {count} thread{'s' if count > 1 else ''}: {what}" for what, count in found.most_common()]
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler for a signal: others would end of it."""
-    for line in _read(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(":")
-        if name == "SigCgt":
-            return bool(int(value, 16) >> (number - 1) & 1)
-    return False
 
 
 def _read(path: str) -> str:
@@ -301,7 +293,7 @@ def recorded_in_file(environment: Mapping[str, str], rank: int, since: float) ->
 
 
 def recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """As `understudy.evidence.recorded`, which a test compares it with."""
+    """The same as `understudy.evidence.recorded`: a test compares the two."""
     rows: dict[str, list[list[Any]]] = {}
     for one in content["entries"]:
         if not one.get("is_p2p"):

@@ -1,7 +1,5 @@
 """The self-check of a node before the gang's first launch (`--selfcheck`): its seat runs it before it joins the
 launcher, and a node that fails starts no rank.
-
-Belongs here: running the command, and what its end means. Must not: what follows for the gang (`launcher.py`).
 """
 
 from __future__ import annotations

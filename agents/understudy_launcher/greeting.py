@@ -1,7 +1,4 @@
-"""A seat finds its launcher, and both prove that they belong to this job (`tls.py`).
-
-Belongs here: the connection up to the launcher's welcome. Must not: what follows on it (`seat.py`).
-"""
+"""A seat finds its launcher, and both prove that they belong to this job (`tls.py`)."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from understudy_wire.tls import connect_pinned
 CONNECT_SECONDS = 20.0
 RETRY_SECONDS = 0.2
 REJOIN_SECONDS = 10.0
-"""For a launcher that is started again, until it answers its seats."""
+"""Time for a launcher that is started again to answer its seats."""
 ANSWER_SECONDS = 10.0
-"""For the launcher to accept a connection: of thousands of seats it takes one after the other."""
+"""Time for the launcher to accept a connection: of thousands of seats it takes one after the other."""
 CLOSED = "the launcher closed the connection"
 
 
@@ -70,7 +67,7 @@ class Greeting:
     port: int
     """The seat's own, for the gang's rendezvous."""
     checked: Checked | None = None
-    """Of the node, before the first launch."""
+    """Self-check of the node, before the first launch."""
 
 
 def join(greeting: Greeting, launcher_port: int) -> socket.socket:

@@ -1,7 +1,7 @@
 """The guardian: the process that Slurm starts, and that starts the launcher again where it is killed.
 
-Belongs here: what outlives a launcher (its port, its memory, the signals that came meanwhile), and how often it is
-started. Must not: anything that can fail, or that takes memory, beside waiting.
+It keeps what outlives a launcher: its port, its memory, the signals that came meanwhile. It does nothing beside waiting
+that can fail or takes memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Inheritance:
     """What a launcher gets from its guardian."""
 
     server: socket.socket
-    """On which it listens."""
     signals: socket.socket
     """Gives the number of each signal that the job has received, as a byte. Its end: the guardian is gone."""
     file: MemoryFile
@@ -75,7 +74,7 @@ def _start(
         heard.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
         try:
-            inherited.file.finish(run(inherited))
+            inherited.file.write(run(inherited))
         except BaseException:  # noqa: BLE001 - the next launcher goes on
             traceback.print_exc()
         finally:

@@ -1,7 +1,4 @@
-"""The launcher's end of its connections to the seats.
-
-Belongs here: accepting them, verifying who connects, collecting messages. Must not: what they mean.
-"""
+"""The launcher's end of its connections to the seats: it verifies who connects, and collects messages."""
 
 from __future__ import annotations
 
@@ -91,7 +88,7 @@ class Hub:
         self._no_files_until = 0.0
         self._also: socket.socket | None = None
         self._beats: Turns[SeatLink] = Turns(LAUNCHER_BEAT_SECONDS, time.monotonic())
-        """Of verified seats. All in one pass would take 45 ms with 2,048 of them."""
+        """Verified seats. Beats to all in one pass would take 45 ms with 2,048 of them."""
         self._frequent_beats: Turns[SeatLink] = Turns(FREQUENT_BEAT_SECONDS, time.monotonic())
         self._asked_last = time.monotonic()
         self._server = server
@@ -167,10 +164,10 @@ class Hub:
 
     def _beat(self, now: float) -> None:
         for link in (*self._beats.due(now), *self._frequent_beats.due(now)):
-            self._send(link, BEAT)
+            self.send_line(link, BEAT)
 
     def beat_often(self, link: SeatLink) -> None:
-        """To a seat whose step Slurm ends: it waits for a silent launcher no longer than that needs."""
+        """Slurm ends the step of this seat, which then waits for a silent launcher for a short time only."""
         if link.open:
             self._beats.remove(link)
             self._frequent_beats.add(link)
@@ -181,7 +178,7 @@ class Hub:
             link.resting = True
             self._resting.add(link)
             del self._links[link]
-            self._send(link, encode("pace", resting=True))
+            self.send_line(link, encode("pace", resting=True))
 
     def wake(self, link: SeatLink, known: bool = False) -> None:
         """It beats as others do. `known`: it knows that from the message that follows."""
@@ -191,17 +188,14 @@ class Hub:
             link.last_message_at = time.monotonic()
             self._links[link] = None
             if not known:
-                self._send(link, encode("pace", resting=False))
+                self.send_line(link, encode("pace", resting=False))
 
     def send(self, link: SeatLink, kind: str, **fields: object) -> None:
         """Never waits. A seat that has disconnected is reported as lost by `wait`."""
-        self._send(link, encode(kind, **fields))
+        self.send_line(link, encode(kind, **fields))
 
     def send_line(self, link: SeatLink, line: bytes) -> None:
-        """A message that is encoded already."""
-        self._send(link, line)
-
-    def _send(self, link: SeatLink, line: bytes) -> None:
+        """Sends a message that is encoded already."""
         if link.open:
             link.outgoing += line
             self._flush(link)
@@ -247,7 +241,7 @@ class Hub:
         self._selector.unregister(self._server)
 
     def _make_room(self, now: float) -> None:
-        """Of strangers only the newest stay; accept again where it can go on."""
+        """Only the newest strangers stay. Accepts again where it can go on."""
         full = len(self._unverified) >= STRANGERS_MAX
         patience = OVERDUE_SECONDS if full else UNPROVEN_SECONDS
         for link in [one for one in self._unverified if now - one.opened > min(patience, UNPROVEN_SECONDS)]:
@@ -257,7 +251,7 @@ class Hub:
             self._selector.register(self._server, selectors.EVENT_READ)
 
     def _make_handshakes(self, links: list[SeatLink]) -> None:
-        """In any order, so that none can always come first."""
+        """The order is random, so that none can always come first."""
         random.shuffle(links)
         until = time.monotonic() + HANDSHAKE_SECONDS_A_PASS
         for link in links:
@@ -332,7 +326,7 @@ class Hub:
         link.lines.bytes_max = LINE_BYTES_MAX
         self._unverified.pop(link, None)
         self._beats.add(link)
-        self._send(link, BEAT)
+        self.send_line(link, BEAT)
 
     def _flush(self, link: SeatLink) -> None:
         try:
@@ -369,5 +363,5 @@ def _checked(value: object) -> Checked:
 
 
 def silence_of(link: SeatLink, now: float) -> float:
-    """Since its last message, less the usual time between two beats. 0: it rests."""
+    """Time since its last message, less the usual time between two beats. 0: it rests."""
     return 0.0 if link.resting else max(0.0, now - link.last_message_at - BEAT_SECONDS)

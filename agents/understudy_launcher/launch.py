@@ -1,7 +1,5 @@
-"""One start of the gang, and its result.
-
-Belongs here: what is known of a launch, and the samples of it that `seating`, `launch_over`, `ending` and `decide`
-judge. Must not: clocks (times are given), sending anything, deciding.
+"""One start of the gang, and its result: what is known of it, and the samples that `seating`, `launch_over`, `ending`
+and `decide` judge. Times are given.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ class Launch:
     step: Step
     ordered_at: float
     fault_at: float | None = None
-    """When the fault was noticed because of which this launch was started."""
+    """Time at which the fault was noticed because of which this launch was started."""
     began_at: float | None = None
     processes: int = 0
-    """That each seat starts. With torchrun: one."""
+    """Processes that each seat starts. With torchrun: one."""
     started: set[str] = field(default_factory=set)
     ended: dict[tuple[str, int], int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -53,9 +51,9 @@ class Launch:
     newest_step: int | None = None
     """A step that is seen at the first look, when the launch begins, is of an earlier launch."""
     moved_at: float | None = None
-    """When the newest step last changed."""
+    """Time at which the newest step last changed."""
     unread_at: float = 0.0
-    """When the file with its steps last could not be read: its file system hung. The ranks may have, too."""
+    """Time at which the file with its steps last could not be read: its file system hung. The ranks may have, too."""
     over: LaunchEnd | None = None
     over_at: float = 0.0
     running_when_over: int = 0
@@ -64,7 +62,7 @@ class Launch:
     keep_seconds: float = 0.0
     """Time in which ranks that continue in the next launch can leave this one."""
     slow_at: float | None = None
-    """When most of its nodes were last found to have ranks that outlive SIGKILL."""
+    """Time at which most of its nodes were last found to have ranks that outlive SIGKILL."""
     stuck: frozenset[str] = frozenset()
     """Nodes that still report ranks of it."""
     silent: frozenset[str] = frozenset()
@@ -98,14 +96,14 @@ class Launch:
         return self._places
 
     def outside(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Of the allocation's nodes, those without a seat in it. Nearly every pass of the loop asks."""
+        """The allocation's nodes that have no seat in it. Nearly every pass of the loop asks."""
         if self._outside_of is not self.seats:
             self._outside_of = self.seats
             self._outside = tuple(node for node in names if node not in self.places)
         return self._outside
 
     def ranks_per_node(self, options: Options) -> int:
-        """As the user wants, or by the GPUs of the first node. 0: that node has not answered yet."""
+        """The user's number, or that of the GPUs of the first node. 0: that node has not answered yet."""
         link = self.step.link(self.seats[0])
         return options.procs_per_node or (0 if link is None else options.ranks_on(link.gpus))
 
@@ -175,7 +173,6 @@ class Launch:
         self.running_when_over = self.ranks - len(self.ended)
 
     def seating_sample(self, now: float, condemned: Mapping[str, str]) -> seating.SeatingSample:
-        """For `seating`, before the launch begins."""
         bad = {node: condemned[node] for node in self.seats if node in condemned}
         bad |= {node: "its seat disconnected before the start" for node in self.seats if node in self.step.lost}
         links = {node: self.step.link(node) for node in self.seats}
@@ -234,7 +231,7 @@ class Launch:
         )
 
     def ending_sample(self, now: float, unusable: Mapping[str, str], verdict_may_follow: bool) -> EndingSample:
-        """After it is over. `verdict_may_follow`: the control plane may still name the node that made a rank fail."""
+        """`verdict_may_follow`: the control plane may still name the node that made a rank fail."""
         lost = sum(node in self.step.lost for node in self.seats)
         step_lost = self.began_at is not None and are_many(lost, len(self.seats)) and self.step.killed_at is None
         return EndingSample(

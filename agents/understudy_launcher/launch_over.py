@@ -1,7 +1,6 @@
 """Is the launch over? Pure: judged from a sample of it.
 
-Belongs here: distinguishing a rank's failure, a lost node and a verdict, and how long to wait for further reports. Must
-not: clocks (ages are given), or what follows (`decide.py`).
+A rank's failure, a lost node and a verdict are told apart, and further reports are waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ STEP_SEEN_SECONDS = 1.5
 HOOK_STEP_SEEN_SECONDS = 25.0
 """A step that the training hook reports is known here within this time: of other nodes through the control plane."""
 MANY_SILENT_SECONDS = 60.0
-"""Where the network or this host is the cause of silence rather than the nodes, up to this time."""
+"""Up to this time, the network or this host is taken for the cause of silence on many nodes."""
 MANY_SLOW_SECONDS = 60.0
 """If most of the gang is slow to die, the cause is a stalled file system, or large ranks, up to this time."""
 
@@ -31,9 +30,9 @@ class Stepped:
     """What the training hook's reports say of the running launch, as times of the monotonic clock."""
 
     at: float | None = None
-    """When its newest step was learned; None: none was."""
+    """Time at which its newest step was learned; None: none was."""
     quiet_since: float | None = None
-    """Since when no step was learned although reports can arrive; None: there is no step yet, or they cannot."""
+    """Time since which no step was learned although reports can arrive; None: there is no step yet, or they cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,13 @@ class RunningSample:
     """Node → why: a verdict, a seat that disconnected, a node that Slurm shows as down."""
     progressed: bool = False
     stalled_seconds: float = 0.0
-    """For this time it has certainly made no step; 0 before its first step."""
+    """Time for which it has certainly made no step; 0 before its first step."""
     step_age_seconds: float | None = None
     """Time since its newest step was seen; None before its first step, and where none are reported."""
     step_seen_seconds: float = STEP_SEEN_SECONDS
     """A step is seen at most this long after it was made."""
     replaceable: int | None = None
-    """So many nodes can be lost without the loss of the allocation; None: not known."""
+    """Number of nodes that can be lost without the loss of the allocation; None: not known."""
     domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Node → what it shares with others, such as its switch; empty: not known."""
 
@@ -73,11 +72,11 @@ class LaunchEnd:
     """Why the control plane ordered a restart, although no rank has ended."""
     without: tuple[str, ...] = ()
     hung_seconds: float = 0.0
-    """Above 0: no rank has failed, but there was no new step for this time."""
+    """A time above 0: no rank has failed, but there was no new step for this time."""
 
     @property
     def is_hang(self) -> bool:
-        """Then no rank ends by itself."""
+        """True: no rank ends by itself."""
         return bool(self.restart_reason or self.hung_seconds)
 
 
@@ -127,7 +126,7 @@ def lost_to_silence(
     replaceable: int | None = None,
     domains: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, str]:
-    """Of this number of seats, those that sent no message for too long, and why they count as lost.
+    """Nodes that sent no message for too long, and why they count as lost.
 
     What would cost the whole allocation, and what fell silent together, waits for another witness: Slurm, the control
     plane, a connection that is reset.

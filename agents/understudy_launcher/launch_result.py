@@ -1,6 +1,5 @@
-"""How a launch ended, and what is remembered of the launches before it. Pure.
-
-Belongs here: the values by which the table in `decide.py` chooses a row. Must not: what follows from them.
+"""How a launch ended, and what is remembered of the launches before it: the values by which the table in `decide.py`
+chooses a row. Pure.
 """
 
 from __future__ import annotations
@@ -63,20 +62,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a launch ended."""
-
     launch: int
     seats: tuple[str, ...]
     """Its nodes, by node rank."""
     age_seconds: float
     progressed: bool
-    """Beyond what any launch before it had reached."""
+    """It went beyond what any launch before it had reached."""
     failures: tuple[Failure, ...] = ()
-    """In the order in which the launcher learned of them."""
+    """Failures in the order in which the launcher learned of them."""
     running: int = 0
     """Ranks that still ran when the launch was ended."""
     hung_seconds: float = 0.0
-    """Above 0: the launch was ended because it finished no new step for this time."""
+    """A time above 0: the launch was ended because it finished no new step for this time."""
     stepped: bool = False
     """It finished a step, perhaps one that an earlier launch had reached."""
     bad: Mapping[str, str] = field(default_factory=dict)
@@ -197,7 +194,7 @@ def is_newcomer(node: str, ended: Ended, history: History) -> bool:
 
 
 def failed_first_count(node: str, history: History) -> int:
-    """In how many consecutive launches, up to now, this node was the first to fail."""
+    """Number of consecutive launches, up to now, in which this node was the first to fail."""
     count = 0
     for failure in reversed(history.first_failed):
         if failure.node != node:

@@ -1,7 +1,7 @@
 """The launcher: one gang, launch after launch, until it is done or cannot go on.
 
-Belongs here: the loop, its phases, and carrying out what is judged elsewhere (`seating`, `launch_over`, `ending`,
-`decide`, `signals`). Must not: judging by itself, or waiting for anything without a bound.
+It carries out what is judged elsewhere (`seating`, `launch_over`, `ending`, `decide`, `signals`), and waits for nothing
+without a bound.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import StrEnum
 from understudy_launcher import ending, launch_over, seating
 from understudy_launcher.agent_client import AgentLine
 from understudy_launcher.budget import Budget
+from understudy_launcher.checkpoint_files import look_for
 from understudy_launcher.command import group_sizes
 from understudy_launcher.decide import Action, Decision, decide
 from understudy_launcher.events import Events
@@ -29,7 +30,6 @@ from understudy_launcher.outcomes import EXIT_REQUEUE
 from understudy_launcher.progress import Progress
 from understudy_launcher.rank_order import arrange
 from understudy_launcher.reports import Reports
-from understudy_launcher.resume_file import look_for
 from understudy_launcher.saved_state import LauncherMemory
 from understudy_launcher.seats import Seats
 from understudy_launcher.signals import Meaning, Signals
@@ -40,13 +40,13 @@ from understudy_wire.parallelism import DATA_PARALLEL, parallelism_of
 EXIT_NODES_MISSING = 69
 EXIT_CANNOT_START = 70
 EVIDENCE_SECONDS = 5.0
-"""For seats to show what the ranks of a gang that hangs are doing. Then it is ended in any case."""
+"""Time for seats to show what the ranks of a gang that hangs are doing. Then it is ended in any case."""
 LAYOUT_SECONDS = 2.0
-"""For the control plane to name domains, before the first launch begins in Slurm's order."""
+"""Time for the control plane to name domains, before the first launch begins in Slurm's order."""
 REJOIN_SECONDS = 5.0
-"""For seats to connect again to a launcher that was started again. Then their nodes are lost."""
+"""Time for seats to connect again to a launcher that was started again. Then their nodes are lost."""
 REJOIN_SEATS_A_SECOND = 500
-"""Of large gangs, that many are waited for in a second."""
+"""Large gangs have a second for this many seats."""
 FIRST_STEP_TIMES, FIRST_STEP_SECONDS = 3.0, 60.0
 """A launch may take this many times as long until its first step as an earlier one, and this time on top: it reads a
 checkpoint, and its steps are reported a moment later.
@@ -56,8 +56,8 @@ BEST_STEP_SECONDS = 10.0
 TURN_SECONDS = 0.05
 TURN_SECONDS_ENDING = 0.005
 READING_TIMES = 4
-"""Where messages keep coming, they are read for so many times what the last look at all seats took: with 12,500 seats a
-look after each few messages would take most of the time. No longer than a pass of the loop usually waits.
+"""Messages that keep coming are read for this many times what the last look at all seats took, and no longer than a
+pass of the loop usually waits: with 12,500 seats a look after each few messages would take most of the time.
 """
 
 
@@ -111,11 +111,11 @@ class Launcher:
         self._begun_on: tuple[str, ...] = ()
         """Nodes of the last launch that began, by node rank."""
         self._failed_steps = 0
-        """Since the last launch began."""
+        """Failed steps since the last launch began."""
         self._first_step_seconds: float | None = None
-        """From the start of the first launch with a step until that step."""
+        """Time from the start of the first launch with a step until that step."""
         self._look_seconds = 0.0
-        """That the last pass of the loop took, without reading messages."""
+        """Time that the last pass of the loop took, without reading messages."""
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Launcher:
     # -- a launcher that was killed ----------------------------------------------------------------------------
 
     def _remember(self) -> None:
-        """For a launcher that is started in this one's place. Written where something has changed."""
+        """Writes what a launcher in this one's place needs, where it has changed."""
         if self._phase is Phase.REJOINING:
             return
         now = time.monotonic()
@@ -225,7 +225,7 @@ class Launcher:
             self._inherited.file.write(memory)
 
     def _resume(self, memory: LauncherMemory) -> None:
-        """Where ranks run, or are being ended, their seats connect again. Raises OSError as `_order` does."""
+        """Seats whose ranks run, or are being ended, connect again. Raises OSError as `_order` does."""
         steps = self._steps.resume(memory.steps)
         self._nodes.resume(memory.lost, memory.away, memory.barred)
         self._budget.resume(memory.history, memory.best_step, memory.took_over)
@@ -276,13 +276,12 @@ class Launcher:
                     self._end_for(received)
 
     def _ask_for_checkpoint(self, received: signal.Signals) -> None:
-        self._signals.warn(time.monotonic())
+        self._signals.warned_at = time.monotonic()
         self._reports.checkpoint_asked(received)
         if self._phase is Phase.RUNNING:
             self._seats.signal(self._launch, received, warning=True)
         elif self._phase in (Phase.SEATING, Phase.WAITING):
-            self._exit_code = EXIT_REQUEUE
-            self._start_leaving()
+            self._leave_with(EXIT_REQUEUE)
 
     def _end_for(self, received: signal.Signals) -> None:
         if self._phase is Phase.LEAVING:
@@ -306,7 +305,6 @@ class Launcher:
         return tuple(sorted(self._nodes.names, key=lambda node: node in bad)[: self._options.nodes])
 
     def _order(self, seats: tuple[str, ...], launch_number: int, fault_at: float | None) -> None:
-        """Starts the next launch on these nodes."""
         step = self._standbys.take(seats)
         self._launch = Launch(launch_number, seats, step, time.monotonic(), fault_at)
         self._phase = Phase.SEATING
@@ -350,17 +348,16 @@ class Launcher:
                 self._close(LaunchEnd(outcome.bad))
 
     def _try_again_or_give_up(self, why: str) -> None:
-        """In another step on the same nodes: none of them is to blame."""
+        """The next step is on the same nodes: none of them is to blame."""
         self._failed_steps += 1
         if self._failed_steps < seating.attempts_max(self._launch.number):
             self._order_again()
             return
         self._reports.cannot_start(why)
-        self._exit_code = EXIT_CANNOT_START
-        self._start_leaving()
+        self._leave_with(EXIT_CANNOT_START)
 
     def _awaits_layout(self, age_seconds: float) -> bool:
-        """For the first launch, where it may make a difference: the agent has just been asked."""
+        """True for the first launch, where it may make a difference: the agent has just been asked."""
         sizes = parallelism_of(group_sizes(self._options.command).split()) or DATA_PARALLEL
         spans = sizes.nodes_of_group(self._launch.ranks_per_node(self._options)) > 1
         first = self._launch.number == 0 and not self._options.keep_rank_order
@@ -447,7 +444,6 @@ class Launcher:
                 self._reports.no_first_step(launch, sample.age_seconds, first)
 
     def _ask_for_evidence(self, over: LaunchEnd, now: float) -> None:
-        """Before the ranks are killed."""
         self._hang, self._asked_until = over, now + EVIDENCE_SECONDS
         self._seats.ask_for_evidence(self._launch)
 
@@ -466,7 +462,7 @@ class Launcher:
         return replace(self._options.rules, site_shrinks=self._line.may_shrink, pool_answers=answers)
 
     def _replaceable(self) -> int:
-        """So many of its nodes can be lost without the loss of the allocation. The site's permission to shrink does not
+        """Number of nodes that can be lost without the loss of the allocation. The site's permission to shrink does not
         count: silence alone takes no node from a gang for good.
         """
         rules = self._options.rules
@@ -474,14 +470,13 @@ class Launcher:
         return len(self._standbys.spares(self._launch)) + max(0, fewer)
 
     def _domains(self) -> Mapping[str, Sequence[str]]:
-        """Of each of its nodes, as far as they are known."""
+        """Domains of its nodes, as far as they are known."""
         known = {} if self._line.layout is None else self._line.layout.domains
         return {node: known[node] for node in self._launch.seats if node in known}
 
     # -- ending a launch ---------------------------------------------------------------------------------------
 
     def _close(self, over: LaunchEnd) -> None:
-        """The launch is over: all its ranks are killed."""
         now = time.monotonic()
         launch = self._launch
         self._budget.close(launch, now)
@@ -527,38 +522,20 @@ class Launcher:
         again = decision.action is Action.RELAUNCH and launch.began_at is not None
         if not (again and self._standbys.stay(launch, decision.seats)):
             self._steps.retire(launch.step)
-        actions = {
-            Action.FINISH: self._finish,
-            Action.RELAUNCH: self._relaunch,
-            Action.WAIT_FOR_NODE: self._wait_for_node,
-            Action.WAIT_FOR_REQUEUE: self._wait_for_requeue,
-            Action.FAIL: self._fail,
-        }
-        actions[decision.action](decision)
-
-    # -- what a row of the table names -------------------------------------------------------------------------
-
-    def _finish(self, decision: Decision) -> None:
-        self._exit_code = decision.exit_code
-        self._start_leaving()
-
-    def _relaunch(self, decision: Decision) -> None:
-        launch = self._launch
-        if launch.began_at is None:  # its number was not used
-            self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
-        else:
-            self._order(decision.seats, launch.number + 1, launch.over_at)
-
-    def _wait_for_node(self, _decision: Decision) -> None:
-        self._await(self._options.wait_for_node_seconds)
-
-    def _wait_for_requeue(self, _decision: Decision) -> None:
-        self._exit_code = EXIT_REQUEUE
-        self._await(self._options.wait_for_requeue_seconds)
-
-    def _fail(self, _decision: Decision) -> None:
-        self._exit_code = EXIT_NODES_MISSING
-        self._start_leaving()
+        match decision.action:
+            case Action.FINISH:
+                self._leave_with(decision.exit_code)
+            case Action.RELAUNCH if launch.began_at is None:  # its number was not used
+                self._order(decision.seats, launch.number, launch.fault_at or launch.over_at)
+            case Action.RELAUNCH:
+                self._order(decision.seats, launch.number + 1, launch.over_at)
+            case Action.WAIT_FOR_NODE:
+                self._await(self._options.wait_for_node_seconds)
+            case Action.WAIT_FOR_REQUEUE:
+                self._exit_code = EXIT_REQUEUE
+                self._await(self._options.wait_for_requeue_seconds)
+            case Action.FAIL:
+                self._leave_with(EXIT_NODES_MISSING)
 
     # -- out of spares -----------------------------------------------------------------------------------------
 
@@ -583,11 +560,10 @@ class Launcher:
             self._standbys.probe(now)
 
     def _go_on_or_leave(self) -> None:
-        """Where none of its nodes is bad, one of them was only suspected of a failure."""
+        """If none of its nodes is bad, one of them was only suspected of a failure."""
         seats = self._standbys.replacement_seats(self._launch)
         if seats is None:
-            self._exit_code = EXIT_REQUEUE
-            self._start_leaving()
+            self._leave_with(EXIT_REQUEUE)
         else:
             self._exit_code = 0
             self._order(seats, self._launch.number + 1, None)
@@ -601,6 +577,10 @@ class Launcher:
             self._order(seats, self._launch.number + 1, None)
 
     # -- the end -----------------------------------------------------------------------------------------------
+
+    def _leave_with(self, exit_code: int) -> None:
+        self._exit_code = exit_code
+        self._start_leaving()
 
     def _start_leaving(self) -> None:
         launch, ending_for, history = self._launch, self._signals.ending_for, self._budget.history

@@ -13,7 +13,7 @@ from typing import Literal, TypedDict, cast
 from understudy_launcher.node_list import fold
 
 NAMES_BYTES_MAX = 32_768
-"""Of the nodes of a message, which has 64 KiB."""
+"""Most bytes of the nodes of a message, which has 64 KiB."""
 PACKED_CHARACTERS_MAX = 57_344
 """The same when they are packed: `PACKED_NODES_CHARACTERS_MAX` in `understudy_wire.messages`."""
 
@@ -97,7 +97,7 @@ class NamesTooLongError(Exception):
 
 
 def within_a_line(message: Message) -> Message:
-    """With the nodes of a large gang packed. Raises NamesTooLongError."""
+    """The message, with the nodes of a large gang packed. Raises NamesTooLongError."""
     if message["type"] == "launcher":
         return cast("Message", _packed(cast("dict[str, object]", message)))
     if message["fact"]["type"] == "launch_started":

@@ -1,4 +1,4 @@
-"""Node names as Slurm writes a list of them. Pure."""
+"""Numbers, and lists of nodes, as people read them. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from understudy_launcher.counted import counted
-
 REASONS_MAX = 8
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """1 node, 2 nodes. `many`: where it is not `one` with an s, such as ("node is", "nodes are")."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def fold(names: Sequence[str]) -> str:

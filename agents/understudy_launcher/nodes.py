@@ -1,7 +1,5 @@
-"""Which nodes of the allocation can be used, as of now, and why the others cannot.
-
-Belongs here: joining verdicts, Slurm's node states and what the launcher saw itself. Must not: what happens to a
-launch.
+"""Nodes of the allocation that can be used now, and why the others cannot: verdicts, Slurm's node states and what the
+launcher saw itself.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from understudy_launcher.events import Events
-from understudy_launcher.slurm import NodeStates
 from understudy_launcher.verdicts import Verdicts
 
 BARRED_SECONDS = 600.0
@@ -19,21 +16,24 @@ BARRED_SECONDS = 600.0
 class Nodes:
     """Verdicts and Slurm's states can be withdrawn; what the launcher saw counts for the whole allocation."""
 
-    def __init__(self, names: Sequence[str], verdicts: Verdicts, node_states: NodeStates, events: Events) -> None:
+    def __init__(self, names: Sequence[str], sources: Sequence[Verdicts], events: Events) -> None:
+        """`sources`: where several condemn a node, the reason of the last one counts."""
         self.names = tuple(names)
-        self._verdicts = verdicts
-        self._node_states = node_states
+        self._sources = sources
         self._events = events
         self._lost: dict[str, str] = {}
         self._away: set[str] = set()
-        """Those of them that disconnected or fell silent, and may come back. The others are bad."""
+        """Lost nodes that disconnected or fell silent, and may come back. The others are bad."""
         self._barred: dict[str, float] = {}
         """Node where Slurm could not start a seat → when it is tried again. Ranks that run there may continue."""
         self._reported: dict[str, str] = {}
 
     def condemned(self) -> dict[str, str]:
         """Nodes on which nothing may run."""
-        return {**self._node_states.poll(), **self._verdicts.poll(), **self._lost}
+        return self._condemned_by_others() | self._lost
+
+    def _condemned_by_others(self) -> dict[str, str]:
+        return {node: why for source in self._sources for node, why in source.poll().items()}
 
     def unusable(self) -> dict[str, str]:
         """Nodes on which nothing may be started."""
@@ -42,13 +42,12 @@ class Nodes:
         return {**dict.fromkeys(self._barred, "Slurm cannot start anything there"), **self.condemned()}
 
     def usable(self) -> list[str]:
-        """In the allocation's order."""
         out = self.unusable()
         return [node for node in self.names if node not in out]
 
     def probe_candidates(self) -> list[str]:
         """Nodes that were unreachable when they were lost, and that no other source condemns: they may be back."""
-        others = {**self._node_states.poll(), **self._verdicts.poll()}
+        others = self._condemned_by_others()
         return [node for node in self._lost if node in self._away and node not in others]
 
     def lose(self, node: str, why: str, away: bool) -> None:
@@ -78,7 +77,7 @@ class Nodes:
 
     def blame(self, blamed: Mapping[str, str], away: Container[str] = ()) -> None:
         """A launch ended because of these nodes, which was reported. Another source may withdraw its own verdict."""
-        others = {**self._verdicts.poll(), **self._node_states.poll()}
+        others = self._condemned_by_others()
         for node, why in blamed.items():
             if node not in self._barred:
                 self._reported[node] = why
@@ -86,7 +85,7 @@ class Nodes:
                     self.lose(node, why, node in away)
 
     def report_changes(self, seats: Sequence[str]) -> None:
-        """Of spares only: the report of a launch's end names the gang's own nodes."""
+        """Reports spares only: the report of a launch's end names the gang's own nodes."""
         condemned = self.condemned()
         for node, why in condemned.items():
             if node not in self._reported and node in self.names and node not in seats:

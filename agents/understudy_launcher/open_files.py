@@ -1,7 +1,4 @@
-"""How many files the launcher has to open, and the limit for it.
-
-Belongs here: the need, and what becomes of the limit. Must not: the connections (`hub.py`).
-"""
+"""Number of files that the launcher has to open, and the limit for it."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ class OpenFiles:
 
 
 def needed(nodes: int, seats: int = 2) -> int:
-    """With fewer some seat cannot connect. Two seats on each node: one of the gang, and one of the step that takes its
-    place.
+    """Two seats on each node: one of the gang, and one of the step that takes its place. With fewer files some seat
+    cannot connect.
     """
     return seats * nodes + OTHER_FILES
 
 
 def files_for(nodes: int, limits: tuple[int, int]) -> OpenFiles:
-    """From this process's limits, soft and hard. Where the hard limit leaves too few for strangers, those wait
+    """`limits` are those of this process, soft and hard. If the hard limit leaves too few for strangers, those wait
     (`hub.py`). Raises NotEnoughFiles.
     """
     soft, hard = limits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import os
 import re
@@ -21,42 +20,20 @@ from understudy_launcher.container import ContainerError, parse_container
 from understudy_launcher.first_check import COMMAND, SECONDS_MAX
 from understudy_launcher.launch_result import OutOfSpares, Rules
 from understudy_launcher.ports import port_range
-from understudy_launcher.rank_output import PATH_CODES
+from understudy_launcher.rank_output import PATH_CODES, OutputOptions
 
 _SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")
 
 
 STDOUT_LOG, STDERR_LOG = "%j/launch_%L/%t/stdout.log", "%j/launch_%L/%t/stderr.log"
-"""Of each rank, below --log-dir."""
+"""Files of each rank, below --log-dir."""
 LOG_CODES = "%j/launch_%L/node_%n"
-"""The same of each torchrun, which makes folders for its ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where the ranks' output goes, as options of a seat (`rank_output.py`)."""
-
-    output: str = ""
-    error: str = ""
-    tee: int = 0
-    label: bool = False
-    local_ranks: str = ""
-    torchrun: tuple[str, ...] = ()
-
-    def for_seats(self) -> list[str]:
-        return [
-            *([f"--output={self.output}"] if self.output else []),
-            *([f"--error={self.error}"] if self.error else []),
-            *([f"--tee={self.tee}"] if self.tee else []),
-            *(["--label"] if self.label else []),
-            *([f"--local-ranks-filter={self.local_ranks}"] if self.local_ranks else []),
-            *([f"--torchrun-options={json.dumps(self.torchrun)}"] if self.torchrun else []),
-        ]
+"""Folder of each torchrun, which makes folders for its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Of a program that continues only where its arguments say so."""
+    """A program continues only where its arguments say so."""
 
     arguments: tuple[str, ...]
     """Appended to the command of each launch that begins while the file is there."""
@@ -69,8 +46,6 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for."""
-
     command: tuple[str, ...]
     nodes: int
     procs_per_node: int | None
@@ -95,7 +70,7 @@ class Options:
     """Time for ranks to leave the old launch, to continue in the next one. None: every launch has new processes."""
     ports: range | None
     """Ports for the gang's rendezvous and for the launcher's connections. None: any free port."""
-    output: Output
+    output: OutputOptions
     binding: Binding
     srun: tuple[str, ...]
     """Options of srun, for the steps that start the seats."""
@@ -106,7 +81,7 @@ class Options:
     kill_seconds: float
     term_seconds: float
     rearm_seconds: float
-    """After the start of a launch, until standbys for the next one are started. Infinite: never."""
+    """Time from the start of a launch until standbys for the next one are started. Infinite: never."""
     slurm_poll_seconds: float
     wait_for_requeue_seconds: float
     wait_for_node_seconds: float
@@ -117,7 +92,6 @@ class Options:
         return math.isinf(self.rearm_seconds)
 
     def ranks_on(self, gpus: int) -> int:
-        """Of a node with this number of GPUs."""
         return self.procs_per_node or max(1, gpus // (self.binding.gpus_per_task or 1))
 
 
@@ -282,7 +256,7 @@ def _binding(given: argparse.Namespace) -> Binding:
     return Binding(bind, cpus_of_task(os.environ), is_cyclic(os.environ), each)
 
 
-def _output(given: argparse.Namespace) -> Output:
+def _output(given: argparse.Namespace) -> OutputOptions:
     if given.log_dir and (given.output or given.error):
         raise UsageError("--log-dir names the files of both streams: leave --output and --error out")
     if given.tee and not (given.log_dir or given.output or given.error):
@@ -297,14 +271,27 @@ def _output(given: argparse.Namespace) -> Output:
     if given.torchrun and (log_dir or given.local_ranks_filter):
         logs = [f"--log-dir={log_dir}{LOG_CODES}", "--redirects=3", f"--tee={given.tee}"] if log_dir else []
         only = [f"--local-ranks-filter={given.local_ranks_filter}"] if given.local_ranks_filter else []
-        return Output(given.output, given.error, label=given.label, torchrun=(*logs, *only))
-    return Output(
+        return OutputOptions(given.output, given.error, label=given.label, torchrun=(*logs, *only))
+    shown = given.local_ranks_filter
+    return OutputOptions(
         log_dir + STDOUT_LOG if log_dir else given.output,
         log_dir + STDERR_LOG if log_dir else given.error,
         given.tee,
         given.label,
-        given.local_ranks_filter,
+        frozenset(map(int, shown.split(","))) if shown else None,
     )
+
+
+_BOUNDS = {
+    "silence-seconds": (3.0, "a node silent for this time is gone"),
+    "kill-seconds": (3.0, "ranks that outlive SIGKILL for this time are stuck"),
+    "in-process-seconds": (5.0, "for ranks to leave the old launch; then they are killed"),
+    "term-seconds": (5.0, "between SIGTERM and SIGKILL at the end"),
+    "seat-seconds": (60.0, "for a node to answer at the start"),
+    "rearm-seconds": (10.0, "after a launch, until new standbys"),
+    "slurm-poll-seconds": (15.0, "between looks at node states; 0: never"),
+}
+"""Option → its default, and what it bounds."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -426,31 +413,8 @@ def _parser() -> argparse.ArgumentParser:
     output("-l", "--label", action="store_true", help="each line of the job's output begins with its rank")
     output("--local-ranks-filter", default="", metavar="R", help="the job's output has these local ranks alone: 0,1")
     add("--events", type=Path, metavar="FILE", help="append what happens, a JSON object a line")
-    tuning = parser.add_argument_group("bounds").add_argument
-    tuning("--silence-seconds", type=float, default=3.0, metavar="S", help="a node silent for this time is gone (3)")
-    tuning(
-        "--kill-seconds",
-        type=float,
-        default=3.0,
-        metavar="S",
-        help="ranks that outlive SIGKILL for this time are stuck (3)",
-    )
-    tuning(
-        "--in-process-seconds",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="for ranks to leave the old launch; then they are killed (5)",
-    )
-    tuning("--term-seconds", type=float, default=5.0, metavar="S", help="between SIGTERM and SIGKILL at the end (5)")
-    tuning("--seat-seconds", type=float, default=60.0, metavar="S", help="for a node to answer at the start (60)")
-    tuning("--rearm-seconds", type=float, default=10.0, metavar="S", help="after a launch, until new standbys (10)")
-    tuning(
-        "--slurm-poll-seconds",
-        type=float,
-        default=15.0,
-        metavar="S",
-        help="between looks at node states; 0: never (15)",
-    )
+    bounds = parser.add_argument_group("bounds")
+    for name, (seconds, meaning) in _BOUNDS.items():
+        bounds.add_argument(f"--{name}", type=float, default=seconds, metavar="S", help=f"{meaning} ({seconds:g})")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from understudy_launcher.counted import counted
 from understudy_launcher.launch_result import (
     Case,
     OutOfSpares,
@@ -14,7 +13,7 @@ from understudy_launcher.launch_result import (
     replacements,
     seats_after,
 )
-from understudy_launcher.node_list import by_reason
+from understudy_launcher.node_list import by_reason, counted
 
 STEP_ENDED_EXIT_CODE = 137
 """Exit code when the gang's step was ended from outside, or the gang hung, launch after launch: no rank has an exit
@@ -42,8 +41,8 @@ def done(_case: Case) -> Outcome:
 
 
 def stop(case: Case) -> Outcome:
-    """Where the ranks ended by themselves, the exit code is the program's. A gang that lost a node, or was ended, is
-    not done.
+    """If the ranks ended by themselves, the exit code is the program's. A gang that lost a node, or was ended, is not
+    done.
     """
     ended = case.ended
     if ended.failures and not ended.bad:

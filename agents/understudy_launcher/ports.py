@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 PORTS = range(20_000, 32_000)
-"""Below Linux' range for outgoing connections, which could take one meanwhile."""
+"""All are below Linux' range for outgoing connections, which could take one meanwhile."""
 
 
 def port_range(text_: str) -> range:

@@ -1,7 +1,4 @@
-"""The processes below this one.
-
-Belongs here: finding and killing them. Must not: knowing which are ranks.
-"""
+"""The processes below this one: finding and killing them, and how many the kernel killed."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ import time
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+OWN_GROUP = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 
 
 def become_subreaper() -> bool:
@@ -33,7 +32,7 @@ def parents() -> dict[int, int]:
 
 
 def started_at(pid: int) -> int | None:
-    """When a process was started, by the kernel's clock: it distinguishes it from a later one. None: it has ended."""
+    """Start time by the kernel's clock: it distinguishes a process from a later one. None: it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -64,17 +63,18 @@ and so has Go's runtime, in which Apptainer is written: they end, or pass the si
 
 
 def catches(pid: int, which: int) -> bool:
-    """Whether the process has a handler for this signal: SigCgt of proc(5), whose lowest bit is signal 1."""
+    """Whether the program has a handler of its own for this signal."""
+    return has_handler(pid, which) and not all(has_handler(pid, one) for one in CAUGHT_BY_ALL)
+
+
+def has_handler(pid: int, which: int) -> bool:
+    """Whether the process has any handler for this signal: SigCgt of proc(5), whose lowest bit is signal 1."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
         return False
     caught = int(next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0"), 16)
-    return _has(caught, which) and not all(_has(caught, one) for one in CAUGHT_BY_ALL)
-
-
-def _has(mask: int, which: int) -> bool:
-    return bool(mask >> (which - 1) & 1)
+    return bool(caught >> (which - 1) & 1)
 
 
 def _children() -> dict[int, list[int]]:
@@ -85,7 +85,6 @@ def _children() -> dict[int, list[int]]:
 
 
 def below(root: int | None = None) -> list[int]:
-    """Process ids, of this process where none is named."""
     children = _children()
     found: list[int] = []
     waiting = list(children.get(root or os.getpid(), ()))
@@ -129,3 +128,17 @@ def end_everything_below(seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while kill_below() and time.monotonic() < deadline:
         time.sleep(0.005)
+
+
+def oom_kills(own: Path = OWN_GROUP, mount: Path = GROUPS) -> int:
+    """Processes of the group and of those below it that were killed for want of memory; 0 where none are counted.
+
+    Source: `oom_kill` of memory.events, Documentation/admin-guide/cgroup-v2.rst. A line of /proc/self/cgroup that
+    begins with "0::" is of v2.
+    """
+    try:
+        group = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+        events = (mount / group.lstrip("/") / "memory.events").read_text()
+        return next(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0

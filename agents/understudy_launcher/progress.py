@@ -1,7 +1,4 @@
-"""How far the training job has come.
-
-Belongs here: the interface, and the ways to learn it. Must not: budgets.
-"""
+"""How far the training job has come: the interface, and the ways to learn it."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ class HookProgress:
         self._furthest: int | None = None
         self._age = 0.0
         self._silence: tuple[float, int | None] | None = None
-        """Since when in this launch, and the step reported then."""
+        """Age of this launch at which the silence began, and the step reported then."""
         self._counted = 0
         """What `otherwise` had counted before the silence."""
 
@@ -94,7 +91,7 @@ class HookProgress:
 
 
 class TimeAlive:
-    """Where no steps are known: a launch that has lived for this time is taken to have made progress."""
+    """No steps are known: a launch that has lived for this time is taken to have made progress."""
 
     hangs = False
 

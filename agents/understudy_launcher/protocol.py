@@ -1,7 +1,4 @@
-"""Messages between launcher and seats: one JSON object a line, over TLS (`tls.py`).
-
-Belongs here: framing and limits. Must not: what follows from a message.
-"""
+"""Messages between launcher and seats: one JSON object a line, over TLS (`tls.py`). Framing and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ LINE_BYTES_MAX = 1024 * 1024
 """A start names all nodes of the gang: 12,500 names of 60 characters."""
 BEAT_SECONDS = 1.0
 RESTING_BEAT_SECONDS = 30.0
-"""Of a seat beside which another one beats, on the same node."""
+"""Interval of a seat beside which another one beats, on the same node."""
 SECRET_VARIABLE = "UNDERSTUDY_LAUNCH_SECRET"  # noqa: S105 - its name, not the secret
 
 

@@ -1,8 +1,4 @@
-"""How a seat starts its ranks: each as a process, or each in a container (`container.py`).
-
-Belongs here: starting them with the descriptors that they inherit, and knowing their processes. Must not: what a rank
-is for.
-"""
+"""How a seat starts its ranks: each as a process, or each in a container (`container.py`)."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ class Starter:
         return parse_python(self.command)
 
     def numbers(self, descriptors: Sequence[int]) -> list[int]:
-        """Those that the process has for them."""
+        """The process has these numbers for the descriptors."""
         return list(descriptors)
 
     def environment(self, environment: Mapping[str, str], count: int, before: int) -> dict[str, str]:
@@ -81,7 +77,7 @@ class Starter:
         return [pid]
 
     def close(self, seconds: float) -> None:
-        """When none runs any more."""
+        """Called when no rank runs any more."""
 
 
 class ContainerStarter(Starter):

@@ -1,7 +1,5 @@
-"""Which node gets which ranks, so that groups of ranks that exchange much stay within a domain. Pure.
-
-Belongs here: a better order of the gang's nodes than the given one, with spares of the allocation where that helps.
-Must not: which nodes are good, or when a launch starts.
+"""Order of the gang's nodes in which groups of ranks that exchange much stay within a domain, with spares where that
+helps. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ KINDS = ("nvlink_block", "switch", "rack", "pod")
 PASSES_MAX = 3
 LEAST_GAIN = 1e-6
 PAIRS_MAX = 100_000
-"""Of nodes whose distance is looked at, before the order is taken as it is by then: a few tenths of a second."""
+"""Pairs of nodes that are looked at before the order is taken as it is: a few tenths of a second."""
 
 Domains = Mapping[str, Sequence[str]]
 """Node → labels of its domains, such as "rack r1"."""
@@ -56,7 +54,7 @@ def arrange(
 
 @functools.lru_cache(maxsize=100_000)
 def distance(one: frozenset[str], other: frozenset[str]) -> float:
-    """Of two nodes, by the labels of their domains. The first one's leaf switches are all of its rails."""
+    """Distance of two nodes, by the labels of their domains. The first one's leaf switches are all of its rails."""
     shared = one & other
     if _of(shared, "nvlink_block"):
         return SAME_BLOCK
@@ -103,7 +101,7 @@ class _Order:
         return self._pairs > PAIRS_MAX
 
     def saving(self, change: _Change) -> float:
-        """By how much the cost of all ranks falls. Traffic is the same in both directions."""
+        """Cost that all ranks save. Traffic is the same in both directions."""
         saved = 0.0
         for seat, node in change.nodes.items():
             for other, weight in self._traffic_of(seat).items():
@@ -112,7 +110,7 @@ class _Order:
         return saved + (self._saved_with_all(change) if change.used else 0.0)
 
     def _saved_with_all(self, change: _Change) -> float:
-        """Of what all ranks exchange with all others: the nodes are not the same any more."""
+        """Cost that is saved in what all ranks exchange with all others, as the nodes are not the same any more."""
         before = [self.nodes[seat] for seat in change.nodes]
         leaving = [self.labels[node] for node in before if node not in change.nodes.values()]
         staying = self._all - Counter(leaving)
@@ -169,8 +167,8 @@ def _improve(order: _Order, group: range, apart: Sequence[range]) -> bool:
 
 
 def _changes(order: _Order, group: range, others: Mapping[str, Sequence[int]]) -> Iterator[_Change]:
-    """That bring the group into one domain: spares of the domain come in, or nodes of it from other groups that are not
-    whole either. `others`: their seats, by the label of a domain.
+    """Changes that bring the group into one domain: spares of the domain come in, or nodes of it from other groups that
+    are not whole either. `others`: their seats, by the label of a domain.
     """
     nearby = [order.nodes[seat] for seat in group]
     for label in dict.fromkeys(label for node in (*nearby, *order.spares) for label in sorted(order.labels[node])):

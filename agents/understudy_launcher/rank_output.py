@@ -1,12 +1,13 @@
 """What the ranks of a seat write: to the job's output, to files, and the last lines of it for the launcher.
 
-Belongs here: a thread for each stream of a rank, which passes on what comes. A destination that hangs holds its rank
-up, as it would without the seat, and nothing else. Must not: processes.
+Each stream of a rank has a thread, which passes on what comes. A destination that hangs holds its rank up, as it would
+without the seat, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
@@ -30,14 +31,12 @@ class Stream(Enum):
 
     @property
     def bit(self) -> int:
-        """As torchrun's --tee has it: 1 for standard output, 2 for standard error, 3 for both."""
+        """torchrun's --tee has the same: 1 for standard output, 2 for standard error, 3 for both."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Where the ranks' output goes."""
-
     output: str = ""
     """Path with srun's codes; empty: the job's output."""
     error: str = ""
@@ -49,6 +48,10 @@ class OutputOptions:
     torchrun: tuple[str, ...] = ()
     """Options for torchrun, whose ranks' output is its own, with the same codes."""
 
+    def for_seat(self) -> str:
+        only = None if self.only_local_ranks is None else sorted(self.only_local_ranks)
+        return json.dumps([self.output, self.error, self.tee, self.label, only, self.torchrun])
+
     def path(self, stream: Stream) -> str:
         return self.output if stream is Stream.OUTPUT else self.error or self.output
 
@@ -57,18 +60,21 @@ class OutputOptions:
         return bool(stream is Stream.ERROR or self.output or self.label or self.only_local_ranks is not None)
 
 
+def output_for_seat(text: str) -> OutputOptions:
+    output, error, tee, label, only, torchrun = json.loads(text)
+    return OutputOptions(output, error, tee, label, None if only is None else frozenset(only), tuple(torchrun))
+
+
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Whose stream it is now."""
-
     path: str
-    """Of the stream's file; empty: none."""
+    """The stream's file; empty: none."""
     on_console: bool
     prefix: bytes = b""
 
 
 def path_of(pattern: str, environment: Mapping[str, str]) -> str:
-    """As srun replaces them in the name of a task's file, and %L: the launch. `environment`: the rank's."""
+    """The path with srun's codes replaced, and %L: the launch. `environment`: the rank's."""
     found = environment.get
     job = found("SLURM_ARRAY_JOB_ID") or found("SLURM_JOB_ID", "")
     step = found("SLURM_STEP_ID", "")
@@ -192,8 +198,6 @@ class Console:
 
 
 class Outputs:
-    """Of all ranks of a seat."""
-
     def __init__(self, options: OutputOptions, console: Console) -> None:
         self._options = options
         self._console = console
@@ -201,7 +205,7 @@ class Outputs:
         self._all: list[Relay] = []
 
     def open(self) -> Sequence[Relay]:
-        """For a process that is about to be started. Raises OSError."""
+        """Raises OSError."""
         return tuple(Relay(stream, self._console) for stream in Stream if self._options.relays(stream))
 
     def started(self, pid: int, relays: Sequence[Relay]) -> None:

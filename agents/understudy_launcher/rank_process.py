@@ -39,7 +39,7 @@ def start_process_with(
     first: int,
     relays: Sequence[Relay] = (),
 ) -> int:
-    """As `start_process`, but the process has these descriptors as `first`, `first` + 1, …"""
+    """Does the same, but the process has these descriptors as `first`, `first` + 1, …"""
     ends = {1 if one.stream is Stream.OUTPUT else 2: one.write_end for one in relays}
     wanted = ends | {first + place: descriptor for place, descriptor in enumerate(descriptors)}
     # Copies, so that none is overwritten before it is in its place.

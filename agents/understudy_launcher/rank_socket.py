@@ -1,4 +1,4 @@
-"""Where the agent's socket for ranks and launchers is.
+"""Place of the agent's socket for ranks and launchers.
 
 The hook has the same rule in `understudy.identity`: it runs in the user's environment, where this package may not be
 installed. A test compares the two.

@@ -1,7 +1,4 @@
-"""Reports of a gang and its launches: to people and programs (`events.py`), and to the control plane.
-
-Belongs here: the messages. Must not: when something is reported, or what follows.
-"""
+"""Reports of a gang and its launches: to people and programs (`events.py`), and to the control plane."""
 
 from __future__ import annotations
 
@@ -12,18 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 
 from understudy_launcher.agent_client import AgentLine
-from understudy_launcher.collected import findings, fitted, text_of
+from understudy_launcher.collected import cause_line, findings, first_failed, fitted, text_of
 from understudy_launcher.command import group_sizes
-from understudy_launcher.counted import counted
 from understudy_launcher.decide import Decision
 from understudy_launcher.events import Events
 from understudy_launcher.launch import Launch
 from understudy_launcher.launch_over import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
 from understudy_launcher.launch_result import History, Rules
-from understudy_launcher.node_list import by_reason, fold
+from understudy_launcher.node_list import by_reason, counted, fold
 from understudy_launcher.options import Options, Resume
 from understudy_launcher.outcomes import EXIT_REQUEUE
-from understudy_launcher.root_cause import cause_line, first_failed
 from understudy_wire.errors import ProtocolError
 
 REASON_CHARACTERS_MAX = 2000
@@ -58,7 +53,7 @@ class Reports:
         ended_well: bool,
         asks_requeue: bool,
     ) -> None:
-        """Of the gang as it is now. Only for the control plane."""
+        """Only the control plane gets this."""
         nodes_min = rules.nodes_min if rules.may_shrink else self._options.nodes
         self._line.report(
             {
@@ -149,7 +144,7 @@ class Reports:
         self._events.report("cannot_start", f"{why}; its own message is above", why=why)
 
     def checked(self, failed: Mapping[str, str], impossible: Mapping[str, str], heeded: bool) -> None:
-        """Before the first launch. `heeded`: those that failed are not used."""
+        """`heeded`: nodes that failed are not used."""
         command, count = self._options.selfcheck, len(failed)
         self._unwell = dict(list(failed.items())[:UNWELL_MAX]) if heeded else {}
         for node, why in failed.items() if heeded else ():
@@ -226,7 +221,6 @@ class Reports:
         self._events.report("no_first_step", message, launch=launch.number, seconds=round(seconds, 1))
 
     def started(self, launch: Launch, now: float) -> None:
-        """All its processes have started."""
         seconds = launch.since_fault(now)
         if seconds is None:
             self._events.note("started", launch=launch.number)
@@ -285,7 +279,6 @@ class Reports:
         self._announce_evidence(launch, "crash", summary, text)
 
     def _kept_in(self) -> str:
-        """Where a launch's evidence is kept, for its owner."""
         places = []
         if self._line.connected and os.environ.get(SHARE_OUTPUT) != "0":
             places.append(f"`understudy job evidence {self._line.job_id}`")
@@ -294,7 +287,7 @@ class Reports:
         return " and ".join(places) or "kept nowhere, as there is neither an agent nor --events FILE"
 
     def _announce_evidence(self, launch: Launch, kind: str, summary: str, text: str) -> None:
-        """To the control plane, unless the user keeps it to the job's own output."""
+        """The control plane gets it unless the user keeps it to the job's own output."""
         if os.environ.get(SHARE_OUTPUT) == "0":
             return
         self._line.announce(

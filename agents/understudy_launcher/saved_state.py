@@ -1,7 +1,4 @@
-"""What a launcher that is started again has to know of the one that was killed.
-
-Belongs here: these values, and keeping them where they outlive a process. Must not: clocks, or what follows from them.
-"""
+"""What a launcher that is started again has to know of the one that was killed, kept where it outlives a process."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class StepMemory:
     generation: int
     nodes: tuple[str, ...]
     pid: int
-    """Of srun."""
+    """srun's."""
     asked_at: float
     step_id: str
     probe: bool
@@ -77,13 +74,6 @@ class MemoryFile:
         self._records = (os.memfd_create("launcher"), os.memfd_create("launcher"))
         self._number = 0
 
-    def write(self, memory: LauncherMemory) -> None:
-        self._put(memory)
-
-    def finish(self, exit_code: int) -> None:
-        """The launcher has done its work: it is not started again."""
-        self._put(exit_code)
-
     def read(self) -> LauncherMemory | int | None:
         """The newest whole record: what to remember, or the exit code of a launcher that has done its work."""
         found: dict[int, LauncherMemory | int] = {}
@@ -95,7 +85,8 @@ class MemoryFile:
         self._number = max(found, default=0)
         return found.get(self._number)
 
-    def _put(self, value: LauncherMemory | int) -> None:
+    def write(self, value: LauncherMemory | int) -> None:
+        """An exit code: the launcher has done its work, and is not started again."""
         self._number += 1
         content = pickle.dumps(value)
         record = self._records[self._number % 2]

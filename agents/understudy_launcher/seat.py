@@ -1,15 +1,14 @@
 """A seat: the program that Slurm starts on every node, which starts, watches and ends the ranks there.
 
-Belongs here: carrying out the launcher's messages, and reporting what happens to the ranks (`seat_ranks.py`). Must not:
-deciding anything, Slurm commands, or outliving the launcher. It starts no rank before the launcher's `go`; until
-then it is a standby, and keeps warm interpreters where the job asked for them (`warm_pool.py`).
+It carries out the launcher's messages, decides nothing, runs no Slurm command, and does not outlive the launcher. It
+starts no rank before the launcher's `go`; until then it is a standby, and keeps warm interpreters where the job asked
+for them (`warm_pool.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -39,14 +38,14 @@ from understudy_launcher.protocol import (
     encode,
     number,
 )
-from understudy_launcher.rank_output import OutputOptions
+from understudy_launcher.rank_output import OutputOptions, output_for_seat
 from understudy_launcher.seat_ranks import Exit, Ranks
 from understudy_launcher.task import Part, read_part
 from understudy_launcher.warm_pool import WarmInterpreter
 from understudy_wire.errors import ProtocolError
 
 SILENCE_SECONDS = 120.0
-"""After this time without a message the seat ends, as if the launcher was gone."""
+"""The seat ends after this time without a message, as if the launcher was gone."""
 SILENCE_WHEN_ENDED_SECONDS = 8.0
 """The same from Slurm's SIGTERM to the step on: where the batch host has lost its power, no connection is reset. The
 launcher's last beat may be older, and it beats more often once the seat has reported the signal.
@@ -54,13 +53,14 @@ launcher's last beat may be older, and it beats more often once the seat has rep
 SEND_SECONDS = 30.0
 ENDING_POLL_SECONDS = 0.01
 LAST_WORDS_SECONDS = 0.3
-"""For the last lines of a rank that has ended: a process that it has left behind may hold its standard error open."""
+"""Time for the last lines of a rank that has ended: a process that it has left behind may hold its standard error open.
+"""
 LEFT_SECONDS = 0.05
-"""For what is left of it once no process is."""
+"""Time for what is left of it once no process is."""
 OUTPUT_SECONDS = 2.0
-"""At the end of the seat, for what the ranks have written to be passed on."""
+"""Time at the end of the seat, for what the ranks have written to be passed on."""
 START_SECONDS_MAX = 120.0
-"""For ranks to be started. A seat that takes longer falls silent: its file system may never answer."""
+"""Time for ranks to be started. A seat that takes longer falls silent: its file system may never answer."""
 
 
 class Phase(Enum):
@@ -99,8 +99,8 @@ class Seat:
             options.preload,
             self._selector,
             options.in_process is not None,
-            _output_options(options),
-            binding_for_seat(options.binding) if options.binding else Binding(),
+            options.output,
+            options.binding,
         )
         self._collection: Collection | None = None
         self._evidence_bytes_max = 0
@@ -296,7 +296,7 @@ class Seat:
                 self._speaking.append((time.monotonic() + LAST_WORDS_SECONDS, ended))
 
     def _send_last_words(self, at_once: bool = False) -> None:
-        """Of ranks that have failed, once all that they wrote has come."""
+        """Sends them for ranks that have failed, once all that they wrote has come."""
         now = time.monotonic()
         for one in list(self._speaking):
             until, ended = one
@@ -327,13 +327,6 @@ class Seat:
             self._send("gone", port=self.port, kept=len(self._ranks))
 
 
-def _output_options(given: argparse.Namespace) -> OutputOptions:
-    only = frozenset(map(int, given.local_ranks_filter.split(","))) if given.local_ranks_filter else None
-    return OutputOptions(
-        given.output, given.error, given.tee, given.label, only, tuple(json.loads(given.torchrun_options))
-    )
-
-
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="understudy seat", description="Started by `understudy run` on each node.")
     parser.add_argument("--port", type=int, required=True)
@@ -343,13 +336,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--selfcheck", default="")
     parser.add_argument("--in-process", type=float)
     parser.add_argument("--port-range", type=port_range, default=PORTS)
-    parser.add_argument("--output", default="")
-    parser.add_argument("--error", default="")
-    parser.add_argument("--tee", type=int, default=0)
-    parser.add_argument("--label", action="store_true")
-    parser.add_argument("--local-ranks-filter", default="")
-    parser.add_argument("--torchrun-options", default="[]")
-    parser.add_argument("--binding", default="")
+    parser.add_argument("--output", type=output_for_seat, default=OutputOptions())
+    parser.add_argument("--binding", type=binding_for_seat, default=Binding())
     parser.add_argument("command", nargs=argparse.REMAINDER)
     return parser.parse_args(arguments)
 

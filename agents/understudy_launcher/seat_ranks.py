@@ -1,8 +1,4 @@
-"""The ranks of a seat: their processes on this node, and the warm interpreters that become ranks.
-
-Belongs here: starting them, seeing how they end, signals to them, and those that continue in the next launch
-(`--in-process`). Must not: the launcher's messages, or when anything happens to a rank (`seat.py`).
-"""
+"""The ranks of a seat: their processes on this node, and the warm interpreters that become ranks."""
 
 from __future__ import annotations
 
@@ -17,11 +13,10 @@ from dataclasses import dataclass
 
 from understudy_launcher import command as commands
 from understudy_launcher.binding import Binding, BindingError, NodeBinding
-from understudy_launcher.cgroup import oom_kills
 from understudy_launcher.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_launcher.evidence import Collection, Places, RanksHere
 from understudy_launcher.greeting import node_name
-from understudy_launcher.process_tree import first_catching, kill_tree, parents
+from understudy_launcher.process_tree import first_catching, kill_tree, oom_kills, parents
 from understudy_launcher.rank_container import starter_for
 from understudy_launcher.rank_output import Console, OutputOptions, Outputs, Relay, path_of
 from understudy_launcher.rank_process import bound_to, exit_status_of
@@ -29,11 +24,11 @@ from understudy_launcher.task import Part, rank_environment
 from understudy_launcher.warm_pool import WarmInterpreter, WarmPool
 
 HUNG_LINES = 10
-"""That a rank of a gang that hangs wrote last."""
+"""Last lines of a rank of a gang that hangs."""
 NO_FILES = OutputOptions()
 UNBOUND = Binding()
 USAGE_STATUS = 2
-"""Of a rank that cannot have the CPUs or GPUs that its user wants: the job ends, and no node is blamed."""
+"""A rank cannot have the CPUs or GPUs that its user wants: the job ends, and no node is blamed."""
 LEFT_GANG_STATUS = 1
 """Reported for a rank that has left its gang after an exception: Python's exit status for an exception."""
 
@@ -228,10 +223,8 @@ class Ranks:
         self._pool.forget()
 
     def signal(self, which: int, *, warning: bool) -> None:
-        """Under torchrun the ranks are its children, and the signal would end torchrun itself.
-
-        A warning goes to the processes with a handler for it: without one the signal would end the rank that it is to
-        give time for a checkpoint.
+        """A warning goes to the processes with a handler for it: without one the signal would end the rank that it is
+        to give time for a checkpoint. torchrun gets no signal, which would end it: the ranks are its children.
         """
         targets = list(self._ranks)
         if self._torchrun:

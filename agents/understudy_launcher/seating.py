@@ -1,8 +1,4 @@
-"""Can a launch begin? Pure: judged from a sample of its seats.
-
-Belongs here: how long nodes have to answer, and whether a node does not answer or srun has failed. Must not:
-clocks (ages are given), or what follows from a bad node (`decide.py`).
-"""
+"""Can a launch begin? Pure: judged from a sample of its seats."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ class SeatingSample:
     absent: tuple[str, ...] = ()
     """Nodes of the step that have not answered, spares among them."""
     answered: bool = False
-    """At least one node has answered."""
     srun_status: int | None = None
     """None: srun runs."""
 
@@ -39,7 +34,7 @@ class Next(StrEnum):
     WAIT = "wait"
     GO = "go"
     AGAIN = "again"
-    """In a new step, on the same nodes."""
+    """The launch is repeated in a new step, on the same nodes."""
     STEP_FAILED = "step failed"
     """No node answered and srun has ended: its options are refused, or slurmctld cannot be reached just now."""
     REPLACE = "replace"
@@ -73,7 +68,7 @@ def judge_seating(sample: SeatingSample, patience_seconds: float, one_rank_a_gpu
 
 
 def patience(seat_seconds: float, usual_seconds: float | None) -> float:
-    """For seats to answer. At first Slurm may run a Prolog on each node; later the usual time is known."""
+    """Time for seats to answer. At first Slurm may run a Prolog on each node; later the usual time is known."""
     if usual_seconds is None:
         return seat_seconds
     return min(seat_seconds, max(PATIENCE_SECONDS_MIN, 3 * usual_seconds))

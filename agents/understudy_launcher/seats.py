@@ -1,8 +1,4 @@
-"""Messages between the launcher and its seats.
-
-Belongs here: the messages of `protocol.py` between a launch and its seats, noted in the launch and its step. Must not:
-the connections (`hub.py`), or deciding anything.
-"""
+"""Messages between the launcher and its seats, noted in the launch and its step."""
 
 from __future__ import annotations
 
@@ -24,9 +20,9 @@ from understudy_launcher.steps import Step, Steps
 from understudy_wire.errors import ProtocolError
 
 SEAT_BYTES_MAX = 256 * 1024
-"""Of what a seat sends of its ranks; JSON may need almost three times as much, and a line has a megabyte."""
+"""Most bytes that a seat sends of its ranks; JSON may need almost three times as much, and a line has a megabyte."""
 ALL_BYTES_MAX = 48 * 1024 * 1024
-"""Of what the ranks of a gang show before they are ended."""
+"""Most bytes that the ranks of a gang show before they are ended."""
 
 
 class Seats:
@@ -73,7 +69,6 @@ class Seats:
             self._hub.send(link, "signal", number=int(which), warning=warning)
 
     def ask_for_evidence(self, launch: Launch) -> None:
-        """What its ranks are doing."""
         connected = self._connected(launch).values()
         bytes_max = min(SEAT_BYTES_MAX, ALL_BYTES_MAX // max(1, len(connected)))
         for link in connected:

@@ -1,7 +1,5 @@
-"""The signals that the launcher gets: Slurm's warning of the end, or the end itself.
-
-Belongs here: receiving them, and what each means after earlier ones. Must not: clocks (times are given), or what
-follows.
+"""The signals that the launcher gets: Slurm's warning of the end, or the end itself, and what each means after earlier
+ones.
 """
 
 from __future__ import annotations
@@ -30,13 +28,14 @@ class Signals:
     def __init__(self, checkpoint_signal: signal.Signals) -> None:
         self._checkpoint_signal = checkpoint_signal
         self._received: list[signal.Signals] = []
-        self._warned_at: float | None = None
+        self.warned_at: float | None = None
+        """Time at which a warning was carried out."""
         self.ending_for: signal.Signals | None = None
         """The last signal that meant the end."""
 
     @property
     def warned(self) -> bool:
-        return self._warned_at is not None
+        return self.warned_at is not None
 
     def listen(self) -> socket.socket:
         """Begins to notice the ends of child processes. The caller's loop must wait for this socket, too."""
@@ -51,7 +50,7 @@ class Signals:
         return read_end
 
     def take(self, numbers: bytes) -> None:
-        """From the guardian: the number of each signal. Nothing: the guardian is gone, and with it the job."""
+        """`numbers` has the number of each signal, from the guardian. Empty: the guardian is gone, and with it the job."""
         known = handled(self._checkpoint_signal)
         self._received += [signal.Signals(number) for number in numbers if number in known]
         if not numbers:
@@ -61,30 +60,21 @@ class Signals:
         while self._received:
             yield self._received.pop(0)
 
-    @property
-    def warned_at(self) -> float | None:
-        return self._warned_at
-
     def resume(self, warned_at: float | None, ending_for: signal.Signals | None) -> None:
         """What was carried out before the launcher was killed."""
-        self._warned_at, self.ending_for = warned_at, ending_for
-
-    def warn(self, now: float) -> None:
-        """The warning has been carried out."""
-        self._warned_at = now
+        self.warned_at, self.ending_for = warned_at, ending_for
 
     def meaning(self, received: signal.Signals, now: float) -> Meaning:
-        """Of a signal to the launcher itself."""
         if received != self._checkpoint_signal or self._is_the_end(received, now):
             return Meaning.END
         return Meaning.NOTHING if received == signal.SIGTERM and self.warned else Meaning.WARNING
 
     def meaning_of_a_steps(self, number: int) -> Meaning:
-        """Of a signal that a seat received from Slurm. Other signals to a step have no meaning for the launcher."""
+        """A seat received this signal from Slurm. Other signals to a step have no meaning for the launcher."""
         first = not self.warned and self.ending_for is None
         return Meaning.WARNING if number == self._checkpoint_signal and first else Meaning.NOTHING
 
     def _is_the_end(self, received: signal.Signals, now: float) -> bool:
         """SIGTERM as a warning: at the end of the grace time there is another one."""
-        late = self._warned_at is not None and now - self._warned_at > WARNED_TWICE_SECONDS
+        late = self.warned_at is not None and now - self.warned_at > WARNED_TWICE_SECONDS
         return received == signal.SIGTERM and (self.ending_for is not None or late)

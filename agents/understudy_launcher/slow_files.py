@@ -1,7 +1,4 @@
-"""Files whose file system may hang: threads of their own read and write them, so that the launcher does not wait.
-
-Belongs here: handing values over, with bounds. Must not: what the files mean.
-"""
+"""Files whose file system may hang: threads read and write them, so that the launcher does not wait."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from collections.abc import Callable
 from typing import Generic, TextIO, TypeVar
 
 READ_SECONDS_MAX = 0.2
-"""For one look at a file. A healthy file system takes some milliseconds."""
+"""Time for one look at a file. A healthy file system takes some milliseconds."""
 HANGS_SECONDS = 1.0
-"""For one reading. A file system that is only busy takes less, now and then more than a look."""
+"""Time for one reading. A file system that is only busy takes less, now and then more than a look."""
 LINES_MAX = 10_000
 """Lines that wait to be written."""
 CLOSE_SECONDS_MAX = 2.0
@@ -109,7 +106,9 @@ class LateText:
 
 
 def _own(file: TextIO) -> TextIO:
-    """With a buffer of its own: at its end Python flushes standard error, and aborts where a thread writes to that."""
+    """The same file with a buffer of its own: at its end Python flushes standard error, and aborts where a thread
+    writes to that.
+    """
     try:
         return open(os.dup(file.fileno()), "w", encoding="utf-8")  # noqa: PTH123 - a descriptor, kept for good
     except (OSError, ValueError):  # it is in memory

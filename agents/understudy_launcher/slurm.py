@@ -1,7 +1,6 @@
 """Slurm's commands, as the launcher uses them: srun, scancel, sinfo, and scontrol to read.
 
-Belongs here: argument lists, and reading what comes back. Must not: a shell, waiting for any of them on the way to a
-new launch, or acting in Slurm on anything but steps of this job.
+None needs a shell, none is waited for on the way to a new launch, and none acts on anything but steps of this job.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ class NoAllocation(Exception):
 class Allocation:
     job_id: str
     nodes: tuple[str, ...]
-    """In Slurm's order: the first is the batch host."""
+    """Slurm's order: the first is the batch host."""
     cpus_per_node: int
     gpus_per_node: int = 0
-    """To be asked for by name. 0 where a step gets all of the job's by itself, which is the rule."""
+    """Number to ask for by name. 0 where a step gets all of the job's by itself, which is the rule."""
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
@@ -61,13 +60,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
             "submit a job of its own for the gang"
         )
     try:
-        done = subprocess.run(
-            ["scontrol", "show", "hostnames", listed],
-            capture_output=True,
-            text=True,
-            timeout=QUERY_SECONDS,
-            check=False,
-        )
+        done = _scontrol("show", "hostnames", listed)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAllocation(f"scontrol show hostnames {listed}: {error}") from error
     nodes = tuple(done.stdout.split())
@@ -75,6 +68,11 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         raise NoAllocation(f"scontrol show hostnames {listed} failed: {done.stderr.strip()}")
     counts = [int(found) for found in _CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))]
     return Allocation(job_id, nodes, min(counts, default=1), _gpus_to_ask_for(environment))
+
+
+def _scontrol(*words: str) -> subprocess.CompletedProcess[str]:
+    """Raises OSError and subprocess.TimeoutExpired."""
+    return subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
 
 
 def _gpus_to_ask_for(environment: Mapping[str, str]) -> int:
@@ -89,13 +87,7 @@ def asked_for_no_kill(allocation: Allocation, environment: Mapping[str, str]) ->
     if "SLURM_NO_KILL" in environment:
         return True
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            ["scontrol", "write", "batch_script", allocation.job_id, "-"],
-            capture_output=True,
-            text=True,
-            timeout=QUERY_SECONDS,
-            check=False,
-        )
+        done = _scontrol("write", "batch_script", allocation.job_id, "-")
         if re.search(r"^#SBATCH\s+(?:.*\s)?(?:--no-kill(?!=off)|-k)\b", done.stdout, re.MULTILINE):
             return True
     return None

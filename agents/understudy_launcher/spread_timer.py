@@ -31,7 +31,7 @@ class Turns(Generic[T]):
             del self._parts[part][member]
 
     def due(self, now: float) -> Iterator[T]:
-        """Those whose turn it is; where that was missed for longer than the interval, each once."""
+        """Members whose turn it is; where that was missed for longer than the interval, each once."""
         parts = min(PARTS, int((now - self._last) / self._part_seconds))
         if parts <= 0:
             return

@@ -1,7 +1,5 @@
-"""Options of srun that users give to the step that starts the seats (`--srun-args`).
-
-Belongs here: which of them the launcher passes on, and what to write instead of the others. Pure. Must not: running
-srun.
+"""Options of srun that users give to the step that starts the seats (`--srun-args`), and what to write instead of those
+that are not passed on. Pure.
 """
 
 from __future__ import annotations
@@ -108,7 +106,9 @@ def in_container(options: Sequence[str]) -> bool:
 
 
 def with_mounts(options: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """With these folders of the node mounted where they are, in a container of Pyxis that does not have them yet."""
+    """The options, with these folders of the node mounted where they are, in a container of Pyxis that does not have
+    them yet.
+    """
     if not in_container(options):
         return tuple(options)
     mounted = ",".join(option.removeprefix(_MOUNTS) for option in options if option.startswith(_MOUNTS))

@@ -1,8 +1,4 @@
-"""The next launch's step, and the spares that could take a seat in it.
-
-Belongs here: starting standbys in time, which spares there are, and looking whether lost nodes are back. Must not: when
-a launch is over, or what follows from that.
-"""
+"""The next launch's step, and the spares that could take a seat in it."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ PROBE_SECONDS = 15.0
 
 
 class Standbys:
-    """Between launches, and until they are started beside one, the standbys are in the launch's own step."""
+    """The standbys are in the launch's own step until they are started beside one."""
 
     def __init__(self, options: Options, nodes: Nodes, steps: Steps) -> None:
         self._options = options
@@ -33,7 +29,9 @@ class Standbys:
     # -- the next launch's step --------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """On every node: interpreters on surviving nodes must be warm, too. Raises OSError where there is no srun."""
+        """Every node gets one: interpreters on surviving nodes must be warm, too. Raises OSError where there is no
+        srun.
+        """
         step = self._step
         if self._options.in_process_seconds is not None:  # the next launch is in the same step
             return
@@ -47,7 +45,7 @@ class Standbys:
             self._step, self._start_at = None, now + START_AGAIN_SECONDS
 
     def take(self, seats: tuple[str, ...]) -> Step:
-        """For a launch on these nodes: the standbys that are there, or a new step. Raises OSError as `start` does."""
+        """The standbys that are there for these nodes, or a new step. Raises OSError as `start` does."""
         step, self._step = self._step, None
         unusable = self._nodes.unusable()
         # A node that was lost before its seat connected delays the step, and Slurm may end the whole step for it.
@@ -85,14 +83,14 @@ class Standbys:
     # -- the spares for it ------------------------------------------------------------------------------------
 
     def spares(self, launch: Launch) -> list[str]:
-        """Those that have a seat already come first."""
+        """Spares that have a seat already come first."""
         step = self._step or launch.step
         unusable = self._nodes.unusable()
         free = [node for node in launch.outside(self._nodes.names) if node not in unusable]
         return sorted(free, key=lambda node: step.link(node) is None)
 
     def notice_bad(self, launch: Launch) -> None:
-        """Of spares only: the gang's own nodes are judged with the launch."""
+        """Judges spares only: the gang's own nodes are judged with the launch."""
         step = self._step or launch.step
         # While a node is absent, srun may end the whole step because of it.
         if not step.retired_at and not step.absent:
@@ -122,7 +120,7 @@ class Standbys:
         return seats_after(launch.seats, unusable, replacements(leaving, self.spares(launch), {}))
 
     def probe(self, now: float) -> None:
-        """At intervals, looks whether a lost node is back. Raises OSError as `start` does."""
+        """Looks at intervals whether a lost node is back. Raises OSError as `start` does."""
         if now - self._probed_at > PROBE_SECONDS:
             self._probed_at = now
             for node in self._nodes.probe_candidates():  # a step for each, so that a dead one does not delay the others

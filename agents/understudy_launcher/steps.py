@@ -1,6 +1,5 @@
-"""A step of Slurm's with a seat on each of its nodes: one for each launch, started before it is needed.
-
-Belongs here: starting it with srun, and ending it until nothing of it is left. Must not: launches, or decisions.
+"""A step of Slurm's with a seat on each of its nodes: one for each launch, started before it is needed, and ended until
+nothing of it is left.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from understudy_launcher.slurm import Allocation, kill_step, srun_arguments, sta
 from understudy_wire.tls import JobKey
 
 LEAVE_SECONDS = 2.0
-"""For seats to leave when they are ordered to. Then Slurm is asked to kill the step."""
+"""Time for seats to leave when they are ordered to. Then Slurm is asked to kill the step."""
 SCANCEL_SECONDS = 10.0
-"""For scancel, which waits while slurmctld does not answer. Then it is killed."""
+"""Time for scancel, which waits while slurmctld does not answer. Then it is killed."""
 SRUN_SECONDS = 6.0
-"""For srun, which waits for lost nodes longer than the launcher. Then it is killed."""
+"""Time for srun, which waits for lost nodes longer than the launcher. Then it is killed."""
 
 EXIT_UNKNOWN = 1
 
@@ -44,7 +43,6 @@ class Step:
     lost: set[str] = field(default_factory=set)
     """Nodes whose seat has disconnected."""
     lost_at: float = 0.0
-    """When the last one disconnected."""
     left: set[str] = field(default_factory=set)
     """Nodes whose seat was ordered to leave."""
     warm: set[str] = field(default_factory=set)
@@ -65,7 +63,7 @@ class Step:
         self.members = frozenset(self.nodes)
 
     def give_up_awaiting(self, needed: Sequence[str], now: float) -> None:
-        """Of the nodes whose seats have not connected again, those that a launch needs are lost; others had left."""
+        """Nodes that a launch needs are lost if their seats have not connected again; others had left."""
         gone = self.awaited.intersection(needed)
         if gone:
             self.lost |= gone
@@ -127,7 +125,7 @@ class Adopted:
 
 
 def ended_step(generation: int) -> Step:
-    """That of a launch whose step has ended."""
+    """Stands for the step of a launch whose step has ended."""
     return Step(generation, (), Adopted(0), time.monotonic())
 
 
@@ -145,7 +143,7 @@ class Steps:
         self._srun_options = srun_options.with_mounts(options.srun, folders_of_sockets(os.environ))
         self._steps: dict[int, Step] = {}
         self._commands: list[tuple[float, subprocess.Popen[bytes]]] = []
-        """Of scancel, and when each was started."""
+        """Commands of scancel, and when each was started."""
         self._next = 0
         self.checks = bool(options.selfcheck)
         """Seats check their nodes first."""
@@ -161,7 +159,7 @@ class Steps:
             f"--generation={generation}",
             f"--preload={','.join(self._options.preload)}",
             *([] if self._options.in_process_seconds is None else [f"--in-process={self._options.in_process_seconds}"]),
-            *self._options.output.for_seats(),
+            f"--output={self._options.output.for_seat()}",
             f"--binding={self._options.binding.for_seat()}",
             *([f"--port-range={ports[0]}-{ports[-1]}"] if (ports := self._options.ports) else []),
             *([f"--selfcheck={self._options.selfcheck}"] if self.checks and not probe else []),

@@ -1,7 +1,4 @@
-"""A node's part in a launch, and what each task of the gang finds in its environment.
-
-Belongs here: names and values. Pure. Must not: starting anything.
-"""
+"""A node's part in a launch, and what each task of the gang finds in its environment. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from understudy_launcher.protocol import SECRET_VARIABLE, Message, number, text
 RESTORE_POINT = ("UNDERSTUDY_RESTORE_STEP", "UNDERSTUDY_RESTORE_PATH")
 """Slurm's TaskProlog asked for these when the seat started. For a later launch the answer may be another."""
 APPENDED_VARIABLE = "UNDERSTUDY_APPENDED_ARGUMENTS"
-"""As JSON. The hook has it, too: a job that continues has the arguments of the one that began."""
+"""A list as JSON. The hook has it, too: a job that continues has the arguments of the one that began."""
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
@@ -78,12 +75,12 @@ def rank_environment(environment: Mapping[str, str], part: Part, local_rank: int
 
 
 def threads_of_rank(environment: Mapping[str, str], processes: int) -> dict[str, str]:
-    """As torchrun: else each of several ranks on a node takes all of its cores."""
+    """torchrun sets the same: else each of several ranks on a node takes all of its cores."""
     return {"OMP_NUM_THREADS": "1"} if processes > 1 and "OMP_NUM_THREADS" not in environment else {}
 
 
 def _slurm_variables(meeting: Meeting, node_list: str, tasks_here: int, local_rank: int) -> dict[str, str]:
-    """As if the step had the gang's nodes only."""
+    """The step looks as if it had the gang's nodes only."""
     first, tasks = meeting.node_rank * tasks_here, meeting.nodes * tasks_here
     tasks_per_node = f"{tasks_here}(x{meeting.nodes})" if meeting.nodes > 1 else str(tasks_here)
     return {

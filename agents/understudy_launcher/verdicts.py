@@ -1,7 +1,4 @@
-"""Verdicts: which nodes are bad.
-
-Belongs here: the interface, and the sources of verdicts. Must not: judging.
-"""
+"""Verdicts: which nodes are bad."""
 
 from __future__ import annotations
 
@@ -16,24 +13,6 @@ from understudy_launcher.slow_files import SlowRead
 class Verdicts(Protocol):
     def poll(self) -> Mapping[str, str]:
         """Bad nodes, and why, as of now. Quick: it is asked many times a second."""
-
-
-class NoVerdicts:
-    def poll(self) -> Mapping[str, str]:
-        return {}
-
-
-class AllVerdicts:
-    """Several sources; where two condemn the same node, the reason of the first one counts."""
-
-    def __init__(self, *verdicts: Verdicts) -> None:
-        self._verdicts = verdicts
-
-    def poll(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for one in reversed(self._verdicts):
-            found |= one.poll()
-        return found
 
 
 class FileVerdicts:

@@ -1,7 +1,4 @@
-"""The warm interpreters of a seat: their imports are done, and each waits to become a rank (`warm.py`).
-
-Belongs here: starting them, learning when they are ready, and turning one into a rank. Must not: deciding when.
-"""
+"""The warm interpreters of a seat: their imports are done, and each waits to become a rank (`warm.py`)."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class WarmInterpreter:
     """It reads its environment from this pipe, and becomes a rank."""
     channel: Channel | None
     channel_number: int = 0
-    """Of the channel's descriptor, in the interpreter."""
+    """Number of the channel's descriptor, in the interpreter."""
     relays: Sequence[Relay] = ()
     failed: str | None = None
     is_ready: bool = False
@@ -103,7 +100,7 @@ class WarmPool:
         self._interpreters.clear()
 
     def become_rank(self, interpreter: WarmInterpreter, environment: dict[str, str]) -> None:
-        """From now on it is a rank, and not one of the pool."""
+        """It is a rank then, and not one of the pool."""
         self._interpreters.remove(interpreter)
         if interpreter.channel is not None:
             environment = {**environment, DESCRIPTOR_VARIABLE: str(interpreter.channel_number)}

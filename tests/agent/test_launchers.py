@@ -23,10 +23,12 @@ from understudy_agent.shares import Pace
 from understudy_agent.uplink import RejectedError
 from understudy_launcher import messages
 from understudy_launcher.agent_client import AgentLine, Restart
+from understudy_launcher.checkpoint_files import NamedCheckpoints
+from understudy_launcher.events import Events
 from understudy_launcher.messages import LauncherState
-from understudy_launcher.named_checkpoints import NamedCheckpoints
+from understudy_launcher.nodes import Nodes
 from understudy_launcher.progress import HookProgress, TimeAlive
-from understudy_launcher.verdicts import AllVerdicts, FileVerdicts
+from understudy_launcher.verdicts import FileVerdicts
 from understudy_wire.messages import (
     EarlierAllocations,
     LaunchEnded,
@@ -361,7 +363,8 @@ def test_nonsense_from_the_agent_is_harmless(tmp_path: Path, answer: bytes) -> N
 
 def test_verdicts_of_several_sources_are_joined(tmp_path: Path, line: AgentLine) -> None:
     (tmp_path / "verdicts").write_text("n9 by hand\n")
-    assert AllVerdicts(FileVerdicts(tmp_path / "verdicts"), line).poll() == {"n9": "by hand"}
+    nodes = Nodes(["n1", "n9"], [line, FileVerdicts(tmp_path / "verdicts")], Events(None))
+    assert nodes.condemned() == {"n9": "by hand"}
 
 
 class TestPolls:

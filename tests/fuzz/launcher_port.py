@@ -21,10 +21,9 @@ from understudy_launcher.protocol import encode
 from understudy_launcher.reports import Reports
 from understudy_launcher.saved_state import StepMemory
 from understudy_launcher.seats import Seats
-from understudy_launcher.slurm import Allocation, NodeStates
+from understudy_launcher.slurm import Allocation
 from understudy_launcher.standbys import Standbys
 from understudy_launcher.steps import Steps
-from understudy_launcher.verdicts import NoVerdicts
 
 KEY = replace(JOB_KEY, secret="understudy")
 """The same in each run, so that inputs can be kept."""
@@ -46,7 +45,7 @@ class Port:
         self.hub = Hub(KEY, open_server())
         options, names = parse(["--nodes", "2", "--", "true"]), ("n1", "n2")
         events, line = NotPrinted(None), AgentLine("/nowhere", 1, 0)
-        nodes = Nodes(names, NoVerdicts(), NodeStates(names, 0, events), events)
+        nodes = Nodes(names, [], events)
         steps = Steps(self.hub, Allocation("1", names, 8), options, KEY)
         step = steps.resume([StepMemory(0, names, os.getpid(), time.monotonic(), "1", False)])[0]
         standbys = Standbys(options, nodes, steps)

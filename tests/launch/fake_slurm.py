@@ -90,7 +90,7 @@ def run_seat(arguments: list[str]) -> int:
         vars(evidence)["recorded_in_file"] = lambda *_: time.sleep(3600)
     if (HOME / f"shows_nothing.{node}").exists():
         vars(evidence)["COLLECT_SECONDS"] = 3600
-        vars(evidence)["catches"] = lambda *_: time.sleep(3600)
+        vars(evidence)["has_handler"] = lambda *_: time.sleep(3600)
     vars(seat)["kill_below"] = lambda: [0] if is_stuck(node) else kill_below()
     return seat.main(arguments)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import PYTHON_PATH
-from understudy_launcher.cgroup import oom_kills
+from understudy_launcher.process_tree import oom_kills
 
 GROUP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 EVENTS = "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"

@@ -15,7 +15,8 @@ from tests.launch.test_collected import dump, entry
 from understudy import evidence as hook
 from understudy.collectives import CollectiveLog
 from understudy_launcher import evidence
-from understudy_launcher.evidence import Places, catches, recorded_in_file
+from understudy_launcher.evidence import Places, recorded_in_file
+from understudy_launcher.process_tree import has_handler
 from understudy_launcher.protocol import LINE_BYTES_MAX, encode
 from understudy_launcher.seats import SEAT_BYTES_MAX
 
@@ -63,10 +64,10 @@ def test_a_file_that_is_no_recorders_is_left_out(tmp_path: Path) -> None:
 
 def test_a_process_is_asked_for_its_stacks_only_where_it_has_a_handler() -> None:
     before = signal.getsignal(signal.SIGUSR2)
-    assert not catches(os.getpid(), evidence.STACKS_SIGNAL)
+    assert not has_handler(os.getpid(), evidence.STACKS_SIGNAL)
     try:
         signal.signal(signal.SIGUSR2, lambda *_: None)
-        assert catches(os.getpid(), signal.SIGUSR2)
+        assert has_handler(os.getpid(), signal.SIGUSR2)
     finally:
         signal.signal(signal.SIGUSR2, before)
 

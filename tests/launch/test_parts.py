@@ -264,7 +264,7 @@ def test_only_nodes_that_were_away_are_looked_for_again(tmp_path: Path) -> None:
     names = ["dead", "silent", "stuck", "hole", "condemned"]
     verdicts = tmp_path / "verdicts"
     verdicts.write_text("condemned Xid 79\n")
-    nodes = Nodes(names, FileVerdicts(verdicts), NodeStates(names, 0, Events(None)), Events(None))
+    nodes = Nodes(names, [FileVerdicts(verdicts)], Events(None))
     nodes.lose("dead", "its seat disconnected", away=True)
     nodes.blame(
         {"silent": "no message from it", "stuck": "x", "hole": "y", "condemned": "z"}, away={"silent", "condemned"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from understudy_launcher.options import UsageError, parse
 from understudy_launcher.rank_output import LAST_BYTES_MAX, Console, OutputOptions, Outputs, Relay, Stream, path_of
-from understudy_launcher.seat import _output_options
 from understudy_launcher.seat import _parse as parse_seat
 
 RANK_5 = {
@@ -140,8 +140,9 @@ def test_a_warm_interpreter_speaks_for_no_rank_until_it_becomes_a_rank(tmp_path:
 
 def options_of(*words: str) -> OutputOptions:
     """What a seat makes of the launcher's command line."""
-    seats = parse(["--nodes", "2", *words, "--", "true"]).output.for_seats()
-    return _output_options(parse_seat(["--port=1", "--generation=0", "--certificate=00", *seats]))
+    output = parse(["--nodes", "2", *words, "--", "true"]).output.for_seat()
+    given = parse_seat(["--port=1", "--generation=0", "--certificate=00", f"--output={output}"])
+    return cast("OutputOptions", given.output)
 
 
 def test_the_launchers_options_reach_its_seats() -> None:

@@ -12,9 +12,9 @@ import pytest
 from tests.launch import begins_again
 from tests.launch.local import LocalGang
 from understudy.identity import read_identity
+from understudy_launcher.checkpoint_files import look_for
 from understudy_launcher.command import Meeting
 from understudy_launcher.options import UsageError, parse
-from understudy_launcher.resume_file import look_for
 from understudy_launcher.task import APPENDED_VARIABLE, Part, rank_environment
 
 RESUMES = ["--resume-args=--init_from=resume --eval_interval=2", "--resume-if", "out/ckpt.pt"]

@@ -36,7 +36,7 @@ def test_the_newest_record_is_read_and_nothing_where_there_is_none() -> None:
     for number in range(5):
         file.write(memory(number))
         assert file.read() == memory(number)
-    file.finish(75)
+    file.write(75)
     assert file.read() == 75
 
 

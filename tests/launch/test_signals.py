@@ -10,7 +10,7 @@ from understudy_launcher.signals import Meaning, Signals
 
 def warned(by: signal.Signals, at: float) -> Signals:
     signals = Signals(by)
-    signals.warn(at)
+    signals.warned_at = at
     return signals
 
 
