@@ -96,7 +96,7 @@ def _last_of(last: Sequence[Any] | None) -> tuple[str, int, bool]:
 
 
 def findings(shown: Sequence[Shown]) -> list[str]:
-    """Names the ranks that did not enter which collective, as far as the flight recorder shows it, else the training hook."""
+    """Ranks that did not enter a collective, as the flight recorder shows it, else the training hook."""
     nodes = {one.rank: one.node for one in shown}
     members, entered, recorders = _by_group(shown)
     found = [

@@ -50,7 +50,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 @dataclass(slots=True)
 class Place:
-    """Descriptors by which one local rank is asked, and answers. They are in memory: a file system may be what hangs."""
+    """Descriptors by which one local rank is asked, and answers, in memory: a file system may be what hangs."""
 
     asked: int
     ask: int

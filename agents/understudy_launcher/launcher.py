@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from typing import assert_never
 
 from understudy_launcher import ending, launch_over, seating
 from understudy_launcher.agent_client import AgentLine
@@ -536,6 +537,8 @@ class Launcher:
                 self._await(self._options.wait_for_requeue_seconds)
             case Action.FAIL:
                 self._leave_with(EXIT_NODES_MISSING)
+            case other:
+                assert_never(other)
 
     # -- out of spares -----------------------------------------------------------------------------------------
 

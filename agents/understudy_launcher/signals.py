@@ -50,7 +50,7 @@ class Signals:
         return read_end
 
     def take(self, numbers: bytes) -> None:
-        """`numbers` has the number of each signal, from the guardian. Empty: the guardian is gone, and with it the job."""
+        """`numbers` of signals come from the guardian. Empty: the guardian is gone, and with it the job."""
         known = handled(self._checkpoint_signal)
         self._received += [signal.Signals(number) for number in numbers if number in known]
         if not numbers:

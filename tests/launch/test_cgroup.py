@@ -30,13 +30,13 @@ def test_kills_for_want_of_memory_are_counted_in_the_own_group(tmp_path: Path) -
 DIES = """
 import os, selectors, signal, sys, time
 from pathlib import Path
-from understudy_launcher import cgroup
+from understudy_launcher import process_tree
 from understudy_launcher.command import Meeting
 from understudy_launcher.seat_ranks import Ranks
 from understudy_launcher.task import Part
 
 events = Path(sys.argv[1])
-cgroup.oom_kills.__defaults__ = (Path(sys.argv[2]), Path(sys.argv[3]))
+process_tree.oom_kills.__defaults__ = (Path(sys.argv[2]), Path(sys.argv[3]))
 ranks = Ranks(["sh", "-c", "kill -9 $$"], "", selectors.DefaultSelector(), restartable=False)
 for launch, killed in enumerate((1, 1, 2)):  # what the kernel has counted when the rank has ended
     ranks.start(Part(launch, Meeting(2, 1, 1, "n1", 20000), False, "n[1-2]"))

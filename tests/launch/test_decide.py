@@ -9,7 +9,6 @@ import pytest
 
 from understudy_launcher.decide import TABLE, Action, Cause, Decision, decide
 from understudy_launcher.launch_result import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
-from understudy_launcher.launcher import Launcher
 from understudy_wire.messages import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
@@ -306,11 +305,6 @@ def test_the_table_is_sorted_by_its_labels() -> None:
     numbers = [int(row.label.removeprefix("L")) for row in TABLE]
     assert all(row.label.startswith("L") for row in TABLE)
     assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.parametrize("action", Action)
-def test_an_action_names_the_launchers_method(action: Action) -> None:
-    assert callable(getattr(Launcher, f"_{action}"))
 
 
 def test_what_earlier_allocations_spent_counts_until_there_is_progress() -> None:
