@@ -25,7 +25,9 @@ LEVEL_STEPS = 64
 """This many consecutive values within JUMP_RATIO of their median, that do not grow, are a new level."""
 
 SPIKY_STEPS = 256
-"""In so many values jumps that come again and again are usual, where most values are as before and nothing grows."""
+"""Number of values in which jumps that come again and again are usual, where most values are as before and nothing
+grows.
+"""
 
 GROWTH_MAX = 1.5
 """A series grows when the median of the later half of them is that of the earlier one times this, or larger."""
@@ -44,7 +46,7 @@ class Series:
         self._level: deque[tuple[int, float]] = deque(maxlen=SPIKY_STEPS)
         """The newest numbers since the open anomaly began, with their steps."""
         self._finite_since = 0
-        """Of the open anomaly: the first step after the last NaN."""
+        """First step of the open anomaly after the last NaN."""
         self._normal_since = 0
         self._normal = 0
         self._reported = 0

@@ -9,10 +9,11 @@ if monitor.checkpoints.due(step):
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsInt, TypeVar, Union, overload
@@ -75,9 +76,15 @@ class Checkpoints:
         self, timeout_seconds: float | None = None, *, otherwise: Other
     ) -> AbstractContextManager[RestorePoint | Other]: ...
 
-    def restore(self, timeout_seconds: float | None = None, **otherwise: Any) -> AbstractContextManager[Any]:
-        """As Monitor.restore."""
-        return self._monitor.restore(timeout_seconds, **otherwise)
+    @contextlib.contextmanager
+    def restore(self, timeout_seconds: float | None = None, **otherwise: Any) -> Iterator[Any]:
+        """Yields Monitor.restore_point(), and reports an exception in the block with restore_failed()."""
+        point = self._monitor.restore_point(timeout_seconds, **otherwise)
+        try:
+            yield point
+        except Exception as error:
+            self._monitor.restore_failed(error)
+            raise
 
     def begin(
         self,
@@ -165,8 +172,8 @@ class SaveClock:
             self._released = time.perf_counter()
 
     def measured(self) -> dict[str, float]:
-        """At its end. Nothing of what is not known: a save that begins in another thread may have held the training up
-        before.
+        """Called at its end. Leaves out what is not known: a save that begins in another thread may have held the
+        training up before.
         """
         if not self._known:
             return {}
@@ -218,7 +225,7 @@ class Save:
         self._over = True
         self._note(absolute(self.path))
         more: dict[str, object] = {**self.clock.measured(), **self._named}
-        self._monitor._announce_files(self.step, self.path, self._files or [("", "")], more)
+        self._monitor._announce(self.step, self.path, self._files or [("", "")], more)
 
     def abort(self, why: object = "") -> None:
         """The checkpoint is not written: nothing of this rank is announced, so that it is never complete."""

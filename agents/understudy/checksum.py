@@ -36,7 +36,7 @@ class SummedFile(io.BufferedIOBase):
 
     @property
     def checksum(self) -> str:
-        """As `crc32:1c291ca3`; empty where the file was not written from its beginning to its end."""
+        """A text like `crc32:1c291ca3`; empty where the file was not written from its beginning to its end."""
         return f"{self._algorithm}:{self._sum.hexdigest()}" if self._in_order else ""
 
     def writable(self) -> bool:

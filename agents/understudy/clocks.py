@@ -65,7 +65,7 @@ class TransferClock:
         self._seconds: dict[int, float] = {}
 
     def add(self, peer: SupportsInt, seconds: float) -> None:
-        """Of two threads at once one may be lost, which no verdict depends on."""
+        """If two threads add at once, one may be lost, which no verdict depends on."""
         try:
             rank = int(peer)
         except (TypeError, ValueError, OverflowError):
@@ -116,7 +116,7 @@ class FinishedStep(NamedTuple):
     data_seconds: float  # waiting for data, in the step and since the step before
     work: SupportsFloat | None
     transfers: dict[int, float] | None = None
-    """In transfers with each peer, in the step and since the step before."""
+    """Seconds in transfers with each peer, in the step and since the step before."""
 
 
 class StepTimer:

@@ -21,7 +21,7 @@ class Entered(NamedTuple):
     step: Any
     """The step under way, as the training numbers it; None between steps."""
     inside: bool
-    """At least one collective has been entered and not left."""
+    """True while a collective has been entered and not left."""
 
 
 class CollectiveLog:
@@ -70,7 +70,7 @@ class Collective(ContextDecorator):
 
 
 class NoCollective(ContextDecorator):
-    """For a monitor that is not active."""
+    """Stands for a collective of a monitor that is not active."""
 
     def __enter__(self) -> None:
         pass

@@ -49,7 +49,7 @@ class ComputeTest:
         self._tested = False
 
     def sum_by(self, sum_up: Callable[[], Times]) -> None:
-        """From now on an all-reduce as well, which all ranks of its group have agreed on."""
+        """Times an all-reduce as well from now on, which all ranks of its group have agreed on."""
         self._sum_up = sum_up
 
     def remove(self) -> None:
@@ -57,7 +57,7 @@ class ComputeTest:
 
     @never_raise
     def settle(self) -> None:
-        """At the end of each step."""
+        """Called at the end of each step."""
         if self._pending is not None:
             step, running, summing = self._pending
             seconds, summed = running.seconds(), None if summing is None else summing.seconds()
@@ -89,7 +89,7 @@ class ComputeTest:
 
 
 class Times:
-    """Of one thing that is done several times on the host: it is done when this is made."""
+    """Times of what is done several times on the host: it is done when this is made."""
 
     def __init__(self, do: Callable[[], object], repeats: int) -> None:
         self._times = []
@@ -99,12 +99,12 @@ class Times:
             self._times.append(perf_counter() - begun)
 
     def seconds(self) -> float | None:
-        """Of the shortest; None: it is under way."""
+        """The shortest time; None: it is under way."""
         return min(self._times)
 
 
 class GpuTimes(Times):
-    """On a GPU's stream, behind what is queued there. Nothing is synchronised for it."""
+    """The same on a GPU's stream, behind what is queued there. Nothing is synchronised for it."""
 
     def __init__(self, do: Callable[[], object], repeats: int, event: Callable[[], Any]) -> None:
         self._events = [event() for _ in range(repeats + 1)]

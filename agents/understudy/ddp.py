@@ -173,7 +173,7 @@ class _GpuWait:
 
     @never_raise
     def settle(self) -> None:
-        """At the end of a step. What the GPU has not finished counts in a later step: the host runs ahead."""
+        """Called at the end of a step. What the GPU has not finished counts in a later step: the host runs ahead."""
         while self._pending and self._pending[0][1].query():
             begun, done = self._pending.popleft()
             self._monitor.note_left()

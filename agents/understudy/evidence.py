@@ -25,7 +25,7 @@ EVIDENCE_VARIABLE = "UNDERSTUDY_EVIDENCE"
 STACKS_SIGNAL = 50
 """A real-time signal: programs use USR1 and USR2 themselves."""
 ENTERED_MAX = 8
-"""Of each process group, the last collectives in the flight recorder."""
+"""Last collectives in the flight recorder, for each process group."""
 GROUPS_MAX = 32
 NAME_CHARACTERS_MAX = 64
 
@@ -80,7 +80,7 @@ def _shown(last: Callable[[], Entered | None]) -> dict[str, Any]:
 
 
 def _flight_recorder() -> Mapping[str, Any]:
-    """Of PyTorch, where this process has imported it; empty: it has none."""
+    """PyTorch's, where this process has imported it; empty: it has none."""
     torch = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         dump = getattr(torch, name, None)
@@ -94,8 +94,8 @@ def _flight_recorder() -> Mapping[str, Any]:
 
 
 def recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """For each process group the last collectives that the process has entered, oldest first, as [number, name], and
-    the group's ranks. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html names the fields.
+    """The last collectives that the process has entered in each process group, oldest first, as [number, name], and the
+    group's ranks. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html names the fields.
     """
     rows: dict[str, list[list[Any]]] = {}
     for one in content["entries"]:

@@ -1,4 +1,4 @@
-"""On what a checkpoint lies: a file system that only this node has, or one that several nodes share."""
+"""The place of a checkpoint: a file system that only this node has, or one that several nodes share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 TIERS = ("", "local", "shared")
 
 OBJECT = "s3://"
-"""With which a place in an object store begins."""
+"""Beginning of a place in an object store."""
 
 OF_NODE = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "ramfs", "tmpfs", "xfs", "zfs"})
 
@@ -41,7 +41,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def place_of(path: str | os.PathLike[str], file: str) -> str:
-    """Where a checkpoint's file lies. "." stands for the path itself: of a file, `step-50.pt/.` is nowhere."""
+    """Path of a checkpoint's file. "." stands for the path itself: of a file, `step-50.pt/.` is nowhere."""
     return os.fspath(path) if file in ("", ".") else os.path.join(path, file)
 
 
@@ -54,7 +54,7 @@ def file_size(path: str, file: str) -> int:
 
 
 def full(path: str | os.PathLike[str]) -> str:
-    """That its file system has no space left, in words; empty: it has, or that is not known. What failed may name
+    """Says in words that its file system has no space left; empty: it has, or that is not known. What failed may name
     another cause, as torch's "unexpected pos" does.
     """
     place = absolute(path)
@@ -69,7 +69,7 @@ def full(path: str | os.PathLike[str]) -> str:
 
 
 def tier_of(path: str | os.PathLike[str]) -> str:
-    """Of TIERS, by the type of the file system; empty: not known, as for a container's overlay."""
+    """One of TIERS, by the type of the file system; empty: not known, as for a container's overlay."""
     try:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
             kind = _type_of(os.path.realpath(path), mounts)
@@ -79,7 +79,7 @@ def tier_of(path: str | os.PathLike[str]) -> str:
 
 
 def _type_of(path: str, mounts: Iterable[str]) -> str:
-    """Of lines as proc(5) describes them; the last one that is mounted at the longest part of the path."""
+    """`lines` are as proc(5) describes them; the last one that is mounted at the longest part of the path counts."""
     longest, found = "", ""
     for line in mounts:
         before, _, after = line.partition(" - ")

@@ -24,7 +24,7 @@ class Identity(NamedTuple):
     run: str = ""
     """Name of the run to which the job belongs; it outlives jobs."""
     run_folder: str = ""
-    """Where the run goes by the job's name, in this folder; empty: a user named the run."""
+    """Folder of the run, if it goes by the job's name; empty: a user named the run."""
     arguments: str = ""
     """A sum of the program's name and arguments: another experiment has others. Empty: not known."""
 
@@ -122,9 +122,9 @@ OF_JOB = ("SLURM_JOB", "SLURM_STEP", "SLURM_PROCID", "SLURM_NODEID", "SLURMD_NOD
 
 
 def is_outside(environment: Mapping[str, str], socket: str) -> bool:
-    """Of any Slurm job, as on a workstation. A rank whose launcher did not pass on Slurm's variables is in its job's
-    control group, below slurmstepd (enroot hides the group alone) or beside an agent: it would write over what its job
-    has saved.
+    """True where no Slurm job is, as on a workstation. A rank whose launcher did not pass on Slurm's variables is in
+    its job's control group, below slurmstepd (enroot hides the group alone) or beside an agent: it would write over
+    what its job has saved.
     """
     if any(name.startswith(OF_JOB) for name in environment) or os.path.exists(socket):
         return False

@@ -21,7 +21,7 @@ DEFAULT_SOCKET = "/run/understudy-keeper/keeper.sock"
 BLOCK_BYTES = 1 << 20
 ANSWER_BYTES_MAX = 16 << 20
 SECONDS_MAX = 120.0
-"""For an answer, and between two pieces of a part."""
+"""Time for an answer, and between two pieces of a part."""
 
 _SHARED_AND_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # Python 3.9 has no name for it
 
@@ -37,7 +37,7 @@ def keeper_socket(environment: Mapping[str, str]) -> str:
 
 
 class KeeperLink:
-    """For one thread at a time, but for cut(). Connects again where the keeper was restarted."""
+    """One thread uses it at a time, but for cut(). Connects again where the keeper was restarted."""
 
     def __init__(self, path: str, job_id: int) -> None:
         """Raises KeeperError."""
@@ -46,7 +46,7 @@ class KeeperLink:
         """How many it has made: what a keeper does for a connection ends with it."""
         self._link = self._connect()
         self.address = str(self.ask("hello").get("keeper", ""))
-        """Of this keeper, for those of other nodes."""
+        """This keeper's address, for those of other nodes."""
 
     def close(self) -> None:
         self._link.close()
@@ -89,7 +89,7 @@ class KeeperLink:
         return link
 
     def part(self, **fields: Any) -> ReceivedPart:
-        """To be read to its end, or given up by close(). Raises KeeperError."""
+        """The caller reads it to its end, or gives it up by close(). Raises KeeperError."""
         answer = self.ask("get", **fields)
         return ReceivedPart(self._link, int(answer["length"]), str(answer["checksum"]))
 
@@ -189,7 +189,7 @@ class Staging:
 
 
 def sum_of(content: Sequence[int] | memoryview, algorithm: str = "") -> str:
-    """As SummedFile's; by this algorithm, or the fastest. Empty: this Python does not have it."""
+    """The same as SummedFile's; by this algorithm, or the fastest. Empty: this Python does not have it."""
     found = new_sum(algorithm)
     if found is None:
         return ""

@@ -12,15 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checkpoints import Save
-from .ddp import Watch, watch_ddp
+from .framework_callback import FrameworkCallback
 from .monitor import STOP, Monitor
 from .never_raise import never_raise, warn_once
-from .restore import RestorePoint, UncaughtErrors
 from .shard_files import files_of
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ STEM, SUFFIX = "step-", ".ckpt"
 """Around the number in the names of checkpoints that are saved because they are due."""
 
 
-class UnderstudyCallback(Callback):
+class UnderstudyCallback(FrameworkCallback, Callback):
     """Times optimizer steps, saves when that is due, announces checkpoints when they are written, and asks for the
     restore point.
 
@@ -58,39 +56,26 @@ class UnderstudyCallback(Callback):
         share, it saves a checkpoint there whenever one is due: each `every` steps, until the control plane orders
         another interval, and when it orders one. It keeps the newest `keep` of them; 0: all.
         """
-        self._monitor = monitor or Monitor()
-        self._step: AbstractContextManager[None] | None = None
+        super().__init__(monitor)
         self._number = 0
-        self._watch: Watch | None = None
         self._own_save = False
-        self._evaluation: AbstractContextManager[None] | None = None
-        self._ended_at: float | None = None
-        """Of the last batch, if nothing but data has been waited for since."""
-        self._restore = UncaughtErrors(self._monitor.restore_failed)
         self._save_to = None if save_to is None else Path(save_to).absolute()
         self._every, self._keep = every, keep
-        self._saved: dict[str, int] = {}
-        """Path → step of what this process announced, on rank 0."""
         self._lock = threading.Lock()
         self._written_later: dict[str, Save] = {}
         self._written: set[str] = set()
         self._writer: Any = None
-        """Of a plugin that writes in the background."""
+        """A plugin that writes in the background."""
 
     def ckpt_path(self, otherwise: str | None = STOP) -> str | None:
-        """For Trainer.fit: the checkpoint to continue from; None to start from the beginning, as nothing was ever
+        """The checkpoint to continue from, for Trainer.fit; None to start from the beginning, as nothing was ever
         saved. The same on every rank.
 
-        Where it is not known, RestorePointUnknownError is raised; or `otherwise` is the result, where it is given.
-        Outside of Slurm it is the beginning, or `otherwise`: a path, "last", or None for
-        the beginning.
+        If it is not known, RestorePointUnknownError is raised; or `otherwise` is the result, where it is given. Outside
+        of Slurm it is the beginning, or `otherwise`: a path, "last", or None for the beginning.
         """
-        point = self._monitor.restore_point(otherwise=otherwise)
-        if not isinstance(point, RestorePoint):
-            return point
-        if point.path:
-            self._restore.start()
-        return point.path or None
+        path: str | None = self._continue_from(otherwise)
+        return path
 
     # -- called by Lightning -----------------------------------------------------------------------------------
 
@@ -115,17 +100,12 @@ class UnderstudyCallback(Callback):
 
     @never_raise
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._restore.stop()
         model = trainer.strategy.model
-        if isinstance(model, DistributedDataParallel):
-            self._watch = watch_ddp(self._monitor, model)
+        self._begin_training(model if isinstance(model, DistributedDataParallel) else None)
 
     @never_raise
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._step = None
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
+        self._end_training()
 
     @never_raise
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -134,22 +114,19 @@ class UnderstudyCallback(Callback):
             self._monitor.waited_for_data(time.perf_counter() - ended_at)
         if self._step is None:
             self._number = trainer.global_step
-            step = self._monitor.step(self._number)
-            step.__enter__()
-            self._step = step
+            self._begin_step(self._number)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._end_step(trainer):
+        if self._end_batch(trainer):
             self._save_if_due(trainer)
 
     @never_raise
-    def _end_step(self, trainer: Any) -> bool:
-        """Whether one has ended: else more batches are accumulated."""
-        step, self._ended_at = self._step, time.perf_counter()
-        if step is None or trainer.global_step <= self._number:
+    def _end_batch(self, trainer: Any) -> bool:
+        """Whether a step has ended: else more batches are accumulated."""
+        self._ended_at = time.perf_counter()
+        if self._step is None or trainer.global_step <= self._number:
             return False
-        self._step = None
-        step.__exit__(None, None, None)
+        self._end_step()
         return True
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -158,19 +135,12 @@ class UnderstudyCallback(Callback):
 
     @never_raise
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        self._ended_at = None
         self._end_evaluation()
-        self._evaluation = self._monitor.section("evaluation")
-        self._evaluation.__enter__()
+        self._begin_evaluation()
 
     @never_raise
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._end_evaluation()
-
-    def _end_evaluation(self) -> None:
-        evaluation, self._evaluation = self._evaluation, None
-        if evaluation is not None:
-            evaluation.__exit__(None, None, None)
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 

@@ -28,6 +28,14 @@ SEND_TIMEOUT_SECONDS = 5.0
 CONNECT_AGAIN_SECONDS = (0.25, 0.5, 1.0, 2.0)
 ANSWER_BYTES_MAX = 65_536
 
+NOTHING_SENT: dict[str, dict[str, Any]] = {
+    "section": {"type": "section", "name": ""},
+    "gpu": {"type": "gpu", "uuid": ""},
+    "program": {"type": "program", "packed": ""},
+    "inputs": {"type": "inputs"},
+}
+"""What an agent takes for granted."""
+
 SHARE_OUTPUT = "UNDERSTUDY_SHARE_OUTPUT"
 """0: neither stacks, output nor texts of exceptions of this job leave its nodes; the launcher obeys it, too."""
 
@@ -44,12 +52,9 @@ class Link:
         self._socket: socket.socket | None = None
         self._received = b""
         self._sent_at: dict[int, float] = {}
-        self._collective_sent: tuple[int, bool] | None = None
-        self._section_sent = self._gpu_sent = ""
-        self._saves_sent: dict[str, Any] | None = None
+        self._sent = dict(NOTHING_SENT)
+        """The last message of each type, to the agent that is connected."""
         self._program: str | None = None
-        """Once it was named."""
-        self._program_sent = self._inputs_sent = False
         self._failures = 0
         self._connect_at = 0.0
         self._warned: set[str] = set()
@@ -83,7 +88,7 @@ class Link:
         return 0.0 if lost_at is None else time.monotonic() - lost_at
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there, and the connection belongs to the parent."""
+        """Called in the child of a fork: the thread does not exist there, and the connection belongs to the parent."""
         self._disconnect()
         self._woken.close()
         self._waker.close()
@@ -127,14 +132,9 @@ class Link:
         self._outbox.check_values()
         for message in self._outbox.take_steps():
             _send(connection, message)
-        self._send_collective(connection)
-        self._send_section(connection)
-        self._send_gpu(connection)
-        self._send_program(connection)
-        self._send_inputs(connection)
+        self._send_changed(connection)
         self._send_stack(connection)
         self._send_training(connection)
-        self._send_saves(connection)
         self._send_notices(connection)
         readable, _, _ = select.select([connection, self._woken], [], [], wait_seconds)
         if self._woken in readable:
@@ -162,10 +162,7 @@ class Link:
             raise
         self._received = b""
         self._sent_at.clear()
-        self._collective_sent = None
-        self._section_sent = self._gpu_sent = ""
-        self._saves_sent = None
-        self._program_sent = self._inputs_sent = False
+        self._sent = dict(NOTHING_SENT)
         self._failures = 0
         self._lost_at = None
         self.connected.set()
@@ -185,44 +182,31 @@ class Link:
             self._socket = None
             self._lost_at = time.monotonic()
 
-    def _send_collective(self, connection: socket.socket) -> None:
-        """The last one entered, if it changed or was left since it was sent."""
-        entered = self._outbox.collectives.latest()
-        if entered is not None and (entered.sequence, entered.inside) != self._collective_sent:
-            self._collective_sent = (entered.sequence, entered.inside)
-            _send(connection, collective_message(entered))
+    def _send_changed(self, connection: socket.socket) -> None:
+        """Sends what differs from what this agent was sent before."""
+        outbox = self._outbox
+        entered, saves = outbox.collectives.latest(), outbox.save_steps.report()
+        now = (
+            collective_message(entered) if entered is not None else None,
+            {"type": "section", "name": outbox.section},
+            {"type": "gpu", "uuid": outbox.gpu_uuid},
+            {"type": "program", "packed": self._name_program()},
+            {"type": "inputs", **outbox.inputs},
+            {"type": "saves", **saves} if saves is not None else None,
+        )
+        for message in filter(None, now):
+            if message != self._sent.get(message["type"]):
+                self._sent[message["type"]] = message
+                _send(connection, message)
 
-    def _send_section(self, connection: socket.socket) -> None:
-        """Where the training is now, if that changed since it was sent."""
-        section = self._outbox.section
-        if section != self._section_sent:
-            self._section_sent = section
-            _send(connection, {"type": "section", "name": section})
-
-    def _send_gpu(self, connection: socket.socket) -> None:
-        uuid = self._outbox.gpu_uuid
-        if uuid != self._gpu_sent:
-            self._gpu_sent = uuid
-            _send(connection, {"type": "gpu", "uuid": uuid})
-
-    def _send_program(self, connection: socket.socket) -> None:
-        """Once to each agent. What cannot be read is not named."""
-        if self._program_sent or self._outbox.program is None:
-            return
-        if self._program is None:
+    def _name_program(self) -> str:
+        """Asked for once. Empty: it is not known yet, or cannot be read."""
+        if self._program is None and self._outbox.program is not None:
             try:
                 self._program = self._outbox.program()
             except Exception:  # noqa: BLE001 - a module that is loaded late may raise anything: a start is slower, no more
                 self._program = ""
-        self._program_sent = True
-        if self._program:
-            _send(connection, {"type": "program", "packed": self._program})
-
-    def _send_inputs(self, connection: socket.socket) -> None:
-        """Once to each agent."""
-        if self._outbox.inputs and not self._inputs_sent:
-            self._inputs_sent = True
-            _send(connection, {"type": "inputs", **self._outbox.inputs})
+        return self._program or ""
 
     def _send_stack(self, connection: socket.socket) -> None:
         stack = self._outbox.stall.stack(time.monotonic())
@@ -233,12 +217,6 @@ class Link:
         message = self._outbox.training.due(time.monotonic())
         if message is not None:
             _send(connection, message)
-
-    def _send_saves(self, connection: socket.socket) -> None:
-        report = self._outbox.save_steps.report()
-        if report != self._saves_sent and report is not None:
-            self._saves_sent = report
-            _send(connection, {"type": "saves", **report})
 
     def _send_notices(self, connection: socket.socket) -> None:
         now = time.monotonic()

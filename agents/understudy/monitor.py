@@ -58,13 +58,13 @@ OTHERWISE_SECONDS = 60.0
 AGENT_AWAY_SECONDS = 60.0
 """How long to wait for an agent that was there: one that is upgraded is back in seconds."""
 ANSWER_SECONDS = 60.0
-"""For one answer of the agent: one that is started again is asked again."""
+"""Time for one answer of the agent: one that is started again is asked again."""
 WAITING_SHOWN_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 1.0
 SECTION_CHARACTERS_MAX = 64
 ERROR_CHARACTERS_MAX = 500
 FILES_MAX = 257
-"""Of one rank in a checkpoint: one, and what the agent takes in addition."""
+"""One rank's files in a checkpoint: one, and what the agent takes in addition."""
 EXIT_SECONDS_MAX = 5.0
 """How long a process that ends without close() waits for acknowledgements."""
 
@@ -148,7 +148,7 @@ class Monitor:
         self._is_first_rank = False
         self._start_shown = False
         self._outside = False
-        """Of any Slurm job, as on a workstation."""
+        """There is no Slurm job, as on a workstation."""
         self._number: SupportsInt | None = None
         self._questions: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._shards: queue.SimpleQueue[tuple[int, str, list[tuple[str, str]], bool] | None] = queue.SimpleQueue()
@@ -177,11 +177,11 @@ class Monitor:
     def restore_point(self, timeout_seconds: float | None = None, *, otherwise: Other) -> RestorePoint | Other: ...
 
     def restore_point(self, timeout_seconds: float | None = None, *, otherwise: Any = STOP) -> Any:
-        """Where this attempt of the job continues, the same for all its ranks: a checkpoint to restore, or the
-        beginning where nothing was ever saved.
+        """The place where this attempt of the job continues, the same for all its ranks: a checkpoint to restore, or
+        the beginning where nothing was ever saved.
 
-        Where that is not known, RestorePointUnknownError is raised, which ends the job unless it is caught; or
-        `otherwise` is returned, where it is given.
+        If it is not known, RestorePointUnknownError is raised, which ends the job unless it is caught; or `otherwise`
+        is returned, where it is given.
 
         Outside of Slurm, as on a workstation, nothing is known of any checkpoint: it is the beginning, or `otherwise`.
 
@@ -277,24 +277,6 @@ class Monitor:
                 self._report_restore(link, point, outcome, EXIT_SECONDS_MAX, _described(error, str(error)))
             raise RestorePointUnknownError(f"the checkpoint of step {point.step} was not fetched: {error}") from error
 
-    @overload
-    def restore(self, timeout_seconds: float | None = None) -> AbstractContextManager[RestorePoint]: ...
-
-    @overload
-    def restore(
-        self, timeout_seconds: float | None = None, *, otherwise: Other
-    ) -> AbstractContextManager[RestorePoint | Other]: ...
-
-    @contextlib.contextmanager
-    def restore(self, timeout_seconds: float | None = None, *, otherwise: Any = STOP) -> Iterator[Any]:
-        """Around the restore: yields restore_point(), and reports an exception in the block with restore_failed()."""
-        point = self.restore_point(timeout_seconds, otherwise=otherwise)
-        try:
-            yield point
-        except Exception as error:
-            self.restore_failed(error)
-            raise
-
     @never_raise
     def restore_failed(self, error: object = "") -> None:
         """Reports that the checkpoint that restore_point() named could not be restored. When that has happened in two
@@ -342,13 +324,13 @@ class Monitor:
         return StepTimer(number, work, self._clocks, self._begin_step, self._end_step, self._finish_step)
 
     def data_wait(self) -> AbstractContextManager[None]:
-        """Within this block the training thread waits for data: `with monitor.data_wait(): batch = next(loader)`. In a
+        """The training thread waits for data within this block: `with monitor.data_wait(): batch = next(loader)`. In a
         step or between two; the time is no part of the rank's own, and is compared by itself.
         """
         return self._data
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Within this block the rank waits for other ranks: the time does not count as its own."""
+        """The rank waits for other ranks within this block: the time does not count as its own."""
         return self._waiting
 
     def transfer(self, peer: SupportsInt) -> AbstractContextManager[None]:
@@ -424,6 +406,7 @@ class Monitor:
         """
         self._announce(step, path, [(str(file or ""), checksum)])
 
+    @never_raise
     def _announce(
         self,
         step: SupportsInt,
@@ -449,16 +432,6 @@ class Monitor:
                 target=self._read_shards, args=(link,), name="understudy-shards", daemon=True
             )
             self._shard_reader.start()
-
-    @never_raise
-    def _announce_files(
-        self,
-        step: SupportsInt,
-        path: str | os.PathLike[str],
-        files: list[tuple[str, str]],
-        more: Mapping[str, object],
-    ) -> None:
-        self._announce(step, path, files, more)
 
     @never_raise
     def _announce_deleted(self, step: SupportsInt, path: str | os.PathLike[str]) -> None:
@@ -515,7 +488,7 @@ class Monitor:
 
     @property
     def step_number(self) -> int | None:
-        """Of the step under way, or of the last one."""
+        """The step under way, or the last one."""
         return None if self._number is None else step_number(self._number)
 
     @property
@@ -528,7 +501,7 @@ class Monitor:
         self._outbox.training.compute = (step, seconds, all_reduce)
 
     def note_wrong_result(self, step: int, how: str) -> None:
-        """That this step, computed again, gave another result (`recompute`)."""
+        """Reports that this step, computed again, gave another result (`recompute`)."""
         link = self._link
         if link is not None:
             notice = {"type": "anomaly", "kind": "recompute_differs", "step": step, "value": how[:64], "usual": 0.0}
@@ -580,7 +553,7 @@ class Monitor:
                 self._link.wake()
 
     def _name_inputs(self, link: Link, config_file: str | os.PathLike[str], data_version: str) -> None:
-        """In a thread of its own: a file system may be slow."""
+        """Runs in a thread of its own: a file system may be slow."""
 
         @never_raise
         def look() -> None:
@@ -591,7 +564,9 @@ class Monitor:
 
     @never_raise
     def _name_gpu(self) -> None:
-        """In the training thread after its first step: it has chosen its device, which is its own for each thread."""
+        """Called in the training thread after its first step: it has chosen its device, which is its own for each
+        thread.
+        """
         if self._names_gpu:
             self._outbox.gpu_uuid = gpu_uuid(os.environ)
 
@@ -638,7 +613,7 @@ class Monitor:
 
 
 def _described(error: object, text: str) -> str:
-    """For the control plane. A user who keeps output to the job keeps the exception's text, too."""
+    """A user who keeps output to the job keeps the exception's text from the control plane, too."""
     return type(error).__name__ if os.environ.get(SHARE_OUTPUT) == "0" else text[:ERROR_CHARACTERS_MAX]
 
 

@@ -25,7 +25,7 @@ CHECKSUM = "understudy-checksum"
 BLOCK_BYTES = 1 << 20
 
 FOLDER = "UNDERSTUDY_FETCH_TO"
-"""Where checkpoints are fetched to; by default a folder for temporary files."""
+"""Folder into which checkpoints are fetched; by default one for temporary files."""
 
 
 def is_there(address: str) -> bool:
@@ -106,7 +106,7 @@ def _fetch_file(client: Any, of_file: dict[str, str], target: str) -> None:
 
 
 def _make_place(folder: str, name: str) -> str:
-    """In a folder in which only this user puts anything. In the folder for temporary files nothing else stays."""
+    """Only this user puts anything into the folder. In the folder for temporary files nothing else stays."""
     folder = folder or os.environ.get(FOLDER, "")
     if folder:
         os.makedirs(folder, exist_ok=True)

@@ -57,7 +57,7 @@ class Outbox:
         self.inputs: dict[str, str] = {}
         """What this training runs with (`training_inputs`); empty: not known yet, or another rank names it."""
         self.gpu_uuid = ""
-        """Of the GPU that this rank uses; empty: not known."""
+        """The GPU that this rank uses; empty: not known."""
         self._watch = AnomalyWatch()
         self._watch_lock = threading.Lock()
         self._lock = threading.Lock()
@@ -90,7 +90,6 @@ class Outbox:
 
     @property
     def has_anomaly(self) -> bool:
-        """Among the values that were checked."""
         return self._watch.is_open
 
     def complete_notice(self, identifier: int, more: dict[str, Any]) -> None:
@@ -106,7 +105,7 @@ class Outbox:
             return notice
 
     def ready_notices(self) -> list[dict[str, Any]]:
-        """In the order in which they were added, without shards whose size is not known yet."""
+        """Notices in the order in which they were added, without shards whose size is not known yet."""
         with self._lock:
             return [notice for notice in self._notices.values() if notice["type"] != "shard" or "size_bytes" in notice]
 
@@ -115,7 +114,7 @@ class Outbox:
             return self._empty.wait_for(lambda: not self._notices, timeout_seconds)
 
     def after_fork(self) -> None:
-        """In the child the lock may be held by a thread that does not exist there."""
+        """A thread that does not exist in the child may hold the lock."""
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
         self._watch_lock = threading.Lock()
@@ -185,7 +184,7 @@ def _steps_message(first_step: int, run: list[FinishedStep]) -> dict[str, Any]:
 
 
 def _transfers(run: list[FinishedStep]) -> list[dict[str, Any]]:
-    """Of the peers that took the most time."""
+    """Transfers with the peers that took the most time."""
     by_peer: dict[int, list[float]] = {}
     for place, step in enumerate(run):
         for peer, seconds in (step.transfers or {}).items():

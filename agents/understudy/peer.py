@@ -43,7 +43,7 @@ ABSENT, BUSY, FAILED, ONE_PLACE, TWO_PLACES = -2, -1, 0, 1, 2
 """What has become of a rank's last part."""
 
 SECOND_PLACE_SECONDS = 60
-"""For the copy in another node. A save whose copies take longer counts as whole in one place."""
+"""Time for the copy in another node. A save whose copies take longer counts as whole in one place."""
 
 CUT_AGAIN_SECONDS = 0.2
 
@@ -81,7 +81,7 @@ class Holding(NamedTuple):
 class Choice(NamedTuple):
     save: Save
     places: dict[int, list[tuple[str, Holding]]]
-    """Of each rank: keepers that have its part."""
+    """Rank → keepers that have its part."""
 
 
 class PeerState:
@@ -165,7 +165,7 @@ class PeerState:
         return True
 
     def wait(self, timeout_seconds: float = 2 * SECOND_PLACE_SECONDS) -> bool:
-        """Until this rank's last part is held. Whether it is."""
+        """Waits until this rank's last part is held. Whether it is."""
         return self._handover is not None and self._handover.wait(timeout_seconds) >= ONE_PLACE
 
     def free(self) -> None:
@@ -260,7 +260,7 @@ class PeerState:
 
 
 def buddies(nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Of each node with a keeper: the one that copies what it holds. Each copies from one. As many as possible are in
+    """Each node with a keeper → the one that copies what it holds. Each copies from one. As many as possible are in
     another domain: sorted by domain, they are as far apart as the largest domain is large.
     """
     able = sorted((one for one in nodes if one.keeper), key=lambda one: one.domain)
@@ -297,7 +297,7 @@ class _Handover:
         self._link = link
         self.staging, self._pin = Staging(), Pin()
         self.wards: list[tuple[str, list[int]]] = []
-        """Whose parts this node's keeper copies as long as this connection lasts: addresses and ranks."""
+        """Addresses and ranks whose parts this node's keeper copies until this connection ends."""
         self._followed = 0
         self.kept: tuple[Save, int] | None = None
         """Save and length of the part that is in its memory, as the keeper has it."""
@@ -336,7 +336,6 @@ class _Handover:
             self._link.cut()  # it may have connected again meanwhile
 
     def wait(self, timeout_seconds: float) -> int:
-        """Until the last part is held, or not."""
         with self._settled:
             self._settled.wait_for(lambda: self._state != BUSY, timeout_seconds)
             return self._state

@@ -12,7 +12,7 @@ from .never_raise import warn_once
 
 
 class Pin:
-    """Of one memory at a time. Where the driver pins none, copies work all the same, slower."""
+    """Pins one memory at a time. Where the driver pins none, copies work all the same, slower."""
 
     def __init__(self, driver: Any = None) -> None:
         """`driver` stands for the CUDA runtime in tests."""

@@ -18,7 +18,7 @@ Computed = Union[torch.Tensor, Iterable[torch.Tensor]]
 EVERY_MIN = 10
 
 CALIBRATION_RUNS = 3
-"""Of the first check: a program whose results differ from run to run shows nothing about the GPU."""
+"""Runs of the first check: a program whose results differ from run to run shows nothing about the GPU."""
 
 
 class Recompute:

@@ -1,4 +1,4 @@
-"""Where a gang continues, as the control plane decided it: a checkpoint, the beginning, or not known."""
+"""The place where a gang continues, as the control plane decided it: a checkpoint, the beginning, or not known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_AGAIN_SECONDS = 1.0
 
 
 class RestorePoint(NamedTuple):
-    """Where training continues: step 0 and an empty path mean from the beginning, because nothing was ever saved."""
+    """Step 0 and an empty path mean from the beginning, because nothing was ever saved."""
 
     step: int
     path: str
@@ -49,7 +49,7 @@ def read_point(answer: dict[str, Any]) -> RestorePoint:
 
 
 def nearest(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
-    """With this rank's copy on its own node, where it is still there."""
+    """The point with this rank's copy on its own node, where it is still there."""
     path, file = answer.get("nearer_path"), answer.get("nearer_file")
     if isinstance(path, str) and isinstance(file, str) and path and os.path.isfile(place_of(path, file)):
         return RestorePoint(point.step, path)
@@ -57,7 +57,9 @@ def nearest(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
 
 
 def fetched(point: RestorePoint, answer: dict[str, Any]) -> RestorePoint:
-    """With a path on this node, where the checkpoint is in an object store. Raises ObjectStoreError and OSError."""
+    """The point with a path on this node, where the checkpoint is in an object store. Raises ObjectStoreError and
+    OSError.
+    """
     if not is_object(point.path):
         return point
     from .objects import fetch
@@ -117,7 +119,7 @@ def is_of_gang(error: object) -> bool:
 
 
 class UncaughtErrors:
-    """From start() to stop(), an exception that ends this process is reported first."""
+    """An exception that ends this process between start() and stop() is reported first."""
 
     def __init__(self, report: Callable[[BaseException], None]) -> None:
         self._report = report

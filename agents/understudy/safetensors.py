@@ -28,8 +28,8 @@ def save(  # noqa: PLR0913 - those of begin() and of safetensors
     copy_to: CopyTo = "",
     metadata: dict[str, str] | None = None,
 ) -> None:
-    """As whole_file(); `metadata` is text for the header. It needs memory for a copy of the tensors: the library
-    writes no file that is summed meanwhile.
+    """Does the same as whole_file(); `metadata` is text for the header. It needs memory for a copy of the tensors: the
+    library writes no file that is summed meanwhile.
     """
     with whole_file(monitor, step, path, file, layout, tier, copy_to=copy_to) as written:
         written.write(serialized(tensors, metadata))

@@ -16,7 +16,7 @@ from .never_raise import log
 PROPOSED, VALID, WITHDRAWN, FOLLOWED, LATE = "proposed", "valid", "withdrawn", "followed", "late"
 
 WAIT_SECONDS_MAX = 30.0
-"""At a step whose order is proposed, for what becomes of it."""
+"""Time at a step whose order is proposed, for what becomes of it."""
 
 NEVER = 2**63
 
@@ -29,7 +29,7 @@ class Order(NamedTuple):
 
 
 class Schedule:
-    """Of files, or of memory."""
+    """One of files, or of saves in memory."""
 
     def __init__(self) -> None:
         self.asked = -1

@@ -1,4 +1,4 @@
-"""Which files of a checkpoint's folder a rank has written, by the names that frameworks give to them."""
+"""Files of a checkpoint's folder that a rank has written, by the names that frameworks give to them."""
 
 from __future__ import annotations
 

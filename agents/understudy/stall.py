@@ -1,4 +1,4 @@
-"""Where the training thread is when no step has ended for minutes: evidence that outlives the restart of a gang."""
+"""The training thread's stack when no step has ended for minutes: evidence that outlives the restart of a gang."""
 
 from __future__ import annotations
 

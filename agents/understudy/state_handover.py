@@ -35,7 +35,7 @@ from .never_raise import log
 from .state_pickle import StatePickler, StateUnpickler, as_bytes, overwrite
 
 NONE = -1
-"""In place of a step: this rank has not kept the state, or it is not whole."""
+"""Stands for a step: this rank has not kept the state, or it is not whole."""
 
 SAME_STEP_MAX = 2
 """Times that a gang goes on from the same step: a fault that comes again may be in the state."""
@@ -120,7 +120,7 @@ class LiveState:
             part.load_state_dict(state[name])
 
     def _give_and_take(self, has: Mapping[int, bool], newest: int, group: Any) -> None:
-        """Of ranks with the same state, each without it gets it from another one, as far as there are enough."""
+        """Each rank without the state gets it from one that has the same, as far as there are enough."""
         holders = [rank for rank, kept in has.items() if kept]
         own = dist.get_rank(group)
         for number, rank in enumerate(rank for rank, kept in has.items() if not kept):
@@ -138,14 +138,13 @@ class LiveState:
 
 
 def newest_whole(kept: Sequence[tuple[int, int]]) -> int:
-    """Of steps of ranks and the numbers of their parts: the furthest step of which each part is left. NONE: of none."""
+    """Newest step of which every part is left; NONE if no step has one."""
     parts = {part for _, part in kept}
     steps = {step for step, _ in kept} - {NONE}
     return max((step for step in steps if {part for at, part in kept if at == step} == parts), default=NONE)
 
 
 def _meshes(state: Any) -> list[Any]:
-    """Of the sharded tensors in it."""
     pickler = StatePickler(io.BytesIO())
     pickler.dump(state)
     return pickler.meshes

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 BLOCK_BYTES = 4 << 20
-"""Of what goes to a device: through memory of this process."""
+"""Piece of what goes to a device, through memory of this process."""
 
 
 class StatePickler(pickle.Pickler):
@@ -112,5 +112,5 @@ def fill(tensors: Sequence[torch.Tensor], read_into: Callable[[memoryview], None
 
 
 def _memory_of(content: torch.Tensor) -> memoryview:
-    """While the tensor lives."""
+    """The memory is valid while the tensor lives."""
     return memoryview((ctypes.c_ubyte * content.numel()).from_address(content.data_ptr())).cast("B")

@@ -27,6 +27,6 @@ def save(  # noqa: PLR0913 - those of begin() and of torch.save
     copy_to: CopyTo = "",
     **options: Any,
 ) -> None:
-    """As whole_file(); `options` are those of torch.save."""
+    """Does the same as whole_file(); `options` are those of torch.save."""
     with whole_file(monitor, step, path, file, layout, tier, copy_to=copy_to) as written:
         torch.save(state, cast("IO[bytes]", written), **options)

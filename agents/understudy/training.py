@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 SECONDS_MIN = 1.0
-"""Between two reports, and at least that long counts for a rate."""
+"""Least time between two reports, and for a rate."""
 
 VALUE_MAX = 1e30
 
 
 class TrainingNumbers:
-    """Of the link's thread: the training itself only appends what it observes."""
+    """The link's thread uses it: the training itself only appends what it observes."""
 
     def __init__(self) -> None:
         self.flops_per_token: float | None = None

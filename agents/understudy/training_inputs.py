@@ -18,7 +18,7 @@ FILES_MAX = 20_000
 INDEX_BYTES_MAX = 16 << 20
 FILE_BYTES_MAX = 64 << 20
 READ_BYTES_MAX = 256 << 20
-"""Of files that are not as git's index names them."""
+"""Most bytes that are read of files that are not as git's index names them."""
 SECONDS_MAX = 10.0
 SUM_CHARACTERS = 16
 DATA_CHARACTERS_MAX = 255
@@ -49,7 +49,7 @@ class _Unknown(Exception):
 
 
 def training_inputs(config_file: str, data: str, environment: Mapping[str, str]) -> TrainingInputs:
-    """Of this process. Reads files, for at most some SECONDS_MAX. Values of the environment are not looked at."""
+    """Reads files of this process, for at most some SECONDS_MAX. Values of the environment are not looked at."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     version = str(data or environment.get("UNDERSTUDY_DATA_VERSION", ""))
     return TrainingInputs(
@@ -73,7 +73,7 @@ def code_of(main: Path) -> str:
 
 
 def config_of(files: str, arguments: list[str]) -> str:
-    """Of the files, separated by colons; where none is given, of the command line's arguments."""
+    """Sum of the files, separated by colons; where none is given, of the command line's arguments."""
     if not files:
         return f"arguments {_sum(os.fsencode(one) for one in arguments)}" if arguments else ""
     try:
@@ -97,7 +97,7 @@ def _of_working_tree(top: Path, script: bytes) -> str:
 
 
 def _git_folder(top: Path) -> Path:
-    """In a second working tree, or a submodule, `.git` is a file that names it."""
+    """A second working tree, or a submodule, has a file `.git` that names it."""
     place = top / ".git"
     if place.is_dir():
         return place
@@ -185,7 +185,6 @@ def _sum_of_files(top: Path, tracked: list[_Tracked], digits: int) -> tuple[str,
 
 
 def _named_by_git(place: Path, mode: int, digits: int) -> bytes:
-    """Of a file's content. Raises OSError."""
     data = os.fsencode(os.readlink(place)) if mode & 0o170000 == LINK else _read(place, FILE_BYTES_MAX)
     blob = b"blob %d\0" % len(data) + data
     made = hashlib.sha256(blob) if digits == 64 else hashlib.sha1(blob, usedforsecurity=False)

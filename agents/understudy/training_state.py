@@ -42,7 +42,7 @@ class TrainingState:
         return hasattr(self._loader, "state_dict") and hasattr(self._loader, "load_state_dict")
 
     def batches(self) -> Iterator[Any]:
-        """Of this epoch, those that are left; then the next epoch begins. A sampler that has set_epoch() gets its
+        """The batches that are left of this epoch; then the next epoch begins. A sampler that has set_epoch() gets its
         number.
         """
         sampler: Any = getattr(self._loader, "sampler", None)
@@ -67,13 +67,13 @@ class TrainingState:
         self.epoch, self._taken, self._begun = self.epoch + 1, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        """In the body of the loop over batches(): the batch of this pass counts as taken."""
+        """The batch of this pass counts as taken, if it is called in the body of the loop over batches()."""
         of_loader = self._loader.state_dict() if self.is_stateful and self._begun is not None else None
         place = {"epoch": self.epoch, "taken": self._taken, "begun": self._begun, "loader": of_loader}
         return {"random": random_state(), **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Before batches()."""
+        """Called before batches()."""
         self.epoch, self._taken, self._begun = state["epoch"], state["taken"], state["begun"]
         if state["loader"] is not None:
             self._loader.load_state_dict(state["loader"])
@@ -82,7 +82,7 @@ class TrainingState:
 
 
 def random_state() -> dict[str, Any]:
-    """Of Python, PyTorch and its GPUs, and of NumPy where it was imported."""
+    """Python's, PyTorch's and its GPUs', and NumPy's where it was imported."""
     version, numbers, rest = random.getstate()
     found: dict[str, Any] = {"python": [version, list(numbers), rest], "torch": torch.get_rng_state()}
     cuda: Any = torch.cuda  # without types

@@ -27,12 +27,12 @@ def whole_file(  # noqa: PLR0913 - those of begin()
     *,
     copy_to: CopyTo,
 ) -> Iterator[SummedFile]:
-    """For writing. It is written beside its place, and moved there when it is on disk: a rank that is killed meanwhile
-    leaves the file of before. With `file` other than ".", `path` is a directory that all ranks share. `layout`,
-    `tier` and `copy_to` are those of Checkpoints.begin.
+    """Yields a file to write. It is written beside its place, and moved there when it is on disk: a rank that is killed
+    meanwhile leaves the file of before. With `file` other than ".", `path` is a directory that all ranks share.
+    `layout`, `tier` and `copy_to` are those of Checkpoints.begin.
 
-    Where the file system is full, or the user's quota, the checkpoint is given up with a warning, what was written of
-    it is removed, and the training goes on.
+    If the file system is full, or the user's quota, the checkpoint is given up with a warning, what was written of it
+    is removed, and the training goes on.
     """
     part = monitor.checkpoints.begin(step, path, layout, tier, copy_to)
     place = place_of(path, file)

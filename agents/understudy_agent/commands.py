@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 CONTROL_PLANE = "understudy_controlplane"
 COMPLETION_VARIABLE = "_UNDERSTUDY_COMPLETE"
-"""With it a shell asks how a command line can go on."""
+"""A shell asks with it how a command line can go on."""
 
 
 class Command(NamedTuple):
@@ -23,7 +23,7 @@ class Command(NamedTuple):
 
     @property
     def verbs(self) -> list[str]:
-        """Of a noun, as its help names them."""
+        """Verbs of a noun, as its help names them."""
         return self.help.partition(":")[0].split(" | ")
 
     @property
@@ -117,7 +117,7 @@ EXIT_CODES = {
 
 
 def help_text() -> str:
-    """Without the control plane's commands where its package is not installed."""
+    """The control plane's commands are missing where its package is not installed."""
     has_control_plane = find_spec(CONTROL_PLANE) is not None
     lines = ["Usage: understudy COMMAND [OPTIONS] [ARGUMENTS]", "", "Hot spares for gang jobs on Slurm.", ""]
     for group, commands in GROUPS.items():

@@ -46,7 +46,7 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 
 
 class KeeperConfig(msgspec.Struct, frozen=True):
-    """Of `understudy keeper`, which the agent does not start."""
+    """Settings of `understudy keeper`, which the agent does not start."""
 
     memory_bytes: Bytes = 0
     """How much it holds at most; 0: a quarter of the node's memory."""
@@ -91,7 +91,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     socket: Path = Path("/run/understudy/agent.sock")
     """Unix socket on which ranks of this node connect to the agent."""
     run_directory: Path = Path("/run/understudy")
-    """Where the Slurm hooks read the verdict and leave their records. A tmpfs, as /run is: empty after a boot."""
+    """Directory in which the Slurm hooks read the verdict and leave their records. A tmpfs, as /run is: empty after a
+    boot.
+    """
     spool: Path | None = None
     """File of the facts that wait for the control plane while the agent restarts; without it `facts.spool` in the run
     directory. On a disk it also survives a reboot."""
@@ -148,7 +150,7 @@ def read_token(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Of new connections. `renew` reads the agent's certificate again; it raises ConfigError."""
+    """TLS of new connections. `renew` reads the agent's certificate again; it raises ConfigError."""
 
     context: ssl.SSLContext
     renew: Callable[[], None] = lambda: None

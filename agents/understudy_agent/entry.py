@@ -17,7 +17,7 @@ DISTRIBUTION = "slurm-understudy"
 ROOT = Command("all commands of the control plane's package", f"{CONTROL_PLANE}.cli.main:main")
 USAGE_ERROR = 2
 CANNOT_RUN = 2
-"""Of a self-check: 1 would be a bad node."""
+"""Exit code of a self-check: 1 would be a bad node."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

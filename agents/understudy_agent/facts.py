@@ -13,7 +13,7 @@ from understudy_wire.messages import Anomaly, CheckpointShard, Fact, FirstStep, 
 
 FACTS_OF_NODE_MAX = 10_000
 FACTS_OF_USERS_MAX = 10_000
-"""Of all users together."""
+"""Facts of all users together."""
 
 Settle = Callable[[str | None], None]
 """Called once for a fact: with None when the control plane has it, or with the error it was refused with."""
@@ -79,7 +79,7 @@ class FactQueue:
             lane[fact].append(settle)
 
     def oldest(self, count: int) -> list[Fact]:
-        """Those of the node first, unless one was set back; then one of each user in turn."""
+        """Facts of the node come first, unless one was set back; then one of each user in turn."""
         return list(itertools.islice(self._in_turn(), count))
 
     def acknowledge(self, facts: Iterable[Fact]) -> None:

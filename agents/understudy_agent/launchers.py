@@ -24,14 +24,14 @@ from understudy_wire.messages import WIRE_VERSION, LauncherAnswer, LauncherRepor
 LAUNCHERS_OF_USER_MAX = 16
 LAUNCHERS_PER_NODE_MAX = 64
 WAIT_SECONDS = 5.0
-"""Of one poll. A launcher whose state does not change is reported again after this time."""
+"""Time of one poll. A launcher whose state does not change is reported again after this time."""
 POLLS_AT_ONCE = 64
 POLLS_EACH_SECOND = 8.0
-"""Of one user's launchers. Sixteen that report nothing new send three in a second."""
+"""Polls of one user's launchers. Sixteen that report nothing new send three in a second."""
 RETRY_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
 LAST_REPORT_SECONDS = 60.0
-"""For the control plane to take the last report of a launcher that has disconnected."""
+"""Time for the control plane to take the last report of a launcher that has disconnected."""
 
 Ask = Callable[[LauncherReport], Awaitable[LauncherAnswer]]
 """Raises UnreachableError and RejectedError."""
@@ -53,7 +53,7 @@ class Launchers:
         self.polls = Pace(POLLS_AT_ONCE, POLLS_EACH_SECOND)
         self._last_reports: set[asyncio.Future[None]] = set()
         self._repeated: Shares[LauncherLine] = Shares(LAUNCHERS_PER_NODE_MAX, LAUNCHERS_OF_USER_MAX)
-        """Those whose last report is sent again where the control plane does not answer."""
+        """Launchers whose last report is sent again where the control plane does not answer."""
 
     def open(self, user_id: int, answer: Callable[[Answer], None], disconnect: Callable[[], None]) -> LauncherLine:
         """Raises TooManyLaunchersError."""

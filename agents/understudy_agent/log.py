@@ -5,14 +5,31 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 log = logging.getLogger("understudy.agent")
 
+UNKNOWN_NAMES_MAX = 64
+
 
 def fields(**values: object) -> dict[str, object]:
-    """For `extra=`: the keys of the event, as in `log.info("report_refused", extra=fields(status=400))`."""
+    """Keys of the event, for `extra=`: `log.info("report_refused", extra=fields(status=400))`."""
     return {"fields": values}
+
+
+class UnknownNames:
+    """Logs each name of what only another release sends once in the life of the agent."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._logged: set[str] = set()
+
+    def note(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._logged and len(self._logged) < UNKNOWN_NAMES_MAX:
+                self._logged.add(name)
+                log.warning(self._event, extra=fields(what=name))
 
 
 class KeyValueFormatter(logging.Formatter):

@@ -71,7 +71,7 @@ KEEPER_SECONDS = 15.0
 """Intervals at which ports, host and keeper are read."""
 PARTS_SECONDS = 24 * 3600.0
 PARTS_AGAIN_SECONDS = 600.0
-"""For a control plane that has started since."""
+"""Interval for a control plane that has started since."""
 
 
 class Agent:
@@ -156,22 +156,16 @@ class Agent:
         self._manager.ready("no report was sent yet")
         try:
             async with asyncio.TaskGroup() as group:
-                reading = group.create_task(self._kernel_log.follow(self._take))
-                reporting = group.create_task(self._report())
-                following = group.create_task(self._records.follow())
-                removing = group.create_task(self._fetched.follow())
+                work = (self._kernel_log.follow(self._take), self._records.follow(), self._fetched.follow())
+                tasks = [group.create_task(one) for one in (*work, self._report())]
                 await self._stopping.wait()
-                reading.cancel()
-                following.cancel()
-                removing.cancel()
-                reporting.cancel()
+                for task in tasks:
+                    task.cancel()
         finally:
             self._manager.stopping()
             self._gpus.stop()
-            self._port_sampler.stop()
-            self._host_sampler.stop()
-            self._keeper_sampler.stop()
-            self._part_sampler.stop()
+            for sampler in (self._port_sampler, self._host_sampler, self._keeper_sampler, self._part_sampler):
+                sampler.stop()
             await self._file_tasks.stop()
             await self._send_last_report()
             await self._keep_last_facts()
@@ -228,7 +222,7 @@ class Agent:
         self._host = with_history(*reading, self._hardware)
 
     def _ask_keeper(self) -> Keeper | None:
-        """In a thread of its own."""
+        """Runs in a thread of its own."""
         return exchange(self._config.keeper.socket, self._jobs_over)
 
     def _take_keeper(self, keeper: Keeper | None) -> None:
@@ -267,7 +261,7 @@ class Agent:
                 self._due.set()  # there are more facts than fit into one report
 
     def _keep_facts(self, accepted: bool) -> None:
-        """On disk, in a thread: a disk that hangs delays no report."""
+        """A thread writes them to disk: a disk that hangs delays no report."""
         unchanged = self._spool.empty if not len(self._facts) else accepted
         if not unchanged and (self._spooling is None or self._spooling.done()):
             waiting = self._facts.oldest(len(self._facts))

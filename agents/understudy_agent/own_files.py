@@ -23,8 +23,8 @@ def create_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """As create_directory. One that is there must belong to root or to the agent's user, and no other user may write
-    there. Raises OSError.
+    """Does the same as create_directory. One that is there must belong to root or to the agent's user, and no other
+    user may write there. Raises OSError.
     """
     create_directory(path, mode)
     found = path.lstat()
@@ -63,14 +63,14 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool
 
 
 def read_file(path: Path) -> bytes:
-    """At most FILE_BYTES_MAX. Raises OSError: also for a symbolic link, and for a file of another user."""
+    """Reads at most FILE_BYTES_MAX. Raises OSError: also for a symbolic link, and for a file of another user."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         _check_file(path, os.fstat(file.fileno()))
         return file.read(FILE_BYTES_MAX)
 
 
 def append_to_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """On the disk when it returns. Creates the file. Raises OSError, as read_file."""
+    """The text is on the disk when it returns. Creates the file. Raises OSError, as read_file."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "ab", buffering=0) as file:
         found = os.fstat(file.fileno())

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from understudy_wire.messages import PROGRAMS_PER_NODE_MAX, ProgramFiles
 
 AGAIN_SECONDS = 300.0
-"""For a control plane that has been started again."""
+"""Interval for a control plane that has been started again."""
 
 Rank = TypeVar("Rank", bound=Hashable)
 

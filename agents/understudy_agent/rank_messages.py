@@ -19,9 +19,8 @@ from understudy_wire.messages import (
     STEPS_PER_WINDOW_MAX,
     TEXT_CHARACTERS_MAX,
     WORK_MAX,
-    Amount,
     AnomalyKind,
-    CollectiveName,
+    Collective,
     ComputeTestOrder,
     Count,
     Duration,
@@ -34,10 +33,10 @@ from understudy_wire.messages import (
     LaunchStarted,
     Layout,
     Line,
-    OrderState,
     PackedProgram,
     RestoreOutcome,
     SaveOrder,
+    SavesFollowed,
     Section,
     ShardFile,
     ShortLine,
@@ -47,6 +46,7 @@ from understudy_wire.messages import (
     Text,
     Tier,
     Time,
+    Training,
     Value,
     WorldSize,
 )
@@ -94,14 +94,8 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
     transfers: Annotated[list[PeerSeconds], Meta(max_length=PEERS_MAX)] = []  # in transfers with single peers
 
 
-class CollectiveEntered(msgspec.Struct, frozen=True, tag="collective"):
+class CollectiveEntered(Collective, frozen=True, tag="collective"):
     """The last one; sent when it changes, and when the rank leaves it."""
-
-    name: CollectiveName
-    sequence: Size
-    entered_at: Time
-    step: Step | None = None
-    inside: bool = False
 
 
 class SectionEntered(msgspec.Struct, frozen=True, tag="section"):
@@ -206,17 +200,8 @@ class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
     text: Stack
 
 
-class TrainingSeen(msgspec.Struct, frozen=True, tag="training"):
+class TrainingSeen(Training, frozen=True, tag="training"):
     """What the training reports of itself."""
-
-    step: Step | None = None
-    loss: Value | None = None
-    grad_norm: Value | None = None
-    tokens_per_second: Amount | None = None
-    flops_per_token: Amount | None = None
-    compute_step: Step | None = None
-    compute_seconds: Amount | None = None
-    all_reduce_seconds: Amount | None = None
 
 
 class ProgramSeen(msgspec.Struct, frozen=True, tag="program"):
@@ -233,19 +218,8 @@ class InputsSeen(msgspec.Struct, frozen=True, tag="inputs"):
     data: ShortLine = ""
 
 
-class SavesSeen(msgspec.Struct, frozen=True, tag="saves"):
-    """As SavesFollowed."""
-
-    asked: Step
-    number: Count = 0
-    state: OrderState | None = None
-    step: Step = 0
-    every: Count = 0
-    own_every: Count = 0
-    in_force: Count | None = None
-    asks_memory: bool = False
-    memory_every: Count = 0
-    own_memory_every: Count = 0
+class SavesSeen(SavesFollowed, frozen=True, tag="saves"):
+    """Orders to save that the rank follows."""
 
 
 Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen | SavesSeen
@@ -291,11 +265,11 @@ class RestorePointAnswer(msgspec.Struct, frozen=True, omit_defaults=True, tag="r
 
 
 class ControlPlaneSilent(msgspec.Struct, frozen=True, tag="silent"):
-    """To a launcher: the control plane does not answer now. The next `LauncherAnswer` ends this."""
+    """The launcher learns that the control plane does not answer now. The next `LauncherAnswer` ends this."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """To a launcher: the furthest step that a rank of this launch has finished on its node."""
+    """The launcher learns the furthest step that a rank of this launch has finished on its node."""
 
     launch: int
     step: int
@@ -303,7 +277,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, tag="error"):
-    """With an id: that message failed. Without: the agent closes the connection after this line."""
+    """`id`: that message failed. None: the agent closes the connection after this line."""
 
     error: str
     id: int | None = None
@@ -328,7 +302,7 @@ class UnknownFact(msgspec.Struct, frozen=True):
 
 
 class UnknownMessage(msgspec.Struct, frozen=True):
-    """From a hook or launcher that is newer than this agent."""
+    """A hook or launcher that is newer than this agent sent it."""
 
     type: NonEmpty
     id: Size | None = None

@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from understudy_agent.facts import FactQueue
 from understudy_agent.launchers import LauncherLine, Launchers, TooManyLaunchersError
-from understudy_agent.log import fields, log
+from understudy_agent.log import UnknownNames, fields, log
 from understudy_agent.own_files import make_directory
 from understudy_agent.process import ProcessClock, peer
 from understudy_agent.programs import Programs
@@ -82,10 +82,10 @@ from understudy_wire.messages import (
 ANSWER_BYTES_UNREAD_MAX = 262_144
 
 HELLO_SECONDS = 10.0
-"""From connecting to the first complete message."""
+"""Time from connecting to the first complete message."""
 
 CONNECTIONS_MAX = 512
-"""Of all users, from their hello on. RANKS_PER_NODE_MAX of them may be one user's."""
+"""Connections of all users, from their hello on. RANKS_PER_NODE_MAX of them may be one user's."""
 
 ARRIVALS_MAX = 384
 """Connections of all users before their hello. With CONNECTIONS_MAX it is below the 1024 files of a process."""
@@ -94,35 +94,32 @@ ARRIVALS_OF_USER_MAX = RANKS_PER_NODE_MAX
 
 CONNECTS_AT_ONCE = 2 * RANKS_PER_NODE_MAX
 CONNECTS_EACH_SECOND = 64.0
-"""Of one user. More are closed before anything is made for them."""
+"""Connections of one user. More are closed before anything is made for them."""
 
 MESSAGES_AT_ONCE = 4096
 MESSAGES_EACH_SECOND = 2048.0
-"""Of one user, and twice as many of all users together. What is more waits in its socket. A rank sends up to 16 in a
-second; the agent reads some 20,000.
+"""Messages of one user, and twice as many of all users together. What is more waits in its socket. A rank sends up to
+16 in a second; the agent reads some 20,000.
 """
 
 ACCEPTED_AT_ONCE = 64
-"""Before the event loop turns to other work."""
+"""Connections that are accepted before the event loop turns to other work."""
 
 ACCEPT_AGAIN_SECONDS = 1.0
-"""After the process has run out of file descriptors."""
+"""Pause after the process has run out of file descriptors."""
 
 BACKLOG = 4096
 """Connections that wait in the kernel. Where they are too many, the kernel refuses those of every user."""
 
 QUESTIONS_OPEN_MAX = 16
-"""Of one connection. A rank has one."""
+"""Open questions of one connection. A rank has one."""
 
 UNKNOWN_TYPES_LOGGED_MAX = 8
-"""In the log, of one connection."""
+"""Unknown types in the log, of one connection."""
 
 LINES_AT_ONCE = 32
 LINES_EACH_SECOND = 0.2
-"""In the log because of a user's processes. journald drops any lines of a service that logs too many."""
-
-UNKNOWN_NAMES_MAX = 64
-"""In the log, in the life of the agent."""
+"""Lines in the log because of a user's processes. journald drops any lines of a service that logs too many."""
 
 AskRestorePoint = Callable[[RestorePointRequest], Awaitable[RestorePoint]]
 """Raises RestorePointError."""
@@ -148,7 +145,7 @@ class RankServer:
         on_fact: Callable[[], None],
         launchers: Launchers | None = None,
     ) -> None:
-        """Without `launchers`, launchers are refused."""
+        """Launchers are refused without `launchers`."""
         self._path = path
         self.facts = facts
         self.windows = windows
@@ -161,7 +158,7 @@ class RankServer:
         self._ranks: set[RankConnection] = set()
         self._arrivals: Arrivals[RankConnection] = Arrivals(ARRIVALS_MAX, ARRIVALS_OF_USER_MAX)
         self._seated: Shares[RankConnection] = Shares(CONNECTIONS_MAX, RANKS_PER_NODE_MAX)
-        self._unknown: set[str] = set()
+        self.unknown = UnknownNames("rank_unknown_content")
         self.save_orders = SaveOrders()
         self.programs: Programs[RankConnection] = Programs()
         self._pace = Pace(CONNECTS_AT_ONCE, CONNECTS_EACH_SECOND)
@@ -210,7 +207,7 @@ class RankServer:
         return any(rank.job_id == job_id for rank in self._ranks)
 
     def pass_on(self, orders: Iterable[ForRanks]) -> None:
-        """To the ranks that they are for."""
+        """The ranks that they are for get them."""
         for order in orders:
             if isinstance(order, SaveOrder):
                 self.save_orders.keep(order)
@@ -283,20 +280,13 @@ class RankServer:
             self._conversations.discard(task)
 
     async def take_turns(self, user_id: int) -> None:
-        """After each message: the agent's own work goes on, however many messages wait."""
+        """Called after each message: the agent's own work goes on, however many messages wait."""
         now = time.monotonic()
         await asyncio.sleep(max(self.messages.wait_seconds(user_id, now), self.all_messages.wait_seconds(None, now)))
 
     def may_log(self, user_id: int) -> bool:
         """Whether what a process of this user does may be a line of the log."""
         return self._lines.admits(user_id, time.monotonic())
-
-    def note_unknown(self, names: list[str]) -> None:
-        """Logs each name once in the life of the agent: what only hooks and launchers of other releases send."""
-        for name in names:
-            if name not in self._unknown and len(self._unknown) < UNKNOWN_NAMES_MAX:
-                self._unknown.add(name)
-                log.warning("rank_unknown_content", extra=fields(what=name))
 
     def seat(self, rank: RankConnection, job_id: int) -> None:
         """A connection that named its job stays. Raises RefusedError."""
@@ -331,7 +321,7 @@ class RankConnection:
         self.pid, self.user_id = peer(writer.get_extra_info("socket"))
 
     async def listen(self, reader: asyncio.StreamReader, on_seated: Callable[[], None]) -> None:
-        """Until the rank closes the connection. Raises RefusedError and ConnectionError."""
+        """Ends when the rank closes the connection. Raises RefusedError and ConnectionError."""
         while True:
             await self._server.take_turns(self.user_id)
             try:
@@ -364,7 +354,7 @@ class RankConnection:
             self._writer.transport.abort()
 
     def pass_on(self, order: ForRanks) -> None:
-        """Where it is for this rank."""
+        """Sends it where it is for this rank."""
         if self._hello is not None and is_for(order, self._hello, self.user_id):
             self.answer(order)
 
@@ -387,7 +377,7 @@ class RankConnection:
 
     def _note_unknown(self, line: bytes) -> None:
         try:
-            self._server.note_unknown(unknown_content(line))
+            self._server.unknown.note(unknown_content(line))
         except msgspec.MsgspecError as error:
             raise RefusedError(f"the message cannot be decoded: {error}") from error
 
@@ -554,21 +544,9 @@ class RankConnection:
                 log.warning("restore_point_unavailable", extra=fields(job=question.job_id, pid=self.pid, error=error))
             self.answer(ErrorAnswer(error=str(error), id=identifier, final=error.final or UNSET))
             return
-        self.answer(
-            RestorePointAnswer(
-                id=identifier,
-                step=point.step,
-                path=point.path,
-                managed=point.managed,
-                look=point.look,
-                look_file=point.look_file,
-                look_sizes=point.look_sizes,
-                nearer_path=point.nearer_path,
-                nearer_file=point.nearer_file,
-                files=point.files,
-                line=point.line,
-            )
-        )
+        names = RestorePointAnswer.__struct_fields__
+        content = {name: value for name, value in msgspec.structs.asdict(point).items() if name in names}
+        self.answer(RestorePointAnswer(id=identifier, **content))
 
 
 Notice = FirstStepNotice | ShardNotice | DeletedNotice | AnomalyNotice | RestoreNotice
@@ -596,33 +574,20 @@ def _of_rank(hello: Hello, user_id: int) -> dict[str, Any]:
 
 
 def _fact(hello: Hello, notice: Notice, user_id: int) -> Fact:
-    of_rank = _of_rank(hello, user_id)
-    step, at = notice.step, notice.at
+    """The fact has the fields of the notice, but for its id, and those of the rank."""
+    content = msgspec.structs.asdict(notice) | _of_rank(hello, user_id)
+    del content["id"]
     match notice:
-        case RestoreNotice(path=path, outcome=outcome, error=error):
-            return RestoreReport(**of_rank, step=step, at=at, path=path, outcome=outcome, error=error)
-        case DeletedNotice(path=path):
-            return CheckpointDeleted(**of_rank, step=step, at=at, path=path)
-        case AnomalyNotice(kind=kind, value=value, usual=usual, until=until):
-            return Anomaly(**of_rank, step=step, at=at, kind=kind, value=value, usual=usual, until=until)
+        case RestoreNotice():
+            return RestoreReport(**content)
+        case DeletedNotice():
+            return CheckpointDeleted(**content)
+        case AnomalyNotice():
+            return Anomaly(**content)
         case FirstStepNotice():
-            return FirstStep(**of_rank, step=step, at=at)
-    return CheckpointShard(
-        **of_rank,
-        step=step,
-        at=at,
-        path=notice.path,
-        file=notice.file,
-        size_bytes=notice.size_bytes,
-        checksum=notice.checksum,
-        more_files=tuple(ShardFile(one.file, one.size_bytes, one.checksum) for one in notice.more),
-        layout=notice.layout,
-        blocked_seconds=notice.blocked_seconds,
-        write_seconds=notice.write_seconds,
-        tier=notice.tier,
-        copy_to=notice.copy_to,
-        then_copy_to=notice.then_copy_to,
-    )
+            return FirstStep(**content)
+    more = tuple(ShardFile(**msgspec.structs.asdict(one)) for one in content.pop("more"))
+    return CheckpointShard(**content, more_files=more)
 
 
 def _clear_stale_socket(path: Path) -> None:

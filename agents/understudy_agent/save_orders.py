@@ -11,7 +11,7 @@ from understudy_wire.messages import RANKS_PER_NODE_MAX, ComputeTestOrder, JobNo
 class SaveOrders:
     def __init__(self) -> None:
         self._newest: dict[tuple[int, int, int, int], SaveOrder] = {}
-        """By job, restart count, launch and user."""
+        """Job, restart count, launch and user → the newest order."""
 
     def keep(self, order: SaveOrder) -> None:
         key = (order.job_id, order.restart_count, order.launch, order.user_id)
@@ -21,7 +21,7 @@ class SaveOrders:
         self._newest[key] = order
 
     def valid_for(self, hello: Hello, user_id: int) -> Iterator[SaveOrder]:
-        """For a process that starts while the others of its gang follow an order."""
+        """The order for a process that starts while the others of its gang follow one."""
         order = self._newest.get((hello.job_id, hello.restart_count, hello.launch, user_id))
         if order is not None and order.state is OrderState.VALID:
             yield order
@@ -32,7 +32,7 @@ ForRanks = SaveOrder | ComputeTestOrder | JobNote
 
 
 def is_for(order: ForRanks, hello: Hello, user_id: int) -> bool:
-    """Also whether the hook knows such a message."""
+    """False also where the hook does not know such a message."""
     match order:
         case SaveOrder():
             takes = hello.takes_orders

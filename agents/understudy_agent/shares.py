@@ -16,8 +16,8 @@ class NoRoomError(Exception):
 
 
 class Shares(Generic[MemberT]):
-    """Where there is no room, a newcomer takes the place of the newest member of the user that has most, unless its own
-    user has as many. Where a user has reached its own limit, the same holds for the jobs of that user.
+    """A newcomer without room takes the place of the newest member of the user that has most, unless its own user has
+    as many. At a user's own limit, the same holds for the jobs of that user.
     """
 
     def __init__(self, members_max: int, of_user_max: int) -> None:
@@ -50,8 +50,8 @@ class Shares(Generic[MemberT]):
 
 
 class Arrivals(Generic[MemberT]):
-    """Where there is no room, a newcomer takes the place of the oldest member of its own group, or of the group that
-    has most: a user, or an address. None is refused, because a member stays for a moment only.
+    """A newcomer without room takes the place of the oldest member of its own group, or of the group that has most: a
+    user, or an address. A member stays for a moment only.
     """
 
     def __init__(self, members_max: int, of_group_max: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
@@ -51,8 +51,6 @@ SECONDS_DIGITS = 6  # microseconds; the rest is noise and half of the report's s
 
 @dataclass(slots=True)
 class _Place:
-    """Where a rank is."""
-
     hello: Hello
     collective: Collective | None = None  # the last that it entered
     section: str | None = None
@@ -110,14 +108,10 @@ class WindowBuffer:
     def place(self, hello: Hello, message: Whereabouts, user_id: int) -> None:
         key = _key(hello, user_id)
         before = self._places.get(key)
-        place = _Place(hello)
-        if before is not None:
-            place.collective, place.section = before.collective, before.section
-            place.gpu_uuid, place.stack, place.training = before.gpu_uuid, before.stack, before.training
-            place.saves = before.saves
+        place = _Place(hello) if before is None else replace(before, hello=hello, ends_left=None, reports_left=0)
         match message:
-            case CollectiveEntered(name, sequence, entered_at, step, inside):
-                place.collective = Collective(name, sequence, entered_at, step, inside)
+            case CollectiveEntered():
+                place.collective = Collective(**msgspec.structs.asdict(message))
             case SectionEntered(name):
                 place.section = name
             case GpuUsed(uuid):

@@ -20,7 +20,7 @@ import msgspec
 from understudy_agent.config import ConfigError, Tls
 from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
-from understudy_agent.log import fields, log
+from understudy_agent.log import UnknownNames, fields, log
 from understudy_agent.refusals import describe
 from understudy_wire.messages import (
     EPOCH_SECONDS_MAX,
@@ -48,9 +48,6 @@ FAILURES_BEFORE_NARROWING = 3
 _OF_THE_NODE = ("/v1/reports", "/v1/challenge", "/v1/node-token")
 """Requests that the agent makes for itself. The others it makes for users' programs."""
 
-UNKNOWN_NAMES_MAX = 64
-"""Names of unknown fields in answers that are logged, in the life of the agent."""
-
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
@@ -73,7 +70,7 @@ def _without_telemetry(report: Report) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class RestorePointRequest:
-    """From which checkpoint does this attempt of the job continue? Only its owner and root get an answer."""
+    """Asks from which checkpoint this attempt of the job continues. Only its owner and root get an answer."""
 
     job_id: int
     restart_count: int
@@ -147,10 +144,10 @@ class Uplink:
         self._failures = 0
         self._problem = ""
         self._dropped = ""
-        self._unknown: set[str] = set()
+        self._unknown = UnknownNames("answer_unknown_content")
 
     def follow(self, urls: Sequence[str], request_timeout_seconds: float) -> None:
-        """From the next request on. The address that answered last stays the first one, where it is still there."""
+        """The next request follows it. The address that answered last stays the first one, where it is still there."""
         self._urls = sorted(urls, key=lambda url: url != self._urls[0])
         self._timeout_seconds = request_timeout_seconds
 
@@ -226,10 +223,7 @@ class Uplink:
     def _decode(self, answer: bytes, kind: type[Answer]) -> Answer:
         """Ignores what only a newer control plane sends, and logs each name of it once. Raises NOT_UNDERSTOOD."""
         decoded = msgspec.json.decode(answer, type=kind)
-        for name in unknown_in(kind, answer):
-            if name not in self._unknown and len(self._unknown) < UNKNOWN_NAMES_MAX:
-                self._unknown.add(name)
-                log.warning("answer_unknown_content", extra=fields(what=name))
+        self._unknown.note(unknown_in(kind, answer))
         return decoded
 
     def _narrow(self, batch: list[Fact]) -> None:
@@ -249,12 +243,12 @@ class Uplink:
         """
         bare = _without_telemetry(report)
         try:
-            await self._post(self._encode(bare, [])[0])
+            await self._request("POST", "/v1/reports", self._encode(bare, [])[0])
         except (RejectedError, UnreachableError):
             return
         for fact in batch:
             try:
-                await self._post(self._encode(bare, [fact])[0])
+                await self._request("POST", "/v1/reports", self._encode(bare, [fact])[0])
             except UnreachableError:
                 return
             except RejectedError as error:
@@ -284,9 +278,6 @@ class Uplink:
                 raise RejectedError(f"the report has {len(body)} bytes, the limit is {REPORT_BYTES_MAX}")
             body = _encoder.encode(report)
         return body, batch
-
-    async def _post(self, body: bytes) -> None:
-        await self._request("POST", "/v1/reports", body)
 
     async def _request(self, method: str, path: str, body: bytes | None = None, wait_seconds: float = 0.0) -> bytes:
         """The body of the first 200. Raises RejectedError (refused), UnreachableError (no answer)."""
@@ -329,7 +320,7 @@ class Uplink:
         return answer
 
     def _ask_of(self, base: str) -> Ask:
-        """To ask this control plane for a token. The request counts for the token that the node still has, not for an
+        """Asks this control plane for a token. The request counts for the token that the node still has, not for an
         address that other nodes may share.
         """
 

@@ -1,10 +1,7 @@
-"""Between keepers: what this one gives to others, and what it takes from them.
+"""What this keeper gives to keepers of other nodes, and takes from them, once both have proven themselves (`proof.py`).
 
-Belongs here: the messages between two keepers that have proven themselves (`proof.py`). Must not: which keeper copies
-from which, which the ranks of a gang agree on.
-
-The keeper that has a part never sends it by itself: another one asks for it, for a user of its own node whom it knows
-from the kernel. So no user can fill the memory of a node on which he has no process.
+The ranks of a gang agree which keeper copies from which. A keeper never sends a part by itself: another one asks for
+it.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ from understudy_wire.frames import BLOCK_BYTES, Frames, Message, number, text
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 120.0
 WAIT_SECONDS = 5
-"""For a new part, in one question to another keeper."""
+"""Time for a new part, in one question to another keeper."""
 AGAIN_SECONDS = (1.0, 2.0, 5.0, 15.0)
 KNOWN_MAX = 1024
 RANK_MAX = 2**31 - 1
 ID_MAX = 2**32 - 1
 LENGTH_MAX = 2**46
 PIECE_BYTES = 16 << 20
-"""That a connection fetches at once, where there are several."""
+"""Bytes that a connection fetches at once, where there are several."""
 
 
 def save_of(message: Message, name: str = "save") -> Save:
@@ -63,7 +60,7 @@ def described(part: Part) -> dict[str, object]:
 
 
 class Pace:
-    """Not more bytes a second than this, of all copies together; what is not used is not saved up."""
+    """Limit of bytes a second, of all copies together; what is not used is not saved up."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
@@ -100,7 +97,7 @@ def give(frames: Frames, store: Store, message: Message) -> None:
 
 
 def send_part(frames: Frames, store: Store, key: Key, at: int = 0, count: int = LENGTH_MAX) -> None:
-    """As many bytes of it, from there on, as far as it goes."""
+    """Sends as many bytes of it, from there on, as far as it goes."""
     with store.reading(key) as part:
         if part is None:
             frames.send({"error": "this part is not held"})
@@ -123,7 +120,7 @@ def _list(message: Message, store: Store, user_id: int, job_id: int) -> dict[str
 
 
 def ask(frames: Frames, part: Part, at: int, count: int) -> None:
-    """For a piece of it, which receive() takes. Raises NoRoomError, ProtocolError and OSError."""
+    """Asks for a piece of it, which receive() takes. Raises NoRoomError, ProtocolError and OSError."""
     key = part.key
     of_part: Message = {"user_id": key.user_id, "job_id": key.job_id, "save": list(key.save), "rank": key.rank}
     frames.send({"type": "get", **of_part, "at": at, "count": count})
@@ -145,7 +142,7 @@ def receive(frames: Frames, part: Part, at: int, count: int) -> Generator[int, N
 
 
 class Pieces:
-    """Of a part that comes by several connections, each of which fetches the next piece."""
+    """A part that comes by several connections, each of which fetches the next piece."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -301,7 +298,7 @@ class Copier:
 
     @contextlib.contextmanager
     def _taken(self, key: Key, asked: Message, whole: Save | None) -> Iterator[Part | None]:
-        """To be filled in this block, and held after it; None: it is held already."""
+        """The part is filled in this block, and held after it; None: it is held already."""
         with self._store.reading(key) as held:
             is_here = held is not None
         if is_here:
@@ -318,8 +315,8 @@ class Copier:
         self._store.finish(part, places=PLACES)
 
     def _pull(self, frames: Frames, part: Part, address: str, more: int, onward: Frames) -> None:
-        """By several connections: one core decrypts less than a network brings. The rank gets what has come, in its
-        order, meanwhile.
+        """Several connections fetch it: one core decrypts less than a network brings. The rank gets what has come, in
+        its order, meanwhile.
         """
         pieces = Pieces(part.length)
         ask(frames, part, *(first := pieces.next()))

@@ -35,7 +35,7 @@ from understudy_wire.frames import BLOCK_BYTES, Frames, Message, number, text
 COPY_SECONDS_MAX = 600
 BLOCKED_SECONDS_MAX = 86_400.0
 WARDS_MAX = 4
-"""That one connection follows: a node copies from one other as a rule."""
+"""Keepers that one connection follows: a node copies from one other as a rule."""
 WARDS_IN_ALL_MAX = 512
 WARDS_OF_USER_MAX = 64
 """Each has a thread here, and a connection to the keeper of another node."""
@@ -47,14 +47,14 @@ class LocalKeeper:
     store: Store
     copier: Copier
     address: str
-    """Of this keeper, for others."""
+    """This keeper's address, for others."""
     in_use: dict[object, tuple[int, int]] = field(default_factory=dict)
     """User and job of each connection."""
     wards: Room = field(default_factory=lambda: Room(WARDS_IN_ALL_MAX, WARDS_OF_USER_MAX))
 
 
 class Conversation:
-    """With one process."""
+    """One process and its questions."""
 
     def __init__(self, keeper: LocalKeeper, frames: Frames, user_id: int) -> None:
         self._keeper, self._frames, self._user_id = keeper, frames, user_id
@@ -73,7 +73,7 @@ class Conversation:
         }
 
     def run(self) -> None:
-        """Until the process closes the connection. Raises ProtocolError and OSError."""
+        """Ends when the process closes the connection. Raises ProtocolError and OSError."""
         try:
             while True:
                 try:
@@ -113,7 +113,7 @@ class Conversation:
         return {"parts": [described(one) for one in self._store.parts_of(self._user_id, job_id)]}
 
     def _get(self, message: Message, _job_id: int) -> Message | None:
-        """Where this keeper does not have it, from the keeper that the rank names."""
+        """Asks the keeper that the rank names, where this one does not have the part."""
         key = key_of(message, self._user_id)
         with self._store.reading(key) as held:
             is_here = held is not None
@@ -191,7 +191,7 @@ class Conversation:
             self._keeper.wards.leave(ward.user_id)
 
     def _status(self) -> Message:
-        """For root and the keeper's own user: the agent."""
+        """Only root and the keeper's own user get it: the agent."""
         if self._user_id not in (0, os.geteuid()):
             return {"error": "only root may ask for this"}
         counts = self._store.counts

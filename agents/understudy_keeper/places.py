@@ -31,8 +31,8 @@ def cut(link: socket.socket) -> None:
 
 @contextlib.contextmanager
 def cut_after(seconds: float, link: socket.socket) -> Iterator[socket.socket]:
-    """Where the block takes longer, however much comes meanwhile. Yields another name of the connection, which stays
-    the same when TLS takes the first one over.
+    """Cuts the connection where the block takes longer, however much comes meanwhile. Yields another name of the
+    connection, which stays the same when TLS takes the first one over.
     """
     with socket.socket(fileno=os.dup(link.fileno())) as same:
         late = threading.Timer(seconds, cut, (same,))
@@ -68,7 +68,7 @@ class Room:
 
 
 class Places(Generic[MemberT]):
-    """For each user, and each job of a user, a share."""
+    """Each user, and each job of a user, has a share."""
 
     def __init__(self, in_all: int, of_user: int, displace: Callable[[MemberT], object]) -> None:
         """`displace`: ends one that has to make room."""

@@ -24,7 +24,7 @@ from understudy_wire.frames import Frames, text
 from understudy_wire.tls import context_with
 
 GREETING_SECONDS = 15.0
-"""For both ends to prove themselves, once they are connected."""
+"""Time for both ends to prove themselves, once they are connected."""
 MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60
 CREDENTIAL_CHARACTERS_MAX = 4096
@@ -41,13 +41,13 @@ Decode = Callable[[str], tuple[int, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of this keeper."""
+    """This keeper's."""
 
     cluster: str
     sign: Sign
     decode: Decode
     user_id: int
-    """Of all keepers: root."""
+    """User of all keepers: root."""
     context: ssl.SSLContext
     fingerprint: str
 
@@ -147,7 +147,7 @@ def _sign(identity: Identity, role: str, fingerprint: str, challenge: str) -> st
 
 
 def decode(credential: str, munge_socket: Path | None) -> tuple[int, bytes]:
-    """By `unmunge`, each credential once. Raises OSError and subprocess.SubprocessError."""
+    """`unmunge` decodes each credential once. Raises OSError and subprocess.SubprocessError."""
     command = ["unmunge", "--numeric", *([f"--socket={munge_socket}"] if munge_socket else [])]
     done = subprocess.run(command, input=credential.encode(), capture_output=True, timeout=MUNGE_SECONDS, check=False)
     head, _, payload = done.stdout.partition(b"\n\n")

@@ -33,23 +33,25 @@ MESSAGE_OF_RANK_BYTES_MAX = 65_536
 KEEPERS_MAX = 256
 """Connections of other nodes' keepers."""
 CONNECTIONS_OF_FETCHES_MAX = 8
-"""To fetch the parts of lost ranks: one core decrypts 1 GB/s."""
+"""Connections that fetch the parts of lost ranks: one core decrypts 1 GB/s."""
 GREETINGS_MAX = 128
 GREETINGS_OF_ADDRESS_MAX = 32
-"""At the same time: each rank of a node fetches its part, when the node has just taken another one's place."""
+"""Greetings of an address at the same time: each rank of a node fetches its part, when the node has just taken another
+one's place.
+"""
 GREETINGS_AT_ONCE = 320
 GREETINGS_EACH_SECOND = 64.0
-"""From one address. More are closed before anything is made for them."""
+"""Greetings from one address. More are closed before anything is made for them."""
 CONNECTS_AT_ONCE = CONNECTIONS_OF_USER_MAX
 CONNECTS_EACH_SECOND = 64.0
-"""Of one user of this node."""
+"""Connections of one user of this node."""
 BACKLOG = 4096
 """Connections that wait in the kernel. Where they are too many, the kernel refuses those of every node and user."""
 LOCAL_SECONDS = 60.0
-"""For a rank to read the next piece of its part."""
+"""Time for a rank to read the next piece of its part."""
 EXPIRE_EVERY_SECONDS = 30.0
 STRANGERS = -1
-"""In place of a user id."""
+"""Stands for a user id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Settings:
 
 
 class Lines:
-    """Of the log, that a user, or all strangers together, can cause: 32 at once, and one in five seconds."""
+    """Lines of the log that a user, or all strangers together, can cause: 32 at once, and one in five seconds."""
 
     def __init__(self) -> None:
         self._pace = Admission(burst=32, each_second=0.2)

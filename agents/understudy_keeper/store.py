@@ -54,33 +54,33 @@ class Part:
     key: Key
     world_size: int
     checksum: str
-    """Of the rank's own making: the rank verifies it when it reads the part again."""
+    """The rank made it, and verifies it when it reads the part again."""
     length: int
     content: mmap.mmap
     is_whole: bool = False
     """All of its bytes are here. Until then nothing reads it."""
     places: int = 1
-    """In how many keepers it is."""
+    """Number of keepers that have it."""
     restored_by: set[tuple[int, int]] = field(default_factory=set)
     """Attempts of the job that went on from its save."""
     used_at: float = 0.0
     taken_at: float = 0.0
-    """Since the epoch."""
+    """Seconds since the epoch."""
     blocked_seconds: float | None = None
-    """By which its rank's training was held up; None: not known, as of a copy."""
+    """Time for which its rank's training was held up; None: not known, as of a copy."""
     readers: int = 1
     """And the thread that fills it."""
 
 
 def get_pages(memory: mmap.mmap, at: int, count: int) -> None:
-    """From the kernel, before they are written: all at once costs half of what one after the other does."""
+    """Gets pages from the kernel before they are written: all at once costs half of what one after the other does."""
     with contextlib.suppress(OSError):  # a kernel before 5.14
         memory.madvise(MADV_POPULATE_WRITE, at, min(count, len(memory) - at))
 
 
 @dataclass(slots=True)
 class Counts:
-    """Since the keeper's start."""
+    """Counted since the keeper's start."""
 
     bytes_taken: int = 0
     bytes_received: int = 0
@@ -187,7 +187,7 @@ class Store:
             return self._wholes.get((user_id, job_id))
 
     def await_parts(self, user_id: int, job_id: int, known: Collection[Key], seconds: float) -> list[Part]:
-        """Those that are not known, as soon as there is one."""
+        """Parts that are not known, as soon as there is one."""
         with self._lock:
             found: list[Part] = []
 
@@ -207,7 +207,7 @@ class Store:
                 self._news.notify_all()
 
     def await_copy(self, key: Key, seconds: float) -> int:
-        """In how many keepers the part is; 0: it is not held."""
+        """Number of keepers that have the part; 0: it is not held."""
         with self._lock:
 
             def look() -> bool:

@@ -15,7 +15,7 @@ from understudy_wire.messages import Gpu
 LOOK_SECONDS = 1.0
 LOOKS_MIN = 5
 SLOWED_SHARE = 0.1
-"""Of the looks: a GPU that its hardware slowed (heat, power brake) in more of them has failed."""
+"""Share of the looks: a GPU that its hardware slowed (heat, power brake) in more of them has failed."""
 
 ReadGpus = Callable[[], Sequence[Gpu]]
 

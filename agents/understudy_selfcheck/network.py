@@ -52,12 +52,12 @@ class Mesh(Protocol):
     def hear(self, peer: int) -> float: ...
 
     def ring(self, count: int) -> None:
-        """That many chunks around all ranks: an all-reduce, where the transport has one."""
+        """Sends that many chunks around all ranks: an all-reduce, where the transport has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """In GB/s. `pairs`: from the first rank to the second."""
+    """Rates in GB/s. `pairs`: from the first rank to the second."""
 
     names: tuple[str, ...]
     pairs: Mapping[Pair, float]
@@ -68,7 +68,7 @@ class Rates:
 
 
 def measure(mesh: Mesh, seconds: float, clock: Clock = time.perf_counter) -> Rates | None:
-    """On rank 0 what was measured; each pair takes twice `seconds`, the ring once."""
+    """Rank 0 gets what was measured; each pair takes twice `seconds`, the ring once."""
     found: dict[Pair, float] = {}
     ranks = range(len(mesh.names))
     for one, other in combinations(ranks, 2):
@@ -135,7 +135,7 @@ def _ring(mesh: Mesh, found: Mapping[Pair, float], seconds: float, clock: Clock)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of the node under test. `slow`: nodes that are slow towards all others. None as `value`: it cannot be judged."""
+    """Judges the node under test. `slow`: nodes that are slow towards all others. None as `value`: it cannot be judged."""
 
     value: float | None
     mark: float
@@ -184,7 +184,7 @@ def _is_slow(rank: int, pairs: Mapping[Pair, float], ratio: float) -> bool:
 
 @dataclass
 class SocketMesh:
-    """Over TCP. `pace` is called with the bytes that were just sent: a test makes a peer slow by it."""
+    """A mesh over TCP. `pace` is called with the bytes that were just sent: a test makes a peer slow by it."""
 
     rank: int
     names: Sequence[str]

@@ -26,7 +26,7 @@ SLOW_RATIO = 1.15
 
 PEERS_MIN = 3
 LATE_SECONDS = 0.5
-"""For a child that finished while the parent waited for another."""
+"""Time for a child that finished while the parent waited for another."""
 
 LOADING_SECONDS = 120.0
 
@@ -43,7 +43,7 @@ class CheckOptions:
     gpus_expected: int | None = None
     slow_ratio: float | None = None  # above this a GPU has failed; None: slowness is only reported
     loading_seconds: float = LOADING_SECONDS
-    """For the children to import torch, which a cold or slow file system delays: that says nothing of the GPUs."""
+    """Time for the children to import torch, which a cold or slow file system delays: that says nothing of the GPUs."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ class _Child:
 
 
 def measure_links(command: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> LinkResult:
-    """By a child of its own, which is killed when it hangs."""
+    """A child measures them, and is killed when it hangs."""
     try:
         return _answer_of(
             _start(command, environment), CheckOptions("cuda", timeout_seconds=timeout_seconds), LinkResult
@@ -175,7 +175,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _load(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Until it has imported what it needs, or has ended. Raises _NotLoaded."""
+    """Returns when the child has imported what it needs, or has ended. Raises _NotLoaded."""
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], max(0.0, seconds))[0]:
         _kill(process)

@@ -49,7 +49,7 @@ def _gpus(devices: Path) -> Iterator[Path]:
 
 
 def _most(gpu: Path, what: str) -> float:
-    """That the GPU and the port above it can both have; 0: not known."""
+    """The highest that the GPU and the port above it can both have; 0: not known."""
     ends = (gpu, gpu.resolve().parent)
     return min(_number(end / f"max_link_{what}") for end in ends)
 

@@ -85,7 +85,7 @@ def command_for(order: NetworkOrder, peer: str, port: int, seconds: float) -> li
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    """By itself, else srun cancels its job."""
+    """Waits for its end, else srun cancels its job."""
     try:
         job.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -95,7 +95,7 @@ def _end(job: subprocess.Popen[bytes]) -> None:
 
 
 def take_part(address: str, seconds: float, environment: Mapping[str, str]) -> None:
-    """As a peer. Raises NetworkError and OSError."""
+    """This node is a peer. Raises NetworkError and OSError."""
     host, _, port = address.rpartition(":")
     name = environment.get("SLURMD_NODENAME") or os.uname().nodename
     measured(join(name, (host, int(port)), environment.get(TOKEN_VARIABLE, "")), seconds)

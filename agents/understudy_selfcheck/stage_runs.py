@@ -30,7 +30,7 @@ BLOCK_BYTES = 4 * MIB
 FILE_BYTES_MAX = 4096 * MIB
 FILE_BYTES_MIN = 64 * MIB
 DISK_SHARE = 0.05
-"""Of the free space that the disk stages may fill for a while."""
+"""Share of the free space that the disk stages may fill for a while."""
 
 IN_MEMORY = ("tmpfs", "ramfs")
 COPY_BYTES = 64 * MIB
@@ -46,7 +46,7 @@ class StageFailed(Exception):
 
 
 class Outcome(NamedTuple):
-    """Of a stage that computes its own pass mark."""
+    """Result of a stage that computes its own pass mark."""
 
     value: float
     mark: float
@@ -68,7 +68,7 @@ class Place:
 
 
 def run_stages(stages: Mapping[StageName, Stage], place: Place) -> list[StageResult]:
-    """Those that are enabled, one after the other, also after one that failed."""
+    """Runs those that are enabled, one after the other, also after one that failed."""
     return [_run(name, stages[name], run, place) for name, run in _RUNS.items() if stages[name].enabled]
 
 
@@ -131,7 +131,7 @@ def _cpu(stage: Stage, place: Place) -> float:
 
 
 def _gpu(stage: Stage, place: Place) -> Outcome:
-    """Of the slowest GPU, in its fastest format; a GPU that becomes too hot, or is slowed for it, has failed."""
+    """Measures the slowest GPU, in its fastest format; a GPU that becomes too hot, or is slowed for it, has failed."""
     order = _options("cuda", stage, place.gpus_expected, place.slow_ratio, 0.25)
     with HeatWatch(place.read_gpus) as heat:
         tflops = slowest_tflops(check_node(order, place.worker, place.environment), None)
@@ -214,7 +214,7 @@ def _scratch(stage: Stage, place: Place) -> Iterator[tuple[Path, int]]:
 
 
 def filesystem_of(directory: Path, mounts: str) -> str:
-    """By the longest mount point that contains it."""
+    """The file system with the longest mount point that contains it."""
     best, kind = -1, ""
     for line in mounts.splitlines():
         words = line.split()
@@ -280,7 +280,7 @@ def _past_the_cache(path: Path) -> int:
 
 
 def _pcie(stage: Stage, place: Place) -> float:
-    """From the host's memory to the slowest GPU, in GB/s, over links of full width and speed."""
+    """Rate from the host's memory to the slowest GPU, in GB/s, over links of full width and speed."""
     with LinkWatch(place.pci_devices) as links:
         gbps = _link("pcie", stage, place)
     degraded = links.degraded()
@@ -290,7 +290,7 @@ def _pcie(stage: Stage, place: Place) -> float:
 
 
 def _nvlink(stage: Stage, place: Place) -> float:
-    """Between the slowest two GPUs, in GB/s."""
+    """Rate between the slowest two GPUs, in GB/s."""
     return _link("nvlink", stage, place)
 
 

@@ -13,7 +13,7 @@ BYTES = 256 * 2**20
 
 
 def gbps(kind: str, seconds: float) -> float:
-    """Of the slowest link. Raises CannotRun, and RuntimeError where a device is at fault."""
+    """Rate of the slowest link. Raises CannotRun, and RuntimeError where a device is at fault."""
     if torch.version.cuda is None or not torch.cuda.is_available():
         raise CannotRun("torch finds no GPU that it can use")
     copies = list(_from_host() if kind == "pcie" else _between_gpus())

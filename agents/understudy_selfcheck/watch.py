@@ -14,7 +14,7 @@ Own = TypeVar("Own", bound="Watch")
 
 
 class Watch(ABC):
-    """As long as it is entered, and once more at the end."""
+    """Looks while it is entered, and once more at the end."""
 
     def __init__(self, look_seconds: float) -> None:
         self._look_seconds = look_seconds

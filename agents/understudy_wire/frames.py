@@ -89,7 +89,7 @@ class Frames:
 
 
 def number(message: Mapping[str, Any], name: str, most: int = 2**53) -> int:
-    """From 0 on. Raises ProtocolError."""
+    """A number from 0 on. Raises ProtocolError."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ProtocolError(f"{name} is {str(value)[:40]!r}, and not a number from 0 to {most}")

@@ -19,7 +19,9 @@ TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = 100.0, 30.0, 30.0, 10.0, 3.0
 every layer, data-parallel ones gradients once a step."""
 
 ANY = 1.0
-"""With all other ranks of the gang together: of two equal places, the one nearer to the gang is better."""
+"""Weight of what is exchanged with all other ranks of the gang together: of two equal places, the one nearer to the
+gang is better.
+"""
 
 SAME_BLOCK, ALL_RAILS, SAME_RACK, SAME_POD, ELSEWHERE = 0.5, 1.0, 2.0, 3.0, 4.0
 """Distance of two nodes: of one NVLink block; on the same leaf switch with every port; in one rack; in one pod; any
@@ -61,7 +63,7 @@ DATA_PARALLEL = Parallelism()
 
 
 def parallelism_of(words: Sequence[str]) -> Parallelism | None:
-    """In the words of a Slurm comment, or of a launcher: "understudy tp=8 pp=4". None: none of them is a size."""
+    """`words` are those of a Slurm comment, or of a launcher: "understudy tp=8 pp=4". None: none of them is a size."""
     sizes = {SIZES[match[1]]: int(match[2]) for word in words if (match := _WORD.fullmatch(word))}
     return Parallelism(**sizes) if sizes else None
 

@@ -1,6 +1,5 @@
-"""Where a gang stood still or broke off, and whether it repeats what it did before.
-
-Belongs here: what the control plane and a launcher judge alike. Pure. Must not: what follows from it.
+"""A place where a gang stood still or broke off, and whether it repeats what it did before. The control plane and a
+launcher judge it alike. Pure.
 """
 
 from __future__ import annotations

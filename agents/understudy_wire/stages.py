@@ -15,7 +15,7 @@ import msgspec
 
 
 class StageName(StrEnum):
-    """In the order in which they run."""
+    """The stages run in this order."""
 
     CLOCK = "clock"
     CPU = "cpu"
@@ -70,13 +70,13 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"pa
     """
 
     required: bool = False
-    """Where it cannot run, the validation fails."""
+    """The validation fails where it cannot run."""
 
     path: str = ""
-    """Of the disk stages: a directory on the disk."""
+    """A directory on the disk, for the disk stages."""
 
     celsius_max: float = 0.0
-    """Of the GPUs: the highest temperature that one of them may reach. 0: any."""
+    """Highest temperature that one of the GPUs may reach. 0: any."""
 
 
 DISK = "/var/tmp"  # noqa: S108 - on a disk, with space for a large file

@@ -24,7 +24,7 @@ from understudy_wire.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class JobKey:
-    """By which launcher and seats of one job know each other."""
+    """Launcher and seats of one job know each other by it."""
 
     pem: bytes = field(repr=False)
     """The launcher's private key and certificate. They are on no disk."""
@@ -44,7 +44,7 @@ def launcher_context(key: JobKey) -> ssl.SSLContext:
 
 
 def context_with(pem: bytes) -> ssl.SSLContext:
-    """Of the end that accepts connections, with this key and certificate."""
+    """Context of the end that accepts connections, with this key and certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # no session is resumed

@@ -29,7 +29,7 @@ def unknown_in(message: type[msgspec.Struct], body: bytes) -> list[str]:
 
 
 def unknown_in_any(messages: tuple[type[msgspec.Struct], ...], body: bytes) -> list[str]:
-    """As unknown_in; `body` is one of these messages, as its tag shows."""
+    """Does the same as unknown_in; `body` is one of these messages, as its tag shows."""
     found: list[str] = []
     _look_for(messages)(msgspec.json.decode(body), found)
     return found

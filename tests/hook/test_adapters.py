@@ -27,7 +27,7 @@ class Announced(Monitor):
         self.shards: list[tuple[int, str, list[str], str]] = []
         self.checkpoints = Checkpoints(self)
 
-    def _announce_files(self, step: Any, path: Any, files: Any, more: Any) -> None:
+    def _announce(self, step: Any, path: Any, files: Any, more: Any = {}) -> None:  # noqa: B006
         names = [name for name, _ in files if name]
         self.shards.append((int(step), Path(path).name, names, str(more.get("layout", ""))))
 

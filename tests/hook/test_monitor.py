@@ -154,10 +154,10 @@ def test_a_rank_looks_for_the_checkpoint_when_it_is_asked_to_and_reports_a_resto
     with running_agent(config):
         monitor = Monitor()
         monitor.restore_failed(ValueError("nothing was restored"))
-        with pytest.raises(ValueError, match="truncated"), monitor.restore() as point:
+        with pytest.raises(ValueError, match="truncated"), monitor.checkpoints.restore() as point:
             assert point == RestorePoint(30, str(tmp_path))
             raise ValueError("truncated")
-        with pytest.raises(ConnectionResetError), monitor.restore():
+        with pytest.raises(ConnectionResetError), monitor.checkpoints.restore():
             raise ConnectionResetError("another rank is gone")
         monitor.close()
         monkeypatch.setenv("UNDERSTUDY_LAUNCH", "1")
@@ -428,7 +428,7 @@ def test_a_rank_that_has_an_answer_of_its_own_waits_a_minute(monkeypatch: pytest
     monitor.restore_point()
     monitor.restore_point(otherwise=None)
     monitor.restore_point(5, otherwise=None)
-    with monitor.checkpoints.restore(), monitor.restore(otherwise=None):
+    with monitor.checkpoints.restore(), monitor.checkpoints.restore(otherwise=None):
         monitor.close()
     assert waited == [1800, 60, 5, 1800, 60]
 

@@ -143,7 +143,7 @@ def test_a_rank_gets_the_path_of_what_was_fetched_and_reports_what_is_damaged(
     with FakeControlPlane() as plane, running_agent(agent_config(tmp_path, plane.url)):
         plane.looks, plane.restore_files, plane.restore_points[7, 0] = True, ["sub/r1.pt"], (20, ADDRESS)
         monitor = Monitor()
-        with monitor.restore() as point:
+        with monitor.checkpoints.restore() as point:
             assert (point.step, content(point.path)) == (20, {"sub/r1.pt": CONTENT["sub/r1.pt"]})
         store.put("run/step-20/r0.pt", b"damaged", **{objects.CHECKSUM: "crc32:00000000"})
         monitor.close()

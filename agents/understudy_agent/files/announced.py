@@ -80,5 +80,5 @@ def sum_named(checksum: str) -> tuple[Callable[[bytes], object], Callable[[], st
 
 
 def value_of(announced: dict[str, Any]) -> str:
-    """Of its checksum; empty: there is none, or this Python cannot make it."""
+    """Value of its checksum; empty: there is none, or this Python cannot make it."""
     return announced["checksum"].partition(":")[2] if sum_named(announced["checksum"]) is not None else ""

@@ -30,13 +30,13 @@ WITH_SITE = {
 
 INTERVAL, FLAGS = "HealthCheckInterval", "PrologFlags"
 ALONE = {INTERVAL: "60", FLAGS: "Alloc"}
-"""Where a site has no such line."""
+"""Stands for a site without such a line."""
 
 ALLOC_FLAGS = {"alloc", "contain", "x11", "forcerequeueonfail", "nohold", "runinjob"}
-"""With each of these flags the Prolog runs on every node of a job before the job begins."""
+"""Each of these flags makes the Prolog run on every node of a job before the job begins."""
 
 ALL_RUN = ("Prolog", "Epilog")
-"""Since Slurm 24.05 the programs of all lines run; before, that of the last."""
+"""The programs of all lines run since Slurm 24.05; before, that of the last."""
 
 SET_ASIDE = "#understudy: "
 ADDED = " # understudy"
@@ -74,7 +74,7 @@ class SlurmConf:
     texts: dict[Path, list[str]]
     """File → its physical lines; slurm.conf and what it includes."""
     lines: tuple[Line, ...]
-    """Those of the hooks' parameters, in Slurm's order."""
+    """Lines of the hooks' parameters, in Slurm's order."""
     all_run: bool | None
     """Slurm is 24.05 or newer; None: not known."""
 

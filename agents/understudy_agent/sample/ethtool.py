@@ -60,7 +60,7 @@ def module_memory(interface: str) -> bytes:
 
 
 class PauseStorms:
-    """Of each interface, read once a minute."""
+    """Pause storms of each interface, read once a minute."""
 
     def __init__(self, read: Callable[[str], dict[str, int]] = statistics) -> None:
         self._read = read

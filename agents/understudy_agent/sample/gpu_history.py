@@ -23,7 +23,7 @@ class GpuHistory:
         self._hardware = hardware
         self._missing_since: dict[str, float] = {}
         self.slowed = Share()
-        """By uuid: whether a GPU was slowed by its hardware."""
+        """Uuid → whether the GPU was slowed by its hardware."""
         self._replays = Growth()
         self._link_errors = Growth()
 

@@ -33,7 +33,7 @@ LINE_BYTES_MAX = 1 << 20
 SUPERVISE_SECONDS = 1.0
 
 RELEASE_FILE = "release-nvml"
-"""In the run directory. While this file exists no process uses NVML."""
+"""File in the run directory. While it exists no process uses NVML."""
 
 RELEASE_SECONDS_MAX = 600.0
 """An older file was left behind and is ignored."""
@@ -53,10 +53,8 @@ class Bounds:
 
 
 class GpuSource(Protocol):
-    """Where the agent gets its GPUs from."""
-
     def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:
-        """In the agent's event loop. `on_news`: a requested sample is there, or one with a GPU in another state."""
+        """Called in the agent's event loop. `on_news`: a requested sample is there, or one with a GPU in another state."""
         ...
 
     def stop(self) -> None:
@@ -73,7 +71,7 @@ class GpuSource(Protocol):
 
 
 class NoGpus:
-    """For nodes whose configuration disables NVML."""
+    """The configuration of the node disables NVML."""
 
     def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None: ...
 

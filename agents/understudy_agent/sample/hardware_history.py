@@ -17,7 +17,7 @@ from understudy_wire.messages import NOT_UNDERSTOOD, Gpu
 class Seen(msgspec.Struct):
     boot_id: str = ""
     gpus: dict[str, Gpu] = {}
-    """By uuid, with their identity only."""
+    """Uuid → the identity only."""
     replaced: dict[str, str] = {}
     """Uuid of a GPU → uuid of the one that had its bus address before."""
     nvlinks: dict[str, int] = {}

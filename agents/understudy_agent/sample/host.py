@@ -91,7 +91,7 @@ def _shown(text: str) -> str:
 
 
 def _bios_settings(sys: Path) -> dict[str, str]:
-    """As far as the kernel shows what follows from them; empty: it does not."""
+    """Settings as far as the kernel shows what follows from them; empty: it does not."""
     cpu = sys / "devices" / "system" / "cpu"
     off = {"0": "off", "1": "on"}
     turbo = off.get(_read(cpu / "cpufreq" / "boost").strip(), "")

@@ -97,7 +97,7 @@ def _transport_errors(counters: Path) -> int | None:
 
 
 def _module_celsius(device: Path) -> tuple[float | None, float | None]:
-    """Of the hottest module of the adapter, and its limit. Its own processor is no module."""
+    """Temperature and limit of the hottest module of the adapter. Its own processor is no module."""
     found = [
         (milli / 1000, None if limit is None else limit / 1000)
         for label in sorted(device.glob("hwmon/hwmon*/temp*_label"))

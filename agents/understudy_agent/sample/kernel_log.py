@@ -36,11 +36,11 @@ LOOK_SECONDS = 30.0
 
 LINES_OF_A_PATTERN_MAX = 20
 LINES_OF_A_PATTERN_SECONDS = 600.0
-"""So many lines of one pattern are passed on within this time of the log; the others are counted."""
+"""Lines of one pattern are passed on within this time of the log; the others are counted."""
 
 
 class Source(Protocol):
-    """Where records come from. Neither method blocks or raises OSError."""
+    """Neither method blocks or raises OSError."""
 
     def read_lines(self) -> list[str]:
         """The new complete lines, a few thousand at most."""

@@ -32,8 +32,9 @@ _PORT_FIELDS = (
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
 )
-"""Of 206 to 222 those that count errors once: 206, 207, 209 and 210 are parts of 208, 213 and 214 of 215. Symbol errors
-(221) are corrected all the time, and 216 to 218, 220 and 222 are rates."""
+"""Fields among 206 to 222 that count errors once: 206, 207, 209 and 210 are parts of 208, 213 and 214 of 215. Symbol
+errors (221) are corrected all the time, and 216 to 218, 220 and 222 are rates.
+"""
 
 
 def links_up(handle: Handle) -> list[int]:
@@ -51,7 +52,7 @@ def links_up(handle: Handle) -> list[int]:
 
 
 def nvlink_errors(handle: Handle) -> int | None:
-    """Of all links that are up; None: not all of them can be trusted."""
+    """Errors of all links that are up; None: not all of them can be trusted."""
     up = links_up(handle)
     if not up:
         return None

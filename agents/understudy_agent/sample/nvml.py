@@ -72,7 +72,7 @@ _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindi
 @dataclass(frozen=True, slots=True)
 class Reading:
     name: str
-    """In error texts."""
+    """Its name in error texts."""
     seconds: float
     """Interval."""
     read: Callable[[Handle], Fields]
@@ -115,7 +115,7 @@ class GpuReader:
         return Gpu(index=index, status=GpuStatus.OK, error=next(iter(self._errors.values()), ""), **fields)
 
     def last_known(self) -> Fields:
-        """Of a GPU that cannot be read: its identity, and what was read before the reading that failed."""
+        """Identity of a GPU that cannot be read, and what was read before the reading that failed."""
         known = {key: value for fields in self._values.values() for key, value in fields.items()}
         return {key: value for key, value in known.items() if key in _IDENTITY_KEYS} | self._fresh
 
@@ -161,8 +161,8 @@ class Nvml:
         self._driver_version = ""
         self._count_before = 0
         self._readers: dict[int, GpuReader] = {}
-        """By index. A GPU that failed has none: nothing old may stay of one that was reset or exchanged, for which the
-        driver first returns an error or another uuid.
+        """Index → reader. A GPU that failed has none: nothing old may stay of one that was reset or exchanged, for
+        which the driver first returns an error or another uuid.
         """
 
     def read(self, everything: bool = False) -> NvmlSample:
@@ -207,7 +207,7 @@ class Nvml:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Not available, or more than the control plane takes: it would refuse the whole report."""
+    """True: not available, or more than the control plane takes, which would refuse the whole report."""
     return value in _NOT_AVAILABLE or (isinstance(value, int) and abs(value) > READING_MAX)
 
 
@@ -260,7 +260,7 @@ def _memory_banks(handle: Handle) -> Fields:
 
 
 def _retired_pages(handle: Handle) -> Fields:
-    """Of GPUs before Ampere."""
+    """GPUs before Ampere have them."""
     causes = (
         pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
         pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
@@ -311,7 +311,7 @@ _IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name", "board_part_numb
 
 
 def _clock_event_reasons(handle: Handle) -> Fields:
-    """By its old name for drivers before R535."""
+    """Drivers before R535 have an older name for it."""
     try:
         reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError as error:

@@ -66,7 +66,7 @@ def module_memory(interface: str) -> tuple[int, bytes]:
 
 
 class Optics:
-    """Of each interface, read once in five minutes."""
+    """Modules of each interface, read once in five minutes."""
 
     def __init__(self, read: Callable[[str], tuple[int, bytes]] = module_memory) -> None:
         self._read = read

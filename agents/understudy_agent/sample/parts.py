@@ -25,7 +25,7 @@ _ID_STRING, _READ_ONLY, _END = 0x82, 0x90, 0x78
 _PRINTABLE = frozenset(string.printable) - frozenset(string.whitespace) | {" "}
 
 ReadModule = Callable[[str], bytes]
-"""Of a network interface. Raises PermissionError, and OSError where there is none."""
+"""Reads the module of a network interface. Raises PermissionError, and OSError where there is none."""
 
 
 def read_parts(sys: Path, read_module: ReadModule = module_memory) -> list[Part]:

@@ -9,7 +9,7 @@ from understudy_wire.messages import RECENT_SECONDS
 
 
 class Growth:
-    """Of many counters, by key. A counter that was reset starts again."""
+    """Many counters, by key. A counter that was reset starts again."""
 
     def __init__(self, seconds: float = RECENT_SECONDS) -> None:
         self._seconds = seconds
@@ -17,7 +17,7 @@ class Growth:
         """Each value, and when it was last read: most counters of a healthy node stand still."""
 
     def add(self, key: Hashable, now: float, value: int | None) -> int | None:
-        """By how much the counter grew within the time; None when `value` is None."""
+        """Growth of the counter within the time; None when `value` is None."""
         if value is None:
             return None
         readings = self._readings.get(key)
@@ -38,7 +38,7 @@ class Growth:
 
 
 class Share:
-    """Of many readings that are true or false, by key."""
+    """Many readings that are true or false, by key."""
 
     def __init__(self, seconds: float = RECENT_SECONDS) -> None:
         self._seconds = seconds
