@@ -135,7 +135,7 @@ def _ring(mesh: Mesh, found: Mapping[Pair, float], seconds: float, clock: Clock)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Judges the node under test. `slow`: nodes that are slow towards all others. None as `value`: it cannot be judged."""
+    """Judges the node under test. `slow`: nodes that are slow to all others. `value` None: it cannot be judged."""
 
     value: float | None
     mark: float

@@ -54,7 +54,7 @@ class Bounds:
 
 class GpuSource(Protocol):
     def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:
-        """Called in the agent's event loop. `on_news`: a requested sample is there, or one with a GPU in another state."""
+        """Called in the event loop. `on_news`: a requested sample is there, or one with a GPU in another state."""
         ...
 
     def stop(self) -> None:
