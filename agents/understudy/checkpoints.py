@@ -49,7 +49,7 @@ class Checkpoints:
         """The save that may hold the training up."""
 
     def due(self, step: SupportsInt, every: int = 0) -> bool:
-        """Whether to save now, with a checkpoint with which training continues with `step`. Call it on every rank, each
+        """True: save now, with a checkpoint with which training continues with `step`. Call it on every rank, each
         time with a larger step: all ranks of a gang get the same answer for the same step. It reads what was agreed
         before and costs less than a microsecond.
 

@@ -126,7 +126,7 @@ def watch_compute(
     device: str | torch.device | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> ComputeTest | None:
-    """From now on a short multiplication runs after the first step, after each step whose number is a multiple of
+    """Runs a short multiplication after the first step, after each step whose number is a multiple of
     `every`, and after steps that the control plane chooses because a rank is slow. It runs on `device`; by default the
     current GPU, or the CPU where there is none. It costs about 2 ms on a GPU, and 100 MiB of its memory. None: it
     cannot run here, or the monitor is not active.

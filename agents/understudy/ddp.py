@@ -65,7 +65,7 @@ class Watch:
 
 
 def watch_ddp(monitor: Monitor, model: nn.Module) -> Watch:
-    """From now on the time for which each backward pass through `model` waits for other ranks counts as waiting.
+    """The time for which each backward pass through `model` waits for other ranks counts as waiting.
 
     `model` is a DistributedDataParallel, or the module in one. A backward pass that gives neither the first nor the
     last of its parameters a gradient is not measured; neither is FSDP, nor a pass that is captured in a CUDA graph.
@@ -87,7 +87,7 @@ def watch_ddp(monitor: Monitor, model: nn.Module) -> Watch:
 
 @contextlib.contextmanager
 def watch_collectives(monitor: Monitor) -> Iterator[None]:
-    """Within this block, every call of `torch.distributed.all_reduce` and the other collectives is timed and recorded.
+    """Every call of `torch.distributed.all_reduce` and the other collectives is timed and recorded within this block.
 
     Functions that were imported by name before (`from torch.distributed import barrier`) are not. For a call that does
     not block, with `async_op=True` or on NCCL, the time is only that of starting it. `send` and `recv` are timed for

@@ -1,4 +1,4 @@
-"""Which GPU this rank uses: its UUID by torch, or its index by the environment.
+"""The GPU that this rank uses: its UUID by torch, or its index by the environment.
 
 Slurm's cgroups renumber GPUs within a job, so an index of CUDA means nothing outside; a UUID does. No library is
 imported and CUDA is not initialised for this.

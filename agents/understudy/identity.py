@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, from the environment that torchrun or Slurm sets."""
+"""Rank and job of this process, from the environment that torchrun or Slurm sets."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class UnderstudyCallback(FrameworkCallback, Callback):
 
     @never_raise
     def _end_batch(self, trainer: Any) -> bool:
-        """Whether a step has ended: else more batches are accumulated."""
+        """True if a step has ended: else more batches are accumulated."""
         self._ended_at = time.perf_counter()
         if self._step is None or trainer.global_step <= self._number:
             return False

@@ -29,7 +29,7 @@ FOLDER = "UNDERSTUDY_FETCH_TO"
 
 
 def is_there(address: str) -> bool:
-    """Whether anything lies at this place. Raises ObjectStoreError."""
+    """True if anything lies at this place. Raises ObjectStoreError."""
     with _as_errors(address):
         client, bucket, key = _open(address)
         listed = client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1).get("Contents", [])

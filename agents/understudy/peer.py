@@ -135,14 +135,14 @@ class PeerState:
         return chosen.save[2]
 
     def due(self, step: SupportsInt, every: int = 0) -> bool:
-        """Whether to save now in memory: as Checkpoints.due, on every rank in each step, by the interval that is best
+        """True: save now in memory, as Checkpoints.due, on every rank in each step, by the interval that is best
         for memory. The control plane orders that where the training calls Checkpoints.due as well. A training that
         saves by a number of its own does not call it.
         """
         return self._monitor.checkpoints._due(step, every, in_memory=True)
 
     def save(self, step: int) -> bool:
-        """Whether every rank begins to save: not while the last save is not whole, nor where a rank has no keeper, or
+        """True if every rank begins to save: not while the last save is not whole, nor where a rank has no keeper, or
         saw NaN or a jump in its loss. Call it on every rank after the same step; training continues with `step`.
         """
         begun, handover = time.perf_counter(), self._handover

@@ -1,4 +1,4 @@
-"""Which files this program has read to start: a spare reads them before it takes over, so that it starts as quickly.
+"""Files that this program has read to start: a spare reads them before it takes over, so that it starts as quickly.
 
 Only what is the same on every node is of use there: shared objects and compiled Python modules, and no data.
 """

@@ -35,7 +35,7 @@ class Recompute:
         self._is_off = False
 
     def is_due(self) -> bool:
-        """Whether the step under way is one that this replica computes again."""
+        """True if the step under way is one that this replica computes again."""
         number = self._monitor.step_number
         if self._is_off or number is None or not self._monitor.active:
             return False

@@ -73,7 +73,7 @@ def hook_failed(error: Exception) -> RestorePointUnknownError:
 
 
 def is_there(path: str, file: str = "", sizes: Mapping[str, int] = NO_SIZES) -> bool:
-    """Whether the checkpoint is there, or this file of it, and its files have the sizes with which they were announced.
+    """True if the checkpoint is there, or this file of it, and its files have the sizes with which they were announced.
     Raises ObjectStoreError, and DamagedFileError where only a size differs.
     """
     place = place_of(path, file)

@@ -31,7 +31,7 @@ class TrainingNumbers:
         self._reported_at = -math.inf
 
     def add(self, step: int, loss: float | None, grad_norm: float | None, tokens: float | None, at: float) -> None:
-        """`at`: when the tokens were counted. Those of the first step count for no rate: when it began is not known."""
+        """Tokens of the first step count for no rate: when it began is not known. `at`: when they were counted."""
         self._newest["step"] = step
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is not None:

@@ -42,11 +42,11 @@ class Credentials(Protocol):
     """Status codes after which another token may help."""
 
     def is_due(self) -> bool:
-        """Whether to ask for the next token although this one is valid."""
+        """True: ask for the next token although this one is valid."""
         ...
 
     async def renew(self, refused: str, ask: Ask) -> bool:
-        """Whether there is another token than the one that was refused. Raises nothing."""
+        """True if there is another token than the one that was refused. Raises nothing."""
         ...
 
 

@@ -86,7 +86,7 @@ class Launchers:
         return line in self._repeated
 
     def follows(self, line: LauncherLine) -> bool:
-        """Whether another launcher of the same job reports: what the one before reported last is old."""
+        """True if another launcher of the same job reports: what the one before reported last is old."""
         return any(one.is_of_job_of(line) for one in self._lines)
 
     def note_step(self, hello: Hello, user_id: int, step: int, ahead: int = 0) -> None:

@@ -161,7 +161,7 @@ class AnomalyNotice(msgspec.Struct, frozen=True, tag="anomaly"):
 
 
 class RestoreNotice(msgspec.Struct, frozen=True, tag="restore"):
-    """Whether the checkpoint that was named is there, and that it could not be restored."""
+    """True if the checkpoint that was named is there, and that it could not be restored."""
 
     id: Size
     step: Step

@@ -203,7 +203,7 @@ class RankServer:
                 rank.cut_off()
 
     def is_here(self, job_id: int) -> bool:
-        """Whether a rank of this job is connected."""
+        """True if a rank of this job is connected."""
         return any(rank.job_id == job_id for rank in self._ranks)
 
     def pass_on(self, orders: Iterable[ForRanks]) -> None:
@@ -285,7 +285,7 @@ class RankServer:
         await asyncio.sleep(max(self.messages.wait_seconds(user_id, now), self.all_messages.wait_seconds(None, now)))
 
     def may_log(self, user_id: int) -> bool:
-        """Whether what a process of this user does may be a line of the log."""
+        """True if what a process of this user does may be a line of the log."""
         return self._lines.admits(user_id, time.monotonic())
 
     def seat(self, rank: RankConnection, job_id: int) -> None:

@@ -100,7 +100,7 @@ class Greetings:
         self._pace, self._lock = pace, threading.Lock()
 
     def admits(self, address: str) -> bool:
-        """Whether one more may come from there now."""
+        """True if one more may come from there now."""
         with self._lock:
             return self._pace.admits(node_of(address), time.monotonic())
 

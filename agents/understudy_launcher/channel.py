@@ -33,7 +33,7 @@ class Channel:
         self._rank_end.close()
 
     def read(self) -> bool:
-        """Whether a message came. A message that is malformed closes the channel."""
+        """True if a message came. A message that is malformed closes the channel."""
         try:
             messages = self._lines.feed(piece := self.seat_end.recv(65536))
         except BlockingIOError:

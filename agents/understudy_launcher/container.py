@@ -161,6 +161,6 @@ def environment_of_engine(container: Container, environment: Mapping[str, str], 
 
 
 def is_monitor_of(command_line: bytes, name: str) -> bool:
-    """Whether this is conmon of podman's container: below it, and not below podman, runs the rank."""
+    """True if this is conmon of podman's container: below it, and not below podman, runs the rank."""
     words = command_line.split(b"\0")
     return Path(words[0].decode(errors="replace")).name == "conmon" and name.encode() in words

@@ -114,7 +114,7 @@ def _is_stopping(case: Case) -> bool:
 
 
 def _cannot_start(case: Case) -> bool:
-    """Whether each of the ranks that failed alike failed by itself, and not because the first one had failed.
+    """True if each of the ranks that failed alike failed by itself, and not because the first one had failed.
 
     How they follow each other in time proves nothing: interpreters take that long to end in both cases. If all fail
     again without the node that was first, that is a proof; without a spare this is not tried.

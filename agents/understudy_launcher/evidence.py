@@ -173,7 +173,7 @@ class Collection:
         self._found = {**self._found, local_rank: {**found, **what}}
 
     def _note_answers(self, local_rank: int, place: Place) -> bool:
-        """Whether it has shown its stacks."""
+        """True if it has shown its stacks."""
         stacks, answers = place.new()
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             answer = json.loads(answers.splitlines()[-1]) if answers.endswith(b"\n") else {}

@@ -65,7 +65,7 @@ class SeatLink:
 
 def open_server(ports: Sequence[int] = (0,)) -> socket.socket:
     """Raises OSError where none of the ports is free; 0 is any."""
-    # On all addresses: seats learn from Slurm by which one they reach this host.
+    # It listens on all addresses: seats learn from Slurm by which one they reach this host.
     server = bind_a_port(ports)
     server.listen(4096)
     server.setblocking(False)

@@ -98,7 +98,7 @@ def launch_end(sample: RunningSample, silence_seconds: float, hang_seconds: floa
 
 
 def _goes_on(sample: RunningSample, silent_for: float, silence_seconds: float) -> bool:
-    """Whether the gang has made steps since a node fell silent. It cannot without that node's ranks: only the network
+    """True if the gang has made steps since a node fell silent. It cannot without that node's ranks: only the network
     between launcher and seats is away, however long that takes.
     """
     age = sample.step_age_seconds

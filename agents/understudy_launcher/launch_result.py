@@ -189,7 +189,7 @@ def all_failed_alike(ended: Ended, history: History, rules: Rules) -> bool:
 
 
 def is_newcomer(node: str, ended: Ended, history: History) -> bool:
-    """Whether the program has never finished a step on this node, and has made progress on others of the launch."""
+    """True if the program has never finished a step on this node, and has made progress on others of the launch."""
     return not ended.stepped and node not in history.ran_on and not history.ran_on.isdisjoint(ended.seats)
 
 

@@ -63,12 +63,12 @@ and so has Go's runtime, in which Apptainer is written: they end, or pass the si
 
 
 def catches(pid: int, which: int) -> bool:
-    """Whether the program has a handler of its own for this signal."""
+    """True if the program has a handler of its own for this signal."""
     return has_handler(pid, which) and not all(has_handler(pid, one) for one in CAUGHT_BY_ALL)
 
 
 def has_handler(pid: int, which: int) -> bool:
-    """Whether the process has any handler for this signal: SigCgt of proc(5), whose lowest bit is signal 1."""
+    """True if the process has any handler for this signal: SigCgt of proc(5), whose lowest bit is signal 1."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:

@@ -93,7 +93,7 @@ class _Order:
         self._nearest = next((kind for kind in KINDS if _of(known, kind)), "")
 
     def whole(self, group: range) -> bool:
-        """Whether its nodes share a domain of the nearest kind that there is."""
+        """True if its nodes share a domain of the nearest kind that there is."""
         return bool(_of(frozenset.intersection(*(self.labels[self.nodes[seat]] for seat in group)), self._nearest))
 
     @property
@@ -154,7 +154,7 @@ class _Order:
 
 
 def _improve(order: _Order, group: range, apart: Sequence[range]) -> bool:
-    """Whether a change was found that saves something, and made."""
+    """True if a change was found that saves something, and made."""
     if order.tired or order.whole(group):
         return False
     others = order.seats_by_label([one for one in apart if one != group and not order.whole(one)])

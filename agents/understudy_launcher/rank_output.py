@@ -56,7 +56,7 @@ class OutputOptions:
         return self.output if stream is Stream.OUTPUT else self.error or self.output
 
     def relays(self, stream: Stream) -> bool:
-        """Whether a stream passes through the seat. Standard error does, for its last lines."""
+        """True if a stream passes through the seat. Standard error does, for its last lines."""
         return bool(stream is Stream.ERROR or self.output or self.label or self.only_local_ranks is not None)
 
 
@@ -124,7 +124,7 @@ class Relay:
         self._speaker = speaker
 
     def wait(self, seconds: float) -> bool:
-        """Whether all that the process has written is passed on."""
+        """True if all that the process has written is passed on."""
         self._thread.join(max(0.0, seconds))
         return not self._thread.is_alive()
 

@@ -92,7 +92,7 @@ class Ranks:
                 self._pool.start(processes, program, self._starter, self._open_channel, self._outputs, self._binding)
 
     def warm(self, interpreter: WarmInterpreter) -> bool:
-        """Whether all interpreters are ready now, or have failed."""
+        """True if all interpreters are ready now, or have failed."""
         return self._pool.read_ready(interpreter)
 
     @property
@@ -264,7 +264,7 @@ class Ranks:
         return None
 
     def all_have_left(self, late: bool) -> bool:
-        """Whether every rank has left the old launch. Kills those that cannot continue, or, once it is `late`, those
+        """True if every rank has left the old launch. Kills those that cannot continue, or, once it is `late`, those
         that have not left.
         """
         left = True

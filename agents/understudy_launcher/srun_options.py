@@ -119,5 +119,5 @@ def with_mounts(options: Sequence[str], folders: Sequence[str]) -> tuple[str, ..
 
 
 def is_below(folder: str, place: str) -> bool:
-    """Whether a folder is there, or in it."""
+    """True if a folder is there, or in it."""
     return f"{folder.rstrip('/')}/".startswith(f"{place.rstrip('/')}/")

@@ -55,7 +55,7 @@ class Standbys:
         return step or self._steps.start(self._nodes.usable())
 
     def stay(self, launch: Launch, seats: tuple[str, ...]) -> bool:
-        """Whether the next launch is in this one's step, where some ranks still are, or as there are too few files for
+        """True if the next launch is in this one's step, where some ranks still are, or as there are too few files for
         another step beside it. Then that is prepared.
         """
         hung = launch.over is not None and launch.over.is_hang  # its seats have killed all their ranks
@@ -77,7 +77,7 @@ class Standbys:
             self._steps.leave(launch.step, node)  # the older standby there
 
     def is_beside(self, step: Step, node: str, launch: Launch) -> bool:
-        """Whether the seat of this step on this node waits beside one of the gang."""
+        """True if the seat of this step on this node waits beside one of the gang."""
         return step is self._step and step is not launch.step and node in launch.places
 
     # -- the spares for it ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Standbys:
             outside = launch.outside(self._nodes.names)
             spares = {node for node in outside if node in step.members and node not in step.left}
             now = time.monotonic()
-            # Where most disconnect, the step has been ended from outside.
+            # If most disconnect, the step has been ended from outside.
             ended = are_many(len(step.disconnected), len(step.nodes)) or now - step.lost_at < SETTLE_SECONDS
             for node in spares & step.disconnected if not ended else ():
                 self._nodes.lose(node, "its seat disconnected", away=True)

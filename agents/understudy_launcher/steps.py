@@ -92,7 +92,7 @@ class Step:
         return [node for node in self.nodes if node not in self.links]
 
     def can_seat(self, nodes: Sequence[str]) -> bool:
-        """Whether all these nodes have a seat in it, or may still get one."""
+        """True if all these nodes have a seat in it, or may still get one."""
         there = all(node in self.members and node not in self.lost | self.left for node in nodes)
         return there and self.killed_at is None and self.program.poll() is None
 

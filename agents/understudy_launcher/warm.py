@@ -25,7 +25,7 @@ def _wait() -> tuple:  # type: ignore[type-arg]
     modules, kind, target, arguments = sys.argv[3], sys.argv[4], sys.argv[5], sys.argv[6:]
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, _nothing)
-    # As if the program had been started by itself: its own directory is where imports are looked for first.
+    # The program seems to be started by itself: imports are looked for in its own directory first.
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - the fewest imports
     if sys.path and os.path.abspath(sys.path[0]) == here:  # noqa: PTH100
         sys.path[0] = os.getcwd() if kind == "module" else os.path.dirname(os.path.realpath(target))  # noqa: PTH109, PTH120

@@ -68,7 +68,7 @@ class WarmPool:
             self._selector.register(interpreter.ready, selectors.EVENT_READ, interpreter)
 
     def read_ready(self, interpreter: WarmInterpreter) -> bool:
-        """Whether all of them are ready now, or have failed."""
+        """True if all of them are ready now, or have failed."""
         line = os.read(interpreter.ready, 65536)
         self._selector.unregister(interpreter.ready)
         os.close(interpreter.ready)

@@ -1,4 +1,4 @@
-"""Whether the PCIe links of the GPUs have the width and speed that they can have, while data goes over them: an idle
+"""True if the PCIe links of the GPUs have the width and speed that they can have, while data goes over them: an idle
 link may run slower to save power.
 """
 

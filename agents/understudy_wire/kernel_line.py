@@ -29,7 +29,7 @@ _QUOTES_A_PROCESS = re.compile(
 
 
 def is_of_the_kernel(priority: int, flags: str, text: str) -> bool:
-    """Whether the kernel itself wrote a record of /dev/kmsg, and began its text.
+    """True if the kernel itself wrote a record of /dev/kmsg, and began its text.
 
     The kernel alone writes the facility 0 (`priority >> 3`): what a process writes to /dev/kmsg has another one. A
     record with the flag `c` (`+` before Linux 4.10) goes on with a line that the kernel began elsewhere: it may begin
@@ -39,12 +39,12 @@ def is_of_the_kernel(priority: int, flags: str, text: str) -> bool:
 
 
 def quotes_a_process(text: str) -> bool:
-    """Whether the kernel wrote this line about a process and began it with the process's name. Nothing in it counts."""
+    """True if the kernel wrote this line about a process and began it with the process's name. Nothing in it counts."""
     return _QUOTES_A_PROCESS.match(_unescaped(text)) is not None
 
 
 def is_about_a_device(text: str) -> bool:
-    """Whether the driver wrote this line about a GPU or switch: an Xid or SXid, a GPU that has fallen off the bus, a
+    """True if the driver wrote this line about a GPU or switch: an Xid or SXid, a GPU that has fallen off the bus, a
     UUID or serial number, and lines that the driver adds to these.
     """
     if not text.startswith("N") and not text.startswith("n"):

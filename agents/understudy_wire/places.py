@@ -17,7 +17,7 @@ class Place(NamedTuple):
     count_from: int = 0  # what has to be taken off for the number that the program gave it
 
     def repeats(self, before: Place) -> bool:
-        """Whether its program has come to the same number again. The count goes on from where the last one began, also
+        """True if its program has come to the same number again. The count goes on from where the last one began, also
         where a program begins with its first epoch again: it comes further by the count each time.
         """
         number, known = self.step - self.count_from, before.step - before.count_from

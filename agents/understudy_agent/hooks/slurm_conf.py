@@ -209,7 +209,7 @@ def merged(conf: SlurmConf, directory: Path) -> dict[Path, list[str]]:
         active, site = conf.active(key), _site_lines(conf, key, directory)
         new = f"{key}={_wanted(key, site, directory)}{ADDED}\n"
         if not active:
-            # Without an interval the site's health check never ran, and it may drain nodes.
+            # The site's health check never ran without an interval, and it may drain nodes.
             if key != INTERVAL or not _site_lines(conf, "HealthCheckProgram", directory):
                 end.append(new)
         elif conf.several_count(key):

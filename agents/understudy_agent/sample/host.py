@@ -129,7 +129,7 @@ def _pressure(proc: Path, resource: str, which: str) -> float | None:
 
 
 def _clock() -> tuple[bool | None, float | None]:
-    """Whether the kernel considers its clock synchronised, and its bound on the error. Reading it changes nothing."""
+    """True if the kernel considers its clock synchronised, and its bound on the error. Reading it changes nothing."""
     state = _Timex()
     result = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
     if result < 0:  # a sandbox that forbids the call

@@ -185,7 +185,7 @@ class PortHistory:
         return ended
 
     def _downed_between(self, port: Port) -> bool:
-        """Whether the port, which is up now, has gone down since it was last seen up."""
+        """True if the port, which is up now, has gone down since it was last seen up."""
         before = self._downed_before.get(port.label)
         if port.link_downed is None:
             return False
