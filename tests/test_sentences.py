@@ -25,7 +25,7 @@ WITHOUT_SUBJECT = re.compile(rf"[\"'`(]*({WORDS})\b(?![^.\n]*\?)", re.IGNORECASE
 CANDIDATE = re.compile(rf"^\s*(#|[a-z]?[\"'])\s*[\"'`(]*({WORDS})\b", re.IGNORECASE | re.MULTILINE)
 """Finds fast the few files that have to be parsed."""
 ALLOWED: dict[str, int] = {
-    "agents/understudy_agent": 30,
+    "agents/understudy_agent": 28,
     "agents/understudy_wire": 12,
 }
 
