@@ -1,6 +1,6 @@
 """Is the launch over? Pure: judged from a sample of it.
 
-A rank's failure, a lost node and a verdict are told apart, and further reports are waited for.
+A rank's failure, a lost node and a verdict are distinguished, and further reports are waited for.
 """
 
 from __future__ import annotations
