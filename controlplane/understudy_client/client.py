@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import httpx
-import msgspec
 
 from understudy_client.munge import MungeAuth
-from understudy_client.records import Event
-
-Record = dict[str, Any]
-T = TypeVar("T")
 
 SILENCE_SECONDS_MAX = 45.0
 """Longest silence of a stream of events. The control plane sends something every 15 seconds."""
@@ -27,6 +23,8 @@ UNAVAILABLE = (502, 503, 504)
 TOO_MANY = 429
 REPEATS_MAX = 10
 WAIT_SECONDS_MAX = 10
+Fields = dict[str, Any]
+OTHER_RELEASE = "check that the URL is that of a control plane of the same release"
 
 
 class ClientError(Exception):
@@ -47,16 +45,18 @@ class CertificatesUnusable(ClientError):
     pass
 
 
-class _Page(msgspec.Struct, Generic[T], frozen=True):
-    items: list[T]
-    next: str | int | None
+class UnreadableError(UnreachableError, AttributeError):
+    """What answered is no control plane, or one of another release."""
 
 
-class _Problem(msgspec.Struct, frozen=True):
-    """RFC 9457."""
+class Record(dict[str, Any]):
+    """An object of an answer. Its fields, which `docs/api.md` and the OpenAPI document describe, are attributes too."""
 
-    detail: str
-    hint: str = ""
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+    def __missing__(self, name: str) -> Any:
+        raise UnreadableError(f"the answer cannot be read: it has no field {name}; {OTHER_RELEASE}")
 
 
 class Client:
@@ -95,38 +95,36 @@ class Client:
     ) -> None:
         self._http.close()
 
-    def get(self, path: str, kind: type[T], /, **parameters: object) -> T:
-        return self._answer("GET", path, kind, parameters)
+    def get(self, path: str, /, **parameters: object) -> Record:
+        return self._record(self._send_checked("GET", path, parameters))
 
     def text(self, path: str, /, **parameters: object) -> str:
         """The answer as it is."""
         return self._send_checked("GET", path, parameters).text
 
-    def items(self, path: str, kind: type[T], at_most: int | None = None, /, **parameters: object) -> list[T]:
+    def items(self, path: str, at_most: int | None = None, /, **parameters: object) -> list[Record]:
         """The records of a list, page by page; without `at_most` all of them."""
-        found: list[T] = []
+        found: list[Record] = []
         cursor: str | int | None = None
         while at_most is None or len(found) < at_most:
             limit = PAGE_RECORDS_MAX if at_most is None else min(at_most - len(found), PAGE_RECORDS_MAX)
-            asked = {**parameters, "limit": limit, "cursor": cursor}
-            page: _Page[T] = self._answer("GET", path, _Page[kind], asked)  # type: ignore[valid-type]  # kind is a type
-            found += page.items
+            page = self.get(path, **{**parameters, "limit": limit, "cursor": cursor})
+            found += page["items"]
             cursor = page.next
             if cursor is None:
                 break
         return found
 
-    def post(self, path: str, kind: type[T], reason: str, /, **more: object) -> T:
-        body = {"reason": reason, **{name: value for name, value in more.items() if value is not None}}
-        return self._answer("POST", path, kind, {}, body)
+    def post(self, path: str, reason: str, /, **more: object) -> Record:
+        body = {"reason": reason, **_given(more)}
+        return self._record(self._send_checked("POST", path, {}, body))
 
     def events(self, after: str = "", /, **parameters: object) -> EventStream:
         """Begins behind the event with the id `after`, or now."""
-        given = {name: value for name, value in parameters.items() if value is not None}
-        return EventStream(self, given, after)
+        return EventStream(self, _given(parameters), after)
 
-    def lines(self, path: str, parameters: Record, headers: dict[str, str]) -> Iterator[str]:
-        """Lines of a stream until it ends."""
+    def lines(self, path: str, parameters: Fields, headers: dict[str, str]) -> Iterator[str]:
+        """Of a stream, until it ends."""
         address = self.url + path
         usual = self._http.timeout
         silence = httpx.Timeout(usual.connect, read=SILENCE_SECONDS_MAX, write=usual.write, pool=usual.pool)
@@ -149,10 +147,9 @@ class Client:
             time.sleep(int(wait))
         return self._http.send(request)
 
-    def _send_checked(self, method: str, path: str, parameters: Record, body: Record | None = None) -> httpx.Response:
+    def _send_checked(self, method: str, path: str, parameters: Fields, body: Fields | None = None) -> httpx.Response:
         """Parameters that are None are left out. A refusal is raised."""
-        address = self.url + path
-        given = {name: value for name, value in parameters.items() if value is not None}
+        address, given = self.url + path, _given(parameters)
         try:
             response = self._send(self._http.build_request(method, address, params=given or None, json=body))
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
@@ -161,15 +158,11 @@ class Client:
             raise _refusal(address, response, self._munge.problem if self._munge else "")
         return response
 
-    def _answer(self, method: str, path: str, kind: type[T], parameters: Record, body: Record | None = None) -> T:
-        response = self._send_checked(method, path, parameters, body)
+    def _record(self, response: httpx.Response) -> Record:
         try:
-            return msgspec.json.decode(response.content, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise UnreachableError(
-                f"{self.url}{path}: the answer cannot be read: {error}; check that the URL is that of a control "
-                "plane of the same release"
-            ) from error
+            return _read(response.content)
+        except ValueError as error:
+            raise UnreadableError(f"{response.url}: the answer cannot be read: {error}; {OTHER_RELEASE}") from error
 
     def _unreachable(self, error: Exception) -> UnreachableError:
         remedy = "check that `understudy serve` runs there, or name another URL with --url or UNDERSTUDY_URL"
@@ -185,11 +178,11 @@ class EventStream:
     """
 
     client: Client
-    parameters: Record = field(default_factory=dict)
+    parameters: Fields = field(default_factory=dict)
     last_id: str = ""
     has_answered: bool = False
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[Record]:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last_id} if self.last_id else {})
         last_id, data = self.last_id, ""
         for line in self.client.lines("/v1/events", self.parameters, headers):
@@ -205,23 +198,38 @@ class EventStream:
                     yield _event(whole)
 
 
-def _event(data: str) -> Event:
+def _given(fields: Fields) -> Fields:
+    """Those that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read(content: str | bytes) -> Record:
+    """Raises ValueError."""
     try:
-        return msgspec.json.decode(data, type=Event)
-    except msgspec.MsgspecError as error:
-        raise UnreachableError(
-            f"an event cannot be read: {error}; check that the control plane is of the same release"
-        ) from error
+        found = json.loads(content, object_hook=Record)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, Record):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the text, not of an argument
+    return found
+
+
+def _event(data: str) -> Record:
+    try:
+        return _read(data)
+    except ValueError as error:
+        raise UnreachableError(f"an event cannot be read: {error}; {OTHER_RELEASE}") from error
 
 
 def _refusal(address: str, response: httpx.Response, munge: str) -> ClientError:
     """`munge`: why there is no token by MUNGE."""
     try:
-        problem = msgspec.json.decode(response.content, type=_Problem)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        problem = _Problem(f"HTTP {response.status_code} {response.text[:200]}", "check the URL")
+        problem = _read(response.content)
+        detail, hint = str(problem["detail"]), str(problem.get("hint", ""))
+    except (ValueError, UnreadableError):
+        detail, hint = f"HTTP {response.status_code} {response.text[:200]}", "check the URL"
     of_munge = f"by MUNGE: {munge}" if munge and response.status_code == httpx.codes.UNAUTHORIZED else ""
-    message = "; ".join(filter(None, (f"{address}: {problem.detail}", problem.hint, of_munge)))
+    message = "; ".join(filter(None, (f"{address}: {detail}", hint, of_munge)))
     unavailable = response.status_code in UNAVAILABLE
     return UnreachableError(message) if unavailable else RefusedError(message, response.status_code)
 

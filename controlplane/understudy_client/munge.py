@@ -10,29 +10,11 @@ import shutil
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
-import msgspec
-
-T = TypeVar("T")
 
 MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60
-
-
-class _Challenge(msgspec.Struct, frozen=True):
-    challenge: str
-
-
-class _Token(msgspec.Struct, frozen=True):
-    token: str
-
-
-class _Refused(msgspec.Struct, frozen=True):
-    """RFC 9457."""
-
-    detail: str
 
 
 class _NoToken(Exception):
@@ -70,12 +52,12 @@ class MungeAuth(httpx.Auth):
     def _ask(self) -> Generator[httpx.Request, httpx.Response, str]:
         """Raises _NoToken."""
         response = yield httpx.Request("GET", f"{self._url}/v1/challenge")
-        challenge = _decoded(response, _Challenge).challenge
+        challenge = _field(response, "challenge")
         server = _server_of(response)
         credential = self._sign(f"understudy user token\n{server}\n{challenge}".encode())
         asked = {"challenge": challenge, "server": server, "credential": credential}
         response = yield httpx.Request("POST", f"{self._url}/v1/user-token", json=asked)
-        return _decoded(response, _Token).token
+        return _field(response, "token")
 
     def _sign(self, claim: bytes) -> str:
         command = ["munge", f"--ttl={CREDENTIAL_SECONDS}", *([f"--socket={self._socket}"] if self._socket else [])]
@@ -88,14 +70,15 @@ class MungeAuth(httpx.Auth):
         return done.stdout.decode().strip()
 
 
-def _decoded(response: httpx.Response, kind: type[T]) -> T:
+def _field(response: httpx.Response, name: str) -> str:
     """Raises _NoToken."""
     try:
         response.read()
-        if response.is_success:
-            return msgspec.json.decode(response.content, type=kind)
-        raise _NoToken(msgspec.json.decode(response.content, type=_Refused).detail)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        found = response.json()
+        if not response.is_success:
+            raise _NoToken(str(found["detail"]))
+        return str(found[name])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _NoToken(f"{response.url} answers HTTP {response.status_code}") from error
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.report import ReportFormat, fleet_report, rendered
+from understudy_controlplane.api.documents import Form
+from understudy_controlplane.api.report import document, fleet_report
 from understudy_controlplane.api.report_sections import digest
 from understudy_controlplane.clock import moment
 from understudy_controlplane.decide.notices import of_week
@@ -25,7 +26,7 @@ LOOK_SECONDS = 600.0
 FIRST_MONDAY = 4 * DAY_SECONDS
 """1970-01-05."""
 
-FORMATS = (ReportFormat.HTML, ReportFormat.JSON)
+FORMATS = (Form.HTML, Form.JSON)
 
 
 def last_week(now: float) -> tuple[float, float]:
@@ -46,7 +47,7 @@ def attached(deps: ReadDependencies, notice: Notice) -> Attachment | None:
     if deps.pulse.snapshot is None:
         raise StoreError("Slurm was not read yet")
     since = FIRST_MONDAY + notice.number * WEEK_SECONDS
-    page = rendered(fleet_report(deps, since, since + WEEK_SECONDS), ReportFormat.HTML)
+    page = document(fleet_report(deps, since, since + WEEK_SECONDS)).rendered(Form.HTML)
     return Attachment(f"understudy-{deps.current.config.cluster}-{name_of(since)}.html", "text/html", page)
 
 
@@ -86,9 +87,9 @@ class ReportWriter:
         missing = {form: path for form, path in wanted.items() if not path.exists()}
         if not missing:
             return
-        report = fleet_report(self._deps, since, until)
+        report = document(fleet_report(self._deps, since, until))
         for form, path in missing.items():
-            _write_whole(path, rendered(report, form))
+            _write_whole(path, report.rendered(form))
             log.info("weekly_report_written", path=str(path))
 
     def _send(self) -> None:

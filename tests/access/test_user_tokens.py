@@ -214,16 +214,16 @@ class TestCommand:
             yield client
 
     def test_it_needs_no_token(self, site: Site, client: Client) -> None:
-        assert (client.items("/v1/jobs", dict), client.items("/v1/jobs", dict)) == ([], [])
+        assert (client.items("/v1/jobs"), client.items("/v1/jobs")) == ([], [])
         site.clock.at += SECONDS
-        assert client.items("/v1/jobs", dict) == []
+        assert client.items("/v1/jobs") == []
         with pytest.raises(RefusedError, match="role user, which may not read;"):
-            client.get("/v1/observed", dict)
+            client.get("/v1/observed")
 
     def test_it_names_why_it_gets_none(self, site: Site, client: Client) -> None:
         site.munge.problem = MungeUnavailable("munged does not answer")
         with pytest.raises(RefusedError, match=r"no token; .*; by MUNGE: MUNGE does not work on the control plane"):
-            client.items("/v1/jobs", dict)
+            client.items("/v1/jobs")
 
 
 def test_a_stream_of_events_is_not_read_to_its_end_first(site: Site) -> None:

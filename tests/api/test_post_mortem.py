@@ -13,7 +13,8 @@ from sqlalchemy import Double, update
 from tests.dashboard.site import played
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import as_user, bearer
-from understudy_controlplane.api.post_mortem import Moved, Story, lines
+from understudy_controlplane.api.documents import Form
+from understudy_controlplane.api.post_mortem import Moved, Story, document
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store import tables
 
@@ -124,7 +125,7 @@ def decision(at: float, action: str, because: str = "rule") -> dict[str, Any]:
 
 
 def story(moved: Moved, *decisions: dict[str, Any], price: float | None = 2.0) -> str:
-    return "\n".join(lines(Story(INCIDENT, decisions, [SWAP], [], [moved], price, 400.0)))
+    return document(Story(INCIDENT, decisions, [SWAP], [], [moved], price, 400.0)).rendered(Form.TEXT)
 
 
 def test_steps_done_again_guards_and_money_are_in_it() -> None:
@@ -149,6 +150,13 @@ def test_what_users_wrote_breaks_no_table_and_no_block() -> None:
     assert text.startswith("# Incident 7: GPU \\| &lt;b>lost&lt;/b> # x\n")
     assert text.count("```") == 2
     assert "GPU-hours" not in text
+
+
+def test_each_form_has_the_same_parts(viewer: TestClient, text: str) -> None:
+    page = viewer.get("/v1/incidents/1/post-mortem?format=html").text
+    titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert re.findall(r"<h2>(.+)</h2>", page) == titles
+    assert "<li>job 1 stood still for " in page
 
 
 def test_a_gang_that_still_stands_has_no_cost_yet() -> None:

@@ -194,7 +194,7 @@ def test_another_users_jobs_do_not_exist_for_a_user(rehearsal: Rehearsal, get: A
 
 
 def explained(client: understudy_client.Client, what: str) -> list[str]:
-    return list(lines(client.get(f"/v1/explain/{what}", understudy_client.Explanation)))
+    return list(lines(client.get(f"/v1/explain/{what}")))
 
 
 def test_a_users_job_is_explained_to_them(rehearsal: Rehearsal) -> None:
@@ -229,24 +229,6 @@ def test_status_shows_the_whole_at_a_glance(get: Any) -> None:
     assert status["nodes"] == {"in_service": 7, "quarantined": 1}
     assert status["spares"] == {"held": 3, "wanted": 3}
     assert (status["mode"], status["paused"], status["problems"]) == ("act", "", [])
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/v1/status", understudy_client.Status),
-        ("/v1/nodes", understudy_client.Node),
-        ("/v1/jobs", understudy_client.Job),
-        ("/v1/recoveries", understudy_client.Recovery),
-        ("/v1/incidents", understudy_client.Incident),
-        ("/v1/decisions", understudy_client.Decision),
-        ("/v1/checkpoints", understudy_client.Checkpoint),
-    ],
-)
-def test_the_client_reads_every_record(get: Any, path: str, kind: type[msgspec.Struct]) -> None:
-    answer = get(path)
-    records = answer.get("items", [answer])
-    assert len(msgspec.convert(records, list[kind])) == len(records) > 0  # type: ignore[valid-type]  # kind is a type
 
 
 POSTED = ("/v1/user-token", "/v1/drills", "/v1/signals/alertmanager")

@@ -189,7 +189,7 @@ class TestMutual:
             certificate = (own.certificate, own.key) if own else None
             with Client(url(mutual), "token", first.certificate, certificate=certificate) as client:
                 try:
-                    return client.get("/", dict) == {"facts": 0}
+                    return client.get("/") == {"facts": 0}
                 except UnreachableError:
                     return False
 

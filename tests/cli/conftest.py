@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -11,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import pytest
 import structlog
@@ -21,9 +23,16 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import secret, with_tokens
+from understudy_client import Record
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.fleet.identity import Role
+
+
+def record(**fields: Any) -> Record:
+    """As the client reads it."""
+    made: Record = json.loads(json.dumps(fields), object_hook=Record)
+    return made
 
 
 @dataclass(frozen=True)

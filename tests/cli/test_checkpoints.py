@@ -6,11 +6,10 @@ import os
 import zipfile
 from pathlib import Path
 
-import msgspec
 from click.testing import CliRunner
 
-from understudy_client import CheckpointExplanation, CheckpointInterval
-from understudy_client.records import SaveOnNodes, TierInterval
+from tests.cli.conftest import record
+from understudy_client import Record
 from understudy_controlplane.cli.checkpoints import checkpoints, explanation_lines, interval_lines, tier_lines
 from understudy_controlplane.cli.scanned_checkpoints import scan
 
@@ -51,9 +50,25 @@ def test_the_command_lists_them_and_a_run_is_no_command(tmp_path: Path) -> None:
     assert "no url is no URL of a control plane" in asked.output
 
 
+def interval(**changes: object) -> Record:
+    fields = {
+        "cost_seconds": 30,
+        "cost_is_measured": True,
+        "mtbf_seconds": 11_135,
+        "today_seconds": 1800,
+        "best_seconds": 798,
+        "daly_seconds": 798.2,
+        "gpus": 16_384,
+        "gpu_hours_lost_today": 1593.4,
+        "gpu_hours_lost_best": 1137.5,
+        "gpu_hour_price": 3.0,
+        "tiers": (),
+    }
+    return record(**fields | changes)
+
+
 def test_what_the_interval_costs_is_shown_beside_the_best_one() -> None:
-    found = CheckpointInterval(30, True, 40, 11_135, 1800, 798, 798.2, 16_384, 1593.4, 1137.5, 3.0)
-    assert list(interval_lines(found)) == [
+    assert list(interval_lines(interval())) == [
         "a checkpoint holds the training up for 30 s; the gang fails every 3.09 h",
         "interval now: 30 min, which costs 1,593 GPU-hours (4,780.20 at 3 each) in each hour, on 16384 GPUs",
         "best interval: 13.3 min (Daly: 13.3 min), which would cost 1,138 GPU-hours (3,412.50 at 3 each)",
@@ -61,20 +76,21 @@ def test_what_the_interval_costs_is_shown_beside_the_best_one() -> None:
 
 
 def test_saves_in_memory_are_shown_before_files_where_they_are_not_behind() -> None:
-    shown = CheckpointExplanation(
-        "restore",
-        40,
-        "/c/40",
-        "",
-        0,
-        (),
-        None,
-        4,
-        (
-            SaveOnNodes("0.0", 57, 86400.0, 4, 3, 2, 0, "the part of rank 3 is not held"),
-            SaveOnNodes("0.0", 54, 86400.0, 4, 4, 2, 2, ""),
-            SaveOnNodes("0.0", 51, 86400.0, 4, 4, 2, 1, ""),
-        ),
+    saves = [
+        {"step": 57, "ranks": 3, "places": 0, "against": "the part of rank 3 is not held"},
+        {"step": 54, "ranks": 4, "places": 2, "against": ""},
+        {"step": 51, "ranks": 4, "places": 1, "against": ""},
+    ]
+    shown = record(
+        answer="restore",
+        step=40,
+        path="/c/40",
+        count=0,
+        checkpoints=(),
+        interval=None,
+        ranks=4,
+        in_memory=[{"at": 86400.0, "world_size": 4, "nodes": 2} | one for one in saves],
+        attempts=(),
     )
     lines = [line.partition(", 1970")[0] for line in explanation_lines(7, shown)]
     assert lines == [
@@ -84,18 +100,23 @@ def test_saves_in_memory_are_shown_before_files_where_they_are_not_behind() -> N
         "  chosen: step 54, in memory, parts of 4 of 4 ranks on 2 nodes, each on 2",
         "  older: step 51, in memory, parts of 4 of 4 ranks on 2 nodes",
     ]
-    behind = msgspec.structs.replace(shown, step=60)
+    behind = Record(shown | {"step": 60})
     assert not any("before that" in line for line in explanation_lines(7, behind))
 
 
 def test_each_tier_is_shown_with_its_interval_and_the_failures_that_it_answers() -> None:
-    found = CheckpointInterval(5, True, 8, 11_135, 1800, 600, 600, 16_384, 1.0, 1.0, None)
-    assert list(tier_lines(found)) == []
+    assert list(tier_lines(interval())) == []
     tiers = [
-        TierInterval("local", ["process"], 5, 86_400, 600),
-        TierInterval("shared", ["node", "rack"], 30, 12_780, 1800),
+        {"tier": "local", "answers": ["process"], "cost_seconds": 5, "mtbf_seconds": 86_400, "best_seconds": 600},
+        {
+            "tier": "shared",
+            "answers": ["node", "rack"],
+            "cost_seconds": 30,
+            "mtbf_seconds": 12_780,
+            "best_seconds": 1800,
+        },
     ]
-    assert list(tier_lines(msgspec.structs.replace(found, tiers=tiers))) == [
+    assert list(tier_lines(interval(tiers=tiers))) == [
         "  local: every 10 min; for failures of process, one in 24 h; costs 5 s",
         "  shared: every 30 min; for failures of node or rack, one in 3.55 h; costs 30 s",
     ]

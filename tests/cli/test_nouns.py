@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from rich.console import Console
 
-from tests.cli.conftest import Served, run
+from tests.cli.conftest import Served, record, run
 from tests.tokens import secret
-from understudy_client import Client, RuleRecord
-from understudy_controlplane.cli.commission import CommissionedNode, CommissioningReport, Part, as_markdown, as_page
+from understudy_client import Client
+from understudy_controlplane.api.commissioning import CommissionedNode, CommissioningReport, document
+from understudy_controlplane.api.documents import Form
 from understudy_controlplane.cli.connection import with_commands
-from understudy_controlplane.cli.observed import record_lines
+from understudy_controlplane.cli.observed import RULES
 from understudy_controlplane.cli.top import frame
+from understudy_controlplane.figures.commissioning import Acceptance
 from understudy_controlplane.fleet.identity import Role
+from understudy_wire.messages import Part, PartKind
 
 pytestmark = pytest.mark.integration
 
@@ -102,14 +106,18 @@ def test_the_report_of_commissioning_names_who_is_accepted_and_why_others_are_no
 
 
 def test_a_report_carries_no_markup_of_a_node() -> None:
-    parts = (Part("card", "mlx5_0", serial="<i>"), Part("card", "mlx5_1", guid="9803:9b03"), Part("module", "eth0"))
-    node = CommissionedNode("n1", "failed", "<b>|x\ny", "", None, "", {}, (), parts, ())
-    found = CommissioningReport("c", 0.0, (node,))
-    assert "<b>" not in as_page(found)
-    assert "<i>" not in as_page(found)
-    assert "| n1 | failed | <b>\\|x y |" in as_markdown(found)
-    assert "| n1 | card | mlx5_1 | unknown | unknown (GUID 9803:9b03) |" in as_markdown(found)
-    assert "| n1 | module | eth0 | unknown | unknown |" in as_markdown(found)
+    parts = [
+        Part(PartKind.CARD, "mlx5_0", serial="<i>"),
+        Part(PartKind.CARD, "mlx5_1", guid="9803:9b03"),
+        Part(PartKind.MODULE, "eth0"),
+    ]
+    node = CommissionedNode("n1", Acceptance.FAILED, "<b>|x\ny", "", None, [], "", {}, [], parts, [])
+    found = document(CommissioningReport("c", 0.0, [node]))
+    page, text = found.rendered(Form.HTML), found.rendered(Form.TEXT)
+    assert not {"<b>", "<i>"} & {*re.findall("<.>", page + text)}
+    assert "| n1 | failed | &lt;b>\\|x y |" in text
+    assert "| n1 | card | mlx5_1 | unknown | unknown (GUID 9803:9b03) |" in text
+    assert "| n1 | module | eth0 | unknown | unknown |" in text
 
 
 def test_a_request_in_mode_observe_is_recorded_only_and_has_an_exit_code_of_its_own(observing: Served) -> None:
@@ -242,8 +250,11 @@ def test_the_record_of_each_rule_can_be_read_and_answered(observing: Served) -> 
 
 
 def test_the_record_of_a_rule_names_how_often_people_agreed() -> None:
-    rules = (RuleRecord("xid.79", 4, 3, 0, 1.0, ready=True), RuleRecord("node.dead", 2, 0, 0, None, ready=False))
-    assert record_lines(rules) == [
+    rules = (
+        record(rule="xid.79", cases=4, agreed=3, disagreed=0, precision=1.0, ready=True),
+        record(rule="node.dead", cases=2, agreed=0, disagreed=0, precision=None, ready=False),
+    )
+    assert RULES.lines(rules) == [
         "rule       cases  agreed  disagreed  precision  ready for act",
         "xid.79     4      3       0          100%       yes",
         "node.dead  2      0       0                     no",

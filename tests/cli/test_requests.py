@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from understudy_client import Client, RefusedError
 from understudy_client.client import REPEATS_MAX
-from understudy_controlplane.cli.requests import Requests, send
+from understudy_controlplane.cli.requests import send
 
 
 def answering(outcome: str, *statuses: str) -> Client:
@@ -33,7 +33,7 @@ def answering(outcome: str, *statuses: str) -> Client:
 def end(client: Client, *, wait: bool = False, as_json: bool = False) -> tuple[int, str]:
     @click.command()
     def command() -> None:
-        send(client, as_json, Requests(["/v1/nodes/c2/hold"], "fan", wait=wait))
+        send(client, as_json, ["/v1/nodes/c2/hold"], reason="fan", wait=wait)
 
     done = CliRunner().invoke(command)
     return done.exit_code, done.output
@@ -65,9 +65,9 @@ def test_requests_above_the_rate_are_repeated_after_the_time_that_the_control_pl
         return httpx.Response(next(answers), json={"detail": "too many"}, headers={"Retry-After": "0"})
 
     with Client("http://control-plane", "secret", transport=httpx.MockTransport(answer)) as client:
-        assert client.get("/v1/status", dict) == {"detail": "too many"}
+        assert client.get("/v1/status") == {"detail": "too many"}
         with pytest.raises(RefusedError, match="too many"):
-            client.post("/v1/pause", dict, "cables")
+            client.post("/v1/pause", "cables")
     assert next(answers, None) is None, "not without end"
 
 

@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
-from tests.cli.conftest import Served
-from understudy_client import Client, Status
-from understudy_client.records import LoopState, Need, SlurmReading, SparePool
+from tests.cli.conftest import Served, record
+from understudy_client import Client, Record
 from understudy_controlplane.cli.output import Exit
 from understudy_controlplane.cli.status import lines, show
 
@@ -20,24 +18,27 @@ pytestmark = pytest.mark.integration
 NOW = 1_000_000.0
 
 
-def status(**changes: Any) -> Status:
+def status(**changes: Any) -> Record:
     values: dict[str, Any] = {
         "cluster": "c",
         "mode": "act",
         "mode_configured": "act",
         "paused": "",
+        "mode_limit": "",
         "paused_until": None,
         "paused_jobs": (),
         "breaker": "",
-        "slurm": SlurmReading(NOW - 1, ""),
-        "loop": LoopState(NOW - 2, 0.25, ""),
+        "slurm": {"read_at": NOW - 1, "error": ""},
+        "loop": {"last_tick_at": NOW - 2, "tick_seconds": 0.25, "error": ""},
         "nodes": {"quarantined": 12, "in_service": 12_480},
-        "spares": SparePool(7, 8),
+        "spares": {"held": 7, "wanted": 8},
         "incidents_open": 3,
         "recoveries_running": 1,
         "problems": (),
+        "needs": (),
+        "needs_count": 0,
     }
-    return Status(**values | changes)
+    return record(**values | changes)
 
 
 def test_it_counts() -> None:
@@ -54,13 +55,17 @@ def test_it_shows_until_when_it_is_paused_and_what_the_mode_means() -> None:
     assert "mode        approve: each recovery waits for an operator" in shown
 
 
+def need(why: str, since: float | None = None, command: str = "") -> dict[str, Any]:
+    return {"why": why, "since": since, "command": command}
+
+
+def needing(*needs: dict[str, Any], **changes: Any) -> Record:
+    return status(problems=["…"] * len(needs), needs=needs[:100], needs_count=len(needs), **changes)
+
+
 def test_it_names_what_needs_a_person() -> None:
-    needs = (
-        Need("control_plane", "control plane", None, "the loop hangs", "", urgent=False),
-        Need("node_out", "n3", NOW - 7200, "n3 is quarantined", "`understudy node release n3 REASON`", urgent=False),
-    )
-    found = status(problems=("…", "…"), needs=needs, needs_count=2, slurm=SlurmReading(0.0, "timed out"))
-    shown = lines(found, NOW)
+    out = need("n3 is quarantined", NOW - 7200, "`understudy node release n3 REASON`")
+    shown = lines(needing(need("the loop hangs"), out, slurm={"read_at": 0.0, "error": "timed out"}), NOW)
     assert shown[-3:] == [
         "needs a person:",
         "  the loop hangs",
@@ -69,24 +74,20 @@ def test_it_names_what_needs_a_person() -> None:
     assert "Slurm       not read yet" in shown
 
 
-def test_an_older_control_plane_names_them_as_text() -> None:
-    assert lines(status(problems=("the loop hangs",)), NOW)[-2:] == ["needs a person:", "  the loop hangs"]
-
-
 @pytest.mark.parametrize(
-    ("problems", "as_json", "code"), [((), False, 0), (("it hangs",), False, 6), (("it hangs",), True, 6)]
+    ("needs", "as_json", "code"), [((), False, 0), ((need("it hangs"),), False, 6), ((need("it hangs"),), True, 6)]
 )
 def test_check_exits_with_a_code_of_its_own_where_something_needs_a_person(
-    problems: tuple[str, ...], as_json: bool, code: int
+    needs: tuple[dict[str, Any], ...], as_json: bool, code: int
 ) -> None:
-    answer = httpx.Response(200, json=msgspec.to_builtins(status(problems=problems)))
+    answer = httpx.Response(200, json=needing(*needs))
     with Client("http://control-plane", transport=httpx.MockTransport(lambda _: answer)) as client:
         assert (Exit.PERSON_NEEDED if show(client, as_json=as_json) else Exit.DONE) == code
 
 
 @pytest.mark.parametrize("problems", [0, 10, 11, 5000])
 def test_it_stays_short(problems: int) -> None:
-    shown = lines(status(problems=tuple(f"problem {number}" for number in range(problems))), NOW)
+    shown = lines(needing(*(need(f"problem {number}") for number in range(problems))), NOW)
     assert len(shown) <= 22
     assert (f"  and {problems - 10} more: `understudy status --json`" in shown) == (problems > 10)
 
@@ -104,7 +105,7 @@ def test_it_asks_one_question_however_large_the_fleet_is() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request.url.path)
-        return httpx.Response(200, json=msgspec.to_builtins(status()))
+        return httpx.Response(200, json=status())
 
     with Client("http://control-plane", transport=httpx.MockTransport(answer)) as client:
         show(client, as_json=False)

@@ -6,20 +6,25 @@ import json
 
 import pytest
 
-from tests.cli.conftest import Served
-from understudy_controlplane.cli.topology import Domain, drawn
+from tests.cli.conftest import Served, record
+from understudy_client import Record
+from understudy_controlplane.cli.topology import drawn
 
 pytestmark = pytest.mark.integration
+
+
+def domain(kind: str, name: str, source: str, nodes: tuple[str, ...]) -> Record:
+    return record(kind=kind, name=name, source=source, nodes=nodes, signals=())
 
 
 def test_domains_are_drawn_within_those_that_contain_them() -> None:
     found = drawn(
         [
-            Domain("switch", "leaf1", "slurm", ("n1", "n2")),
-            Domain("switch", "leaf2", "slurm", ("n3",)),
-            Domain("rack", "r1", "file", ("n1", "n2")),
-            Domain("spine", "s1", "slurm", ("n1", "n2", "n3")),
-            Domain("row", "a", "file", ("n1", "n2")),
+            domain("switch", "leaf1", "slurm", ("n1", "n2")),
+            domain("switch", "leaf2", "slurm", ("n3",)),
+            domain("rack", "r1", "file", ("n1", "n2")),
+            domain("spine", "s1", "slurm", ("n1", "n2", "n3")),
+            domain("row", "a", "file", ("n1", "n2")),
         ]
     )
     assert found == [

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +14,7 @@ from tests.notify.site import http_receiver, webhook
 from tests.recover.rehearsal import NODES, Rehearsal
 from tests.testbed.prometheus import wait_for
 from tests.tokens import add_tokens, bearer
-from understudy_client import Status
+from understudy_client import Record
 from understudy_controlplane.cli.status import lines
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
@@ -30,8 +29,9 @@ def client(rehearsal: Rehearsal, role: Role = Role.VIEWER) -> TestClient:
     return TestClient(rehearsal.control_plane.app, headers=bearer(role))
 
 
-def status(rehearsal: Rehearsal) -> Status:
-    return msgspec.convert(client(rehearsal).get("/v1/status").json(), Status)
+def status(rehearsal: Rehearsal) -> Record:
+    found: Record = client(rehearsal).get("/v1/status").json(object_hook=Record)
+    return found
 
 
 def needs(rehearsal: Rehearsal) -> list[tuple[str, str]]:

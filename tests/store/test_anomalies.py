@@ -16,7 +16,7 @@ from sqlalchemy import Engine, func, select
 from tests import builders as b
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import bearer, with_tokens
-from understudy_client import CheckpointExplanation
+from understudy_client import Record
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.cli.checkpoints import explanation_lines
 from understudy_controlplane.config import Config
@@ -482,9 +482,7 @@ def test_what_would_be_restored_now_is_shown_with_what_was_passed_over_and_why(t
         facts = of_owner([*gang(), *fixed(*shards(20)), *shards(40), *shards(60), anomaly(41), *inputs])
         plane.stores.facts.record("n2", facts, b.NOW, known.get)
         shown, with_two = (
-            msgspec.json.decode(
-                client.get("/v1/explain/checkpoints/7", params=ranks).content, type=CheckpointExplanation
-            )
+            client.get("/v1/explain/checkpoints/7", params=ranks).json(object_hook=Record)
             for ranks in ({}, {"ranks": 2})
         )
     assert (shown.answer, shown.step, shown.path, shown.count) == ("restore", 40, "/c/40", 3)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.documents import Document, Form, Section, date
 from understudy_controlplane.api.nodes import HOST_LIST_CHARACTERS_MAX, stage_record
 from understudy_controlplane.api.operator_requests import not_ready
 from understudy_controlplane.api.pages import known_parameters
@@ -27,6 +29,9 @@ Targets = Annotated[
     list[str],
     Query(max_length=64, description="Host lists (`c[1-4]`) and domains (`rack r1`); without any the whole fleet."),
 ]
+
+
+Format = Annotated[Form, Query(description="`text` is Markdown.")]
 
 
 class CommissionedGpu(msgspec.Struct, frozen=True):
@@ -63,11 +68,15 @@ def commissioning_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/commissioning")
-    async def commissioning(target: Targets = []) -> Response:  # noqa: B006 - FastAPI's way to write it
-        """Acceptance of each node and why not, its performance bin, its stages, serials and versions."""
-        return await deps.readers.read(lambda: _report(deps, target))
+    async def commissioning(target: Targets = [], format: Format = Form.JSON) -> Response:  # noqa: B006 - FastAPI's way
+        """Of each node whether it is accepted and why not, its performance bin, its stages, serials and versions."""
+        return await deps.readers.read(lambda: _answer(_report(deps, target), format))
 
     return router
+
+
+def _answer(found: CommissioningReport | Response, form: Form) -> Response:
+    return found if isinstance(found, Response) else document(found).response(form)
 
 
 def _report(deps: ReadDependencies, targets: Sequence[str]) -> CommissioningReport | Response:
@@ -129,3 +138,46 @@ def _node(
         list(node.parts),
         [msgspec.convert(stage_record(one), StageRecord) for one in kept],
     )
+
+
+def document(found: CommissioningReport) -> Document:
+    title = f"Cluster {found.cluster}: nodes accepted, {date(found.at)}"
+    return Document(found, title, [one for one in _sections(found) if one.rows])
+
+
+def _sections(found: CommissioningReport) -> Iterator[Section]:
+    counts = Counter(one.acceptance.replace("_", " ") for one in found.nodes)
+    yield Section("nodes", "Nodes", "", ("", "number"), counts.most_common())
+    speeds = Counter(one.bin for one in found.nodes if one.bin)
+    yield Section("bins", "Performance bins", "", ("bin", "nodes"), sorted(speeds.items()))
+    others = [one for one in found.nodes if one.acceptance is not Acceptance.ACCEPTED]
+    reasons = [(one.node, one.acceptance.replace("_", " "), one.reason) for one in others]
+    yield Section("others", "Not accepted", "", ("node", "", "reason"), reasons)
+    good = [one for one in found.nodes if one.acceptance is Acceptance.ACCEPTED]
+    tests = [(one.node, one.bin, date(one.tested_at or 0), _stages(one.stages)) for one in good]
+    yield Section("accepted", "Accepted", "", ("node", "bin", "tested", "stages"), tests)
+    gpus = [(one.node, gpu.index, gpu.name, gpu.serial, gpu.vbios) for one in found.nodes for gpu in one.gpus]
+    yield Section("gpus", "GPUs", "", ("node", "GPU", "model", "serial", "VBIOS"), gpus)
+    parts = [
+        (one.node, part.kind.value, part.place, part.model or "unknown", part.serial or _unknown(part))
+        for one in found.nodes
+        for part in one.parts
+    ]
+    columns = ("node", "part", "", "model", "serial")
+    yield Section("parts", "Boards, network cards and modules", "", columns, parts)
+    versions = [
+        (one.node, part, version)
+        for one in found.nodes
+        for part, version in {"driver": one.driver, **one.versions}.items()
+        if version
+    ]
+    yield Section("versions", "Versions", "", ("node", "part", "version"), versions)
+
+
+def _unknown(part: Part) -> str:
+    return f"unknown (GUID {part.guid})" if part.guid else "unknown"
+
+
+def _stages(stages: Sequence[StageRecord]) -> str:
+    shown = (f"{one.value:g} {one.unit}" if one.value is not None else one.status.replace("_", " ") for one in stages)
+    return ", ".join(f"{one.stage} {words}" for one, words in zip(stages, shown, strict=True))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import IncidentId, ReadDependencies
+from understudy_controlplane.api.documents import Document, Form, Section
 from understudy_controlplane.api.jobs import job_records
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.recoveries import recovery_record
@@ -40,16 +40,10 @@ DECISIONS_MAX = 500
 REQUESTS_MAX = 50
 EVIDENCE_MAX = 10
 EVIDENCE_CHARACTERS_MAX = 4000
-HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
 
 
-class PostMortemFormat(StrEnum):
-    JSON = "json"
-    TEXT = "text"
-
-
-Format = Annotated[PostMortemFormat, Query(description="`text` is Markdown.")]
+Format = Annotated[Form, Query(description="`text` is Markdown.")]
 
 
 class PostMortem(msgspec.Struct, frozen=True):
@@ -111,24 +105,15 @@ def post_mortem_router(deps: ReadDependencies) -> APIRouter:
     router = APIRouter(prefix="/v1", dependencies=[Depends(known_parameters)])
 
     @router.get("/incidents/{incident}/post-mortem")
-    async def post_mortem(incident: IncidentId, format: Format = PostMortemFormat.JSON) -> Response:
+    async def post_mortem(incident: IncidentId, format: Format = Form.JSON) -> Response:
         """What became of an incident, as Markdown: cost, timeline, evidence, decisions, and what took long."""
-        return await deps.readers.read(lambda: _answer(incident, written(deps, incident), format))
+        return await deps.readers.read(lambda: _answer(story_of(deps, incident), format))
 
     return router
 
 
-def _answer(number: int, found: str | Response, form: PostMortemFormat) -> PostMortem | Response:
-    if isinstance(found, Response):
-        return found
-    if form is PostMortemFormat.JSON:
-        return PostMortem(number, found)
-    return Response(found, media_type="text/markdown", headers=HEADERS)
-
-
-def written(deps: ReadDependencies, number: int) -> str | Response:
-    found = story_of(deps, number)
-    return found if isinstance(found, Response) else "\n".join(lines(found)) + "\n"
+def _answer(story: Story | Response, form: Form) -> Response:
+    return story if isinstance(story, Response) else document(story).response(form)
 
 
 def story_of(deps: ReadDependencies, number: int) -> Story | Response:
@@ -162,28 +147,40 @@ def _moved(deps: ReadDependencies, recovery: Record) -> Moved:
     return Moved(recovery, sum(map(gpus, nodes)), None if ettr is None else ettr.step_seconds)
 
 
-def lines(story: Story) -> Iterator[str]:
-    incident = story.incident
-    yield f"# Incident {incident['id']}: {_line(incident['summary'])}"
-    yield ""
-    yield f"- {incident['subject_kind']}: {_line(incident['subject'])}"
-    yield f"- rule: `{incident['rule']}` ({incident['signal']})"
-    yield f"- from {_time(incident['fault_at'])} to {_time(incident['closed_at'])}, UTC"
+def document(story: Story) -> Document:
+    number, title = story.incident["id"], f"Incident {story.incident['id']}: {story.incident['summary']}"
+    made = Document(PostMortem(number, ""), title, [*_sections(story)], [*_summary(story.incident)])
+    return replace(made, record=PostMortem(number, made.rendered(Form.TEXT)))
+
+
+def _summary(incident: Record) -> Iterator[tuple[str, str]]:
+    yield incident["subject_kind"], incident["subject"]
+    yield "rule", f"{incident['rule']} ({incident['signal']})"
+    yield "time", f"from {_time(incident['fault_at'])} to {_time(incident['closed_at'])}, UTC"
     if incident["closed_at"] is not None:
-        yield f"- {_seconds(incident['closed_at'] - incident['fault_at'])}: {_line(incident['outcome']) or 'closed'}"
-    yield from ("", "## What it cost", *(f"- {_line(one)}" for one in costs(story)))
-    yield from ("", "## Timeline", "| time | after | what |", "|---|---|---|")
-    for each in moments(story):
-        yield f"| {_time(each.at)} | {_seconds(each.at - incident['fault_at'])} | {_line(each.what)} |"
-    yield from ("", "## Evidence", *_evidence(story))
-    yield from ("", "## Decisions", "| time | row | subject | decision | reason |", "|---|---|---|---|---|")
-    for one in story.decisions:
-        because = "" if one["because"] == Because.RULE.value else f", because of {_words(one['because'])}"
         yield (
-            f"| {_time(one['at'])} | {one['table_row']} | {_line(one['subject'])} | {_words(one['action'])}{because} "
-            f"| {_line(one['reason'])} |"
+            "end",
+            f"{incident['outcome'] or 'closed'}, after {_seconds(incident['closed_at'] - incident['fault_at'])}",
         )
-    yield from ("", "## What would have shortened it", *(f"- {one}" for one in advice(story)))
+
+
+def _sections(story: Story) -> Iterator[Section]:
+    fault_at = story.incident["fault_at"]
+    yield Section("cost", "What it cost", "", (), [(one,) for one in costs(story)])
+    rows = [(_time(each.at), _seconds(each.at - fault_at), each.what) for each in moments(story)]
+    yield Section("timeline", "Timeline", "", ("time", "after", "what"), rows)
+    yield Section("evidence", "Evidence", "\n".join(_evidence(story)), (), ())
+    decisions = [
+        (_time(one["at"]), one["table_row"], one["subject"], _words(one["action"]) + because(one), one["reason"])
+        for one in story.decisions
+    ]
+    yield Section("decisions", "Decisions", "", ("time", "row", "subject", "decision", "reason"), decisions)
+    yield Section("advice", "What would have shortened it", "", (), [(one,) for one in advice(story)])
+
+
+def because(decision: Record) -> str:
+    """A decision to do nothing names the guard that holds it back, where it is one."""
+    return "" if decision["because"] == Because.RULE.value else f", because of {_words(decision['because'])}"
 
 
 def costs(story: Story) -> Iterator[str]:
@@ -276,15 +273,9 @@ def _evidence(story: Story) -> Iterator[str]:
     for launch in story.shown:
         kept = "what its ranks were doing" if launch["kind"] == EvidenceKind.HANG.value else "what ranks wrote last"
         summary = f": {_line(launch['summary'])}" if launch["kind"] == EvidenceKind.HANG.value else ""
-        yield from (
-            "",
-            f"Job {launch['job_id']}, launch {launch['launch']}, {_time(launch['at'])}: {kept} is kept{summary}",
-        )
+        yield (f"\nJob {launch['job_id']}, launch {launch['launch']}, {_time(launch['at'])}: {kept} is kept{summary}")
     if story.shown:
-        yield from (
-            "",
-            f"`understudy incident show {incident['id']} --evidence` shows it to operators and the job's owner.",
-        )
+        yield f"\n`understudy incident show {incident['id']} --evidence` shows it to operators and the job's owner."
 
 
 def _block(title: str, evidence: object) -> Iterable[str]:
@@ -341,8 +332,7 @@ def _held(recovery: Record, decisions: Iterable[Record]) -> dict[str, float]:
 
 
 def _line(text: object) -> str:
-    """Text in a table's cell, whatever users wrote."""
-    return " ".join(one_line(str(text)).split()).replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(one_line(str(text)).split()).replace("<", "&lt;")
 
 
 def _words(text: str) -> str:

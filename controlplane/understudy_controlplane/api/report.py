@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.api.documents import Document, Form, date
 from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.api.pages import Epoch, known_parameters
-from understudy_controlplane.api.report_files import as_csv, as_html, as_text
-from understudy_controlplane.api.report_sections import sections
+from understudy_controlplane.api.report_plots import plots
+from understudy_controlplane.api.report_sections import sections, summary
 from understudy_controlplane.decide.observed import records
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs
@@ -25,21 +24,6 @@ from understudy_controlplane.store.report import ReportStore
 DAYS = 7
 
 
-class ReportFormat(StrEnum):
-    JSON = "json"
-    TEXT = "text"
-    HTML = "html"
-    CSV = "csv"
-
-
-MEDIA_TYPES = {
-    ReportFormat.TEXT: "text/markdown",
-    ReportFormat.HTML: "text/html",
-    ReportFormat.CSV: "text/csv",
-}
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""Policy of a report in HTML: it has styles of its own, so that its file stands alone, and no script."""
-
 Since = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it 7 days.")]
 Until = Annotated[Epoch | None, Query(description="Seconds since the epoch; without it now.")]
 Price = Annotated[
@@ -50,7 +34,7 @@ Price = Annotated[
         description="Of one GPU for an hour, in any currency; without it `checkpoints.gpu_hour_price`.",
     ),
 ]
-Format = Annotated[ReportFormat, Query(description="`text` is Markdown; `html` has plots.")]
+Format = Annotated[Form, Query(description="`text` is Markdown; `html` has plots.")]
 
 
 def report_router(deps: ReadDependencies) -> APIRouter:
@@ -58,14 +42,16 @@ def report_router(deps: ReadDependencies) -> APIRouter:
 
     @router.get("/report")
     async def report(
-        since: Since = None, until: Until = None, gpu_hour_price: Price = None, format: Format = ReportFormat.JSON
+        since: Since = None, until: Until = None, gpu_hour_price: Price = None, format: Format = Form.JSON
     ) -> Response:
         """What happened and what it cost: interruptions by cause, hours lost by job and owner, spares, lemons, false
         alarms, incidents, recoveries, quarantines, what guards held back.
         """
         end = deps.clock.now() if until is None else until
         begin = end - DAYS * DAY_SECONDS if since is None else since
-        return await deps.readers.read(lambda: _answer(fleet_report(deps, begin, end, gpu_hour_price), format))
+        return await deps.readers.read(
+            lambda: document(fleet_report(deps, begin, end, gpu_hour_price)).response(format)
+        )
 
     return router
 
@@ -96,21 +82,16 @@ def fleet_report(
     )
 
 
-def rendered(report: FleetReport, form: ReportFormat) -> str:
-    """What is printed, or written to a file."""
-    if form is ReportFormat.JSON:
-        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-    made = sections(report)
-    return {ReportFormat.TEXT: as_text, ReportFormat.HTML: as_html, ReportFormat.CSV: as_csv}[form](report, made)
-
-
-def _answer(report: FleetReport, form: ReportFormat) -> FleetReport | Response:
-    if form is ReportFormat.JSON:
-        return report
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-    if form is ReportFormat.HTML:
-        headers["Content-Security-Policy"] = POLICY
-    return Response(rendered(report, form), media_type=MEDIA_TYPES[form], headers=headers)
+def document(report: FleetReport) -> Document:
+    span = date(report.since), date(report.until)
+    return Document(
+        report,
+        f"Understudy, {span[0]} to {span[1]} UTC, {report.cluster}",
+        sections(report),
+        summary(report),
+        plots(report.costs),
+        (("since", span[0]), ("until", span[1]), ("cluster", report.cluster)),
+    )
 
 
 def gpus_of(deps: ReadDependencies) -> Callable[[str], int]:

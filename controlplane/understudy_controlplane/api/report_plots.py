@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from understudy_controlplane.api.report_sections import shown
+from understudy_controlplane.api.documents import shown
 from understudy_controlplane.figures.fleet_costs import FleetCosts
 
 WIDTH, LABEL, ROW = 720.0, 230.0, 24.0

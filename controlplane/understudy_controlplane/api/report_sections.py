@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from understudy_controlplane.api.documents import Cell, Section, date
 from understudy_controlplane.api.fleet_report import FleetReport
-from understudy_controlplane.clock import moment
 from understudy_controlplane.figures.causes import PEOPLE
 from understudy_controlplane.figures.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 from understudy_controlplane.fleet.counted import times
 
-Cell = str | int | float | None
 LOSSES = tuple(loss.value for loss in WITH_NODES)
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """`note`: where its numbers come from."""
-
-    name: str
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Cell]]
-
-
-def date(at: float) -> str:
-    return moment(at).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def shown(cell: Cell) -> str:
-    """Text for people. A number that is not known is empty."""
-    if cell is None:
-        return ""
-    if isinstance(cell, float):
-        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 10 else f"{cell:.3g}"
-    return f"{cell:,}" if isinstance(cell, int) else cell
 
 
 def sections(report: FleetReport) -> list[Section]:

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.job import JOB, job_id_of
-from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
+from understudy_controlplane.cli.listing import Listing, limit_option
 from understudy_controlplane.cli.options import json_option
-from understudy_controlplane.cli.output import date, print_json
-from understudy_controlplane.cli.requests import Options, Requests, request_options, send
+from understudy_controlplane.cli.output import date, show
+from understudy_controlplane.cli.requests import request_command
+from understudy_controlplane.cli.subjects import JOB_TYPE, Subject, job_id_of
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
-    from understudy_client import Checkpoint, CheckpointExplanation, CheckpointInterval, Client
+    from understudy_client import Client, Record
+    from understudy_controlplane.cli.scanned_checkpoints import Scanned
 
 JOBS_LOOKED_AT = 1000
+CHECKPOINTS = Listing(
+    "/v1/checkpoints",
+    {
+        "job": "job_id",
+        "step": "step",
+        "at": "at",
+        "shards": lambda one: f"{one.shards}/{one.world_size}",
+        "path": "path",
+        "suspect": "suspect",
+    },
+)
 
 
 class CheckpointCommands(click.Group):
@@ -48,71 +60,40 @@ def scan_folder(path: Path, as_json: bool) -> None:
     from understudy_controlplane.cli.scanned_checkpoints import scan
 
     found = sorted(scan(path, os.getuid()), key=lambda one: one.written_at, reverse=True)
-    if as_json:
-        print_json([dataclasses.asdict(one) for one in found])
-        return
-    for one in found:
-        step = "step not known" if one.step is None else f"step {one.step}"
-        doubt = f": {one.doubt}" if one.doubt else ""
-        size = f"{one.size_bytes / 1e6:.1f} MB"
-        click.echo(one_line(f"{step}, {one.path}, {one.kind}, {size}, {date(one.written_at)}{doubt}"))
-    if not found:
-        click.echo(one_line(f"nothing of yours in {path} looks like a checkpoint"))
+    lines = map(_scanned, found) if found else [f"nothing of yours in {path} looks like a checkpoint"]
+    show([dataclasses.asdict(one) for one in found], as_json, lambda _: map(one_line, lines))
 
 
-@checkpoints.command("now")
-@click.argument("run", metavar="RUN|JOB")
-@request_options
-@connected
-def save_now(client: Client, as_json: bool, run: str, **options: Unpack[Options]) -> None:
-    """Ask all ranks of a job to save a checkpoint, before the same step, some seconds from now. Its training has to ask
-    when to save (`monitor.checkpoints.due`).
-    """
-    send(client, as_json, Requests([f"/v1/jobs/{_job_of(client, run)}/save"], **options))
+def _scanned(one: Scanned) -> str:
+    step = "step not known" if one.step is None else f"step {one.step}"
+    doubt = f": {one.doubt}" if one.doubt else ""
+    return f"{step}, {one.path}, {one.kind}, {one.size_bytes / 1e6:.1f} MB, {date(one.written_at)}{doubt}"
 
 
 @checkpoints.command("show")
 @click.argument("run", required=False)
-@click.option("--job", type=JOB, help="Only checkpoints of this job.")
+@click.option("--job", type=JOB_TYPE, help="Only checkpoints of this job.")
 @click.option("--ranks", type=click.IntRange(1), help="With RUN: as if its gang had so many ranks.")
 @limit_option
 @connected
 def show_checkpoints(
-    client: Client,
-    /,
-    as_json: bool,
-    limit: int,
-    run: str | None,
-    job: int | str | None,
-    ranks: int | None,
-    **chosen: Chosen,
+    client: Client, as_json: bool, limit: int, run: str | None, job: int | str | None, ranks: int | None
 ) -> None:
     """The newest checkpoints, complete or not; `understudy checkpoints` alone is the same. With RUN, the name of a run
     or a job's id: where it would continue now, what was passed over and why, and what its interval costs.
     """
     if run is not None:
-        _explain(client, run, ranks, as_json)
+        (number,) = _job_of(client, run)
+        explained = client.get(f"/v1/explain/checkpoints/{number}", ranks=ranks)
+        show(explained, as_json, lambda _: map(one_line, explanation_lines(number, explained)))
         return
     if ranks is not None:
         raise click.UsageError("--ranks needs a RUN")
-    if job is not None:
-        chosen["job"] = job_id_of(client, job)
-    print_items(client, listing(), as_json, limit, chosen)
+    chosen = None if job is None else job_id_of(client, job)
+    show(client.items("/v1/checkpoints", limit, job=chosen), as_json, CHECKPOINTS.lines)
 
 
-def _explain(client: Client, run: str, ranks: int | None, as_json: bool) -> None:
-    from understudy_client import CheckpointExplanation
-
-    number = _job_of(client, run)
-    explained = client.get(f"/v1/explain/checkpoints/{number}", CheckpointExplanation, ranks=ranks)
-    if as_json:
-        print_json(explained)
-        return
-    for line in explanation_lines(number, explained):
-        click.echo(one_line(line))
-
-
-def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator[str]:
+def explanation_lines(job_id: int, explained: Record) -> Iterator[str]:
     of = f" with {counted(explained.ranks, 'rank')}" if explained.ranks else ""
     if explained.answer == "restore":
         yield f"an attempt of job {job_id}{of} that begins now restores step {explained.step}: {explained.path}"
@@ -144,7 +125,7 @@ def explanation_lines(job_id: int, explained: CheckpointExplanation) -> Iterator
         yield from tier_lines(explained.interval)
 
 
-def memory_lines(explained: CheckpointExplanation) -> Iterator[str]:
+def memory_lines(explained: Record) -> Iterator[str]:
     """A gang goes on from memory first, where that is not behind the checkpoint."""
     chosen = next((one for one in explained.in_memory if not one.against and one.step >= (explained.step or 0)), None)
     if chosen is not None:
@@ -157,7 +138,7 @@ def memory_lines(explained: CheckpointExplanation) -> Iterator[str]:
         yield f"  {state}: step {one.step}, in memory, {held}, {date(one.at)}{against}"
 
 
-def attempt_lines(explained: CheckpointExplanation) -> Iterator[str]:
+def attempt_lines(explained: Record) -> Iterator[str]:
     """The newest attempt, and those before which something changed."""
     for place, one in enumerate(explained.attempts):
         name = f"attempt {one.attempt} of job {one.job_id}"
@@ -171,7 +152,7 @@ def attempt_lines(explained: CheckpointExplanation) -> Iterator[str]:
             yield f"  {' and '.join(one.changed)} changed between {earlier} and {name}: {was}"
 
 
-def interval_lines(found: CheckpointInterval) -> Iterator[str]:
+def interval_lines(found: Record) -> Iterator[str]:
     held = "holds the training up for" if found.cost_is_measured else "takes (what it holds up is not known)"
     yield f"a checkpoint {held} {found.cost_seconds:.3g} s; the gang fails every {_hours(found.mtbf_seconds)}"
     if found.today_seconds is None:
@@ -184,7 +165,7 @@ def interval_lines(found: CheckpointInterval) -> Iterator[str]:
     yield f"best interval: {_hours(found.best_seconds)} (Daly: {_hours(found.daly_seconds)}), which would cost {best}"
 
 
-def tier_lines(found: CheckpointInterval) -> Iterator[str]:
+def tier_lines(found: Record) -> Iterator[str]:
     for one in found.tiers:
         failures = f"failures of {' or '.join(one.answers)}, one in {_hours(one.mtbf_seconds)}"
         yield f"  {one.tier}: every {_hours(one.best_seconds)}; for {failures}; costs {one.cost_seconds:.3g} s"
@@ -205,29 +186,24 @@ def _hours(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _job_of(client: Client, run: str) -> int:
-    return job_id_of(client, int(run)) if run.isdecimal() else _newest_of(client, run)
-
-
-def _newest_of(client: Client, run: str) -> int:
+def _job_of(client: Client, run: str) -> tuple[int]:
     """Raises RefusedError where the control plane knows no job of the run."""
-    from understudy_client import Job, RefusedError
+    from understudy_client import RefusedError
 
-    for one in client.items("/v1/jobs", Job, JOBS_LOOKED_AT):
+    if run.isdecimal():
+        return (int(run),)
+    for one in client.items("/v1/jobs", JOBS_LOOKED_AT):
         if one.run_name == run:
-            return one.job_id
+            return (one.job_id,)
     raise RefusedError(f"no job of the run {run!r} is among the newest {JOBS_LOOKED_AT}; give a job's id", 404)
 
 
-def listing() -> Listing[Checkpoint]:
-    from understudy_client import Checkpoint
-
-    columns: dict[str, Callable[[Checkpoint], object]] = {
-        "job": lambda one: one.job_id,
-        "step": lambda one: one.step,
-        "at": lambda one: date(one.at),
-        "shards": lambda one: f"{one.shards}/{one.world_size}",
-        "path": lambda one: one.path,
-        "suspect": lambda one: one.suspect,
-    }
-    return Listing("/v1/checkpoints", Checkpoint, columns)
+checkpoints.add_command(
+    request_command(
+        "now",
+        "Ask all ranks of a job to save a checkpoint, before the same step, some seconds from now. Its training has to "
+        "ask when to save (`monitor.checkpoints.due`).",
+        "/v1/jobs/{}/save",
+        Subject(click.argument("subject", metavar="RUN|JOB"), _job_of),
+    )
+)

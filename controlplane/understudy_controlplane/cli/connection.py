@@ -15,6 +15,7 @@ import click
 
 from understudy_controlplane.cli.options import json_option
 from understudy_controlplane.cli.output import Exit, fail
+from understudy_controlplane.cli.subjects import Parameter
 
 if TYPE_CHECKING:
     from understudy_client import Client, ClientError
@@ -97,6 +98,14 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
     for option in reversed(_OPTIONS):
         run = option(run)
     return run
+
+
+def command(name: str, words: str, run: Callable[..., None], *parameters: Parameter) -> click.Command:
+    """A command that gives `run` a client, `as_json`, and what its parameters say."""
+    made = connected(run)
+    for one in reversed(parameters):
+        made = one(made)
+    return click.command(name, help=words)(made)
 
 
 def in_words(error: ClientError) -> str:

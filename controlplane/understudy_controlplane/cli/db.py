@@ -9,7 +9,7 @@ import click
 
 from understudy_controlplane.cli.database import opened
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, fail, note, print_json, print_table
+from understudy_controlplane.cli.output import Exit, fail, note, print_json, show, table_lines
 
 _target = click.argument("file", type=click.Path(path_type=Path))
 
@@ -33,10 +33,7 @@ def check(config: Path, as_json: bool) -> None:
     except (OSError, ModuleNotFoundError, StoreError) as error:
         shown = without_secrets(url)
         fail(f"database {shown}: cannot be checked: {error}; run this as the control plane's user", Exit.FAILED)
-    if as_json:
-        print_json({"problems": found})
-    else:
-        click.echo("\n".join(found) or "the database is whole")
+    show({"problems": found}, as_json, lambda _: found or ["the database is whole"])
     if found:
         raise SystemExit(Exit.FAILED)
 
@@ -59,7 +56,8 @@ def prune(dry_run: bool, config: Path, as_json: bool) -> None:
         print_json({"dry_run": dry_run, "rows": deleted})
         return
     if deleted:
-        print_table(("table", "would be deleted" if dry_run else "deleted"), sorted(deleted.items()))
+        columns = ("table", "would be deleted" if dry_run else "deleted")
+        click.echo("\n".join(table_lines(columns, sorted(deleted.items()))))
     else:
         note("no record is old enough")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from understudy_controlplane.fleet.event import EventKind
 from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Event, EventStream
+    from understudy_client import Client, EventStream, Record
 
 RECONNECT_SECONDS = 1.0
 kinds_choice = click.Choice([kind.value for kind in EventKind])
@@ -44,7 +45,7 @@ def follow(stream: EventStream, as_json: bool) -> None:
         try:
             for event in stream:
                 is_lost = False
-                click.echo(_json(event, stream) if as_json else _line(event))
+                click.echo(json.dumps({"id": stream.last_id, **event}, ensure_ascii=False) if as_json else _line(event))
         except UnreachableError as error:
             if not stream.has_answered:
                 raise
@@ -54,12 +55,6 @@ def follow(stream: EventStream, as_json: bool) -> None:
         time.sleep(RECONNECT_SECONDS)
 
 
-def _line(event: Event) -> str:
+def _line(event: Record) -> str:
     job = "" if event.job is None or event.subject == f"job {event.job}" else f" (job {event.job})"
     return one_line(f"{date(event.at)} {event.kind} {event.number} {event.subject}{job}: {event.text}")
-
-
-def _json(event: Event, stream: EventStream) -> str:
-    import msgspec
-
-    return msgspec.json.encode({"id": stream.last_id, **msgspec.structs.asdict(event)}).decode()

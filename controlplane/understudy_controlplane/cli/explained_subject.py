@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from understudy_controlplane.cli.output import date
+from understudy_controlplane.cli.recovery import took
+from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
-    from understudy_client import Decision, Explanation, Recovery
+    from understudy_client import Record
 
 
-def lines(explained: Explanation) -> Iterator[str]:
+def lines(explained: Record) -> Iterator[str]:
+    return map(one_line, _lines(explained))
+
+
+def _lines(explained: Record) -> Iterator[str]:
     yield explained.is_now
     yield from _section("open incidents", [f"{one.id} {one.rule}: {one.summary}" for one in explained.incidents])
     yield from _section("newest recoveries", [_recovery(one) for one in explained.recoveries])
@@ -20,15 +26,15 @@ def lines(explained: Explanation) -> Iterator[str]:
     yield from _section("newest decisions", [_decision(one) for one in explained.decisions])
 
 
-def _recovery(one: Recovery) -> str:
+def _recovery(one: Record) -> str:
     moved = f" to {' '.join(one.spares)}" if one.nodes and one.spares else ""
     about = " ".join(one.nodes or one.spares)
-    took = "" if one.milliseconds is None else f" in {one.milliseconds / 1000:.1f} s"
+    after = f" in {took(one)}" if took(one) else ""
     outcome = f": {one.outcome}" if one.outcome else ""
-    return f"{one.id} {date(one.detected_at)} {one.kind} {about}{moved}: {one.status}{took}{outcome}"
+    return f"{one.id} {date(one.detected_at)} {one.kind} {about}{moved}: {one.status}{after}{outcome}"
 
 
-def _decision(one: Decision) -> str:
+def _decision(one: Record) -> str:
     """A decision to do nothing names the guard that holds it back, where it is one."""
     because = "" if one.because == "rule" else f", because of {one.because}"
     return f"{date(one.at)} {one.action}{because} (row {one.table_row}): {one.reason}"

@@ -2,70 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.evidence import print_evidence
-from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, number_argument, print_item, print_items
-from understudy_controlplane.cli.output import date
-from understudy_controlplane.cli.requests import Options, Requests, request_options, send
+from understudy_controlplane.cli.listing import Listing, limit_option, list_command
+from understudy_controlplane.cli.output import date, field_lines, show
+from understudy_controlplane.cli.requests import request_command
+from understudy_controlplane.cli.subjects import NUMBER, Subject
+from understudy_controlplane.cli.ticket import open_option
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Incident
+    from understudy_client import Client, Record
+
+INCIDENTS = Listing(
+    "/v1/incidents",
+    {
+        "incident": "id",
+        "opened": "opened_at",
+        "closed": "closed_at",
+        "subject": "subject",
+        "rule": "rule",
+        "summary": "summary",
+    },
+)
 
 
-@click.group()
-def incident() -> None:
-    """Incidents: what the control plane found wrong."""
-
-
-@incident.command("list")
-@click.option("--open/--closed", "open", default=None, help="Only those that are open, or closed.")
-@click.option("--subject", help="Only incidents of this node, gang or domain.")
-@limit_option
-@connected
-def list_incidents(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
-    """The newest incidents."""
-    print_items(client, listing(), as_json, limit, chosen)
-
-
-def listing() -> Listing[Incident]:
-    from understudy_client import Incident
-
-    columns: dict[str, Callable[[Incident], object]] = {
-        "incident": lambda one: one.id,
-        "opened": lambda one: date(one.opened_at),
-        "closed": lambda one: date(one.closed_at),
-        "subject": lambda one: one.subject,
-        "rule": lambda one: one.rule,
-        "summary": lambda one: one.summary,
-    }
-    return Listing("/v1/incidents", Incident, columns)
-
-
-@incident.command("dismiss")
-@number_argument
-@request_options
-@connected
-def dismiss(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """End an incident about a node as a false alarm. You answer for the node: what was known against it counts no more,
-    and one that is out of service returns. What is received from now on, or is still read on the node, counts.
-    """
-    from understudy_client import Incident
-
-    found = client.get(f"/v1/incidents/{number}", Incident)
+def _node_of(client: Client, number: int) -> Iterable[object]:
+    found = client.get(f"/v1/incidents/{number}")
     if found.closed_at is not None:
         raise click.UsageError(f"incident {number} is over: {found.outcome}")
     if found.subject_kind != "node":
         raise click.UsageError(f"incident {number} is about a {found.subject_kind}: it ends with its cause")
-    send(client, as_json, Requests([f"/v1/nodes/{found.subject}/release"], **options))
+    return (found.subject,)
+
+
+def evidence_lines(found: Record) -> Iterator[str]:
+    """What ranks showed before they were ended."""
+    for one in found["items"]:
+        yield f"### job {one.job_id}, launch {one.launch}, {one.kind}, {date(one.at)}: {one.summary}\n\n{one.text}\n"
+    if not found["items"]:
+        yield "nothing was kept: no gang was ended because it hung, and no rank failed, or its launcher had no agent"
+
+
+incident = click.Group(
+    "incident",
+    help="Incidents: what the control plane found wrong.",
+    commands=[
+        list_command(
+            "list",
+            "The newest incidents.",
+            INCIDENTS,
+            open_option,
+            click.option("--subject", help="Only incidents of this node, gang or domain."),
+            limit_option,
+        ),
+        request_command(
+            "dismiss",
+            "End an incident about a node as a false alarm. You answer for the node: what was known against it counts "
+            "no more, and one that is out of service returns. What is received from now on, or is still read on the "
+            "node, counts.",
+            "/v1/nodes/{}/release",
+            Subject(NUMBER.argument, _node_of),
+        ),
+    ],
+)
 
 
 @incident.command("show")
-@number_argument
+@NUMBER.argument
 @click.option(
     "--post-mortem",
     is_flag=True,
@@ -77,16 +84,16 @@ def dismiss(client: Client, as_json: bool, number: int, **options: Unpack[Option
     help="What ranks showed before they were ended: stacks, collectives, last lines. For operators and owners of jobs.",
 )
 @connected
-def show(client: Client, as_json: bool, number: int, post_mortem: bool, evidence: bool) -> None:
+def show_incident(client: Client, as_json: bool, subject: Any, post_mortem: bool, evidence: bool) -> None:
     """One incident, with its evidence."""
+    path = f"/v1/incidents/{subject}"
     if evidence and post_mortem:
         raise click.UsageError("--evidence and --post-mortem: choose one of them")
-    if evidence:
-        print_evidence(client, f"/v1/incidents/{number}/evidence", as_json)
-        return
     if post_mortem and as_json:
         raise click.UsageError("--post-mortem is Markdown: leave --json out")
     if post_mortem:
-        click.echo(client.text(f"/v1/incidents/{number}/post-mortem", format="text").rstrip("\n"))
+        click.echo(client.text(f"{path}/post-mortem", format="text").rstrip("\n"))
+    elif evidence:
+        show(client.get(f"{path}/evidence"), as_json, evidence_lines)
     else:
-        print_item(client, f"/v1/incidents/{number}", as_json)
+        show(client.get(path), as_json, field_lines)

@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from understudy_controlplane.cli.output import print_fields, print_json, print_table
+from understudy_controlplane.cli.connection import command
+from understudy_controlplane.cli.output import cell, field_lines, show, table_lines
+from understudy_controlplane.cli.subjects import FLEET, Parameter, Subject
 
 if TYPE_CHECKING:
-    from understudy_client import Client
+    from understudy_client import Client, Record
 
-T = TypeVar("T")
-Chosen = str | float | bool | None
-"""A filter of a list; None: not set."""
+Column = str | Callable[["Record"], object]
+"""A field of the record, or what makes the cell from the record."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
+class Listing:
+    """`path`: of the route. `columns`: by title."""
+
     path: str
-    kind: type[T]
-    columns: dict[str, Callable[[T], object]]
+    columns: Mapping[str, Column]
+
+    def lines(self, records: Iterable[Record]) -> list[str]:
+        return table_lines(self.columns, ([_cell(column, one) for column in self.columns.values()] for one in records))
+
+
+def _cell(column: Column, record: Record) -> object:
+    return cell(column, record[column]) if isinstance(column, str) else column(record)
 
 
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Records to show, newest first."
 )
-number_argument = click.argument("number", type=click.IntRange(min=1))
 
 
-def print_items(
-    client: Client, listing: Listing[T], as_json: bool, limit: int | None, chosen: Mapping[str, Chosen]
-) -> None:
-    """`chosen` are parameters of the route. Without `limit` all records."""
-    if as_json:
-        print_json(client.items(listing.path, dict, limit, **chosen))
-        return
-    print_table(listing.columns, rows_of(client, listing, limit, chosen))
+def list_command(name: str, words: str, listing: Listing, *parameters: Parameter) -> click.Command:
+    """Of pages of records. `parameters`: those of the route, and the limit; without it all records are shown."""
+
+    def show_records(client: Client, /, as_json: bool, limit: int | None = None, **chosen: Any) -> None:
+        show(client.items(listing.path, limit, **chosen), as_json, listing.lines)
+
+    return command(name, words, show_records, *parameters)
 
 
-def rows_of(client: Client, listing: Listing[T], limit: int | None, chosen: Mapping[str, Chosen]) -> list[list[object]]:
-    records = client.items(listing.path, listing.kind, limit, **chosen)
-    return [[show(one) for show in listing.columns.values()] for one in records]
+def show_command(
+    name: str,
+    words: str,
+    path: str,
+    subject: Subject = FLEET,
+    *parameters: Parameter,
+    lines: Callable[[Any], Iterable[str]] = field_lines,
+) -> click.Command:
+    """Of one answer. `path` has `{}` for the subject; `parameters` are those of the route."""
 
+    def show_one(client: Client, /, as_json: bool, subject: Any = None, **chosen: Any) -> None:
+        (one,) = named(client, subject)
+        show(client.get(path.format(one), **chosen), as_json, lines)
 
-def print_item(client: Client, path: str, as_json: bool) -> None:
-    record = client.get(path, dict)
-    if as_json:
-        print_json(record)
-    else:
-        print_fields(record)
+    named = subject.named
+    return command(name, words, show_one, subject.argument, *parameters)

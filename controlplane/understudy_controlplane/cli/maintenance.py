@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import FUTURE
-from understudy_controlplane.cli.listing import number_argument
-from understudy_controlplane.cli.output import Exit, date, fail, print_json, print_table
-from understudy_controlplane.cli.requests import Options, Requests, request_options, send
+from understudy_controlplane.cli.listing import Listing, show_command
+from understudy_controlplane.cli.output import Exit, date, fail, show, table_lines
+from understudy_controlplane.cli.requests import request_command
+from understudy_controlplane.cli.subjects import NUMBER, names_of
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Maintenance
+    from understudy_client import Client, Record
 
 
-@click.group()
-def maintenance() -> None:
-    """Planned work on nodes: drained at a checkpoint, back by their validation."""
-
-
-@maintenance.command("start")
+@click.command("start")
 @click.argument("targets", nargs=-1, required=True)
 @click.option("--until", type=FUTURE, required=True, help="When the nodes return: 4h, or 2026-01-31T18:00 in UTC.")
 @click.option("--reason", required=True)
@@ -42,104 +38,81 @@ def start(  # noqa: PLR0913, PLR0917 - its options
     yes: bool,
 ) -> None:
     """Print the plan, and start it. TARGETS are host lists (c[1-4]) and domains ("rack r1")."""
-    from understudy_client import Maintenances
-
     named = [name for target in targets for name in _names(target)]
     body = {"targets": named, "until": until, "at_once": at_once}
     if dry_run or not yes:
-        (plan,) = client.post("/v1/maintenance", Maintenances, reason, dry_run=True, **body).maintenance
-        if not as_json:
-            _print(plan)
+        (plan,) = client.post("/v1/maintenance", reason, dry_run=True, **body).maintenance
+        if dry_run or not as_json:
+            show(plan, as_json, _lines)
         if dry_run:
-            if as_json:
-                print_json(plan)
             return
         if not click.confirm("start it?", err=True):
             fail("nothing is started", Exit.FAILED)
-    (started,) = client.post("/v1/maintenance", Maintenances, reason, **body).maintenance
-    if as_json:
-        print_json(started)
-    else:
-        click.echo(f"maintenance {started.id} is started: `understudy maintenance show {started.id}`")
+    (started,) = client.post("/v1/maintenance", reason, **body).maintenance
+    name = f"maintenance {started.id}"
+    show(started, as_json, lambda _: [f"{name} is started: `understudy maintenance show {started.id}`"])
 
 
 def _names(target: str) -> tuple[str, ...]:
-    from understudy_controlplane.cli.node import names_of
-
-    return (target,) if " " in target else tuple(names_of(target))
+    return (target,) if " " in target else names_of(target)
 
 
-@maintenance.command("list")
+@click.command("show")
+@NUMBER.argument
 @connected
-def list_maintenance(client: Client, as_json: bool) -> None:
-    """What is under way."""
-    if as_json:
-        print_json(client.get("/v1/maintenance", dict))
-        return
-    rows = (
-        (one.id, one.status, " ".join(one.targets), date(one.until), _counts(one), one.by, one.reason)
-        for one in _all(client)
-    )
-    print_table(("maintenance", "status", "targets", "until", "nodes", "by", "reason"), rows)
-
-
-@maintenance.command("show")
-@number_argument
-@connected
-def show(client: Client, as_json: bool, number: int) -> None:
+def show_one(client: Client, as_json: bool, subject: int) -> None:
     """The stage of each node, and what happens to it next."""
-    found = next((one for one in _all(client) if one.id == number), None)
+    found = next((one for one in client.get("/v1/maintenance").maintenance if one.id == subject), None)
     if found is None:
-        fail(f"no maintenance {number} is under way: `understudy maintenance list`", Exit.FAILED)
-    if as_json:
-        print_json(found)
-    else:
-        _print(found)
+        fail(f"no maintenance {subject} is under way: `understudy maintenance list`", Exit.FAILED)
+    show(found, as_json, _lines)
 
 
-@maintenance.command("pause")
-@number_argument
-@request_options
-@connected
-def pause(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """Take no further node, and move no further gang."""
-    send(client, as_json, Requests([f"/v1/maintenance/{number}/pause"], **options))
-
-
-@maintenance.command("resume")
-@number_argument
-@request_options
-@connected
-def resume(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """Go on after a pause."""
-    send(client, as_json, Requests([f"/v1/maintenance/{number}/resume"], **options))
-
-
-@maintenance.command("end")
-@number_argument
-@request_options
-@connected
-def end(client: Client, as_json: bool, number: int, **options: Unpack[Options]) -> None:
-    """End it before its time: its nodes return by their validation."""
-    send(client, as_json, Requests([f"/v1/maintenance/{number}/end"], **options))
-
-
-def _all(client: Client) -> tuple[Maintenance, ...]:
-    from understudy_client import Maintenances
-
-    return client.get("/v1/maintenance", Maintenances).maintenance
-
-
-def _counts(one: Maintenance) -> str:
+def _counts(one: Record) -> str:
     stages = [node.stage for node in one.nodes]
     return ", ".join(f"{stages.count(stage)} {stage}" for stage in dict.fromkeys(stages))
 
 
-def _print(one: Maintenance) -> None:
+def _lines(one: Record) -> list[str]:
     hours = max(one.until - time.time(), 0) / 3600
-    click.echo(f"{one.status}: {' '.join(one.targets)}, {one.at_once} of {len(one.nodes)} nodes at once")
-    click.echo(f"until {date(one.until)} ({hours:.1f} h): {one.reason}")
-    click.echo(f"{one.spares}\n")
-    print_table(
-        ("node", "stage", "jobs", ""), ((n.node, n.stage, " ".join(map(str, n.jobs)), n.words) for n in one.nodes)
-    )
+    rows = ((each.node, each.stage, " ".join(map(str, each.jobs)), each.words) for each in one.nodes)
+    return [
+        f"{one.status}: {' '.join(one.targets)}, {one.at_once} of {len(one.nodes)} nodes at once",
+        f"until {date(one.until)} ({hours:.1f} h): {one.reason}",
+        f"{one.spares}\n",
+        *table_lines(("node", "stage", "jobs", ""), rows),
+    ]
+
+
+UNDER_WAY = Listing(
+    "/v1/maintenance",
+    {
+        "maintenance": "id",
+        "status": "status",
+        "targets": "targets",
+        "until": "until",
+        "nodes": _counts,
+        "by": "by",
+        "reason": "reason",
+    },
+)
+
+
+def _request(verb: str, words: str) -> click.Command:
+    return request_command(verb, words, f"/v1/maintenance/{{}}/{verb}", NUMBER)
+
+
+maintenance = click.Group(
+    "maintenance",
+    help="Planned work on nodes: drained at a checkpoint, back by their validation.",
+    commands=[
+        start,
+        show_command(
+            "list", "What is under way.", UNDER_WAY.path, lines=lambda found: UNDER_WAY.lines(found.maintenance)
+        ),
+        show_one,
+        _request("pause", "Take no further node, and move no further gang."),
+        _request("resume", "Go on after a pause."),
+        _request("end", "End it before its time: its nodes return by their validation."),
+    ],
+)

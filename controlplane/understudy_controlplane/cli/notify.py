@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.listing import Chosen, Listing, limit_option, print_items
+from understudy_controlplane.cli.listing import Listing, limit_option, list_command
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, date, fail, print_json
+from understudy_controlplane.cli.output import Exit, fail, print_json
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Notification
     from understudy_controlplane.config import Config
 
 
@@ -28,34 +26,33 @@ class Test:
     detail: str
 
 
-@click.group()
-def notify() -> None:
-    """Notifications to people."""
-
-
-@notify.command("list")
-@click.option("--status", type=click.Choice(["waiting", "failing", "sent", "given_up"]), help="Only those.")
-@click.option("--receiver", help="Only those to this receiver; `owners`: to owners of jobs.")
-@limit_option
-@connected
-def list_messages(client: Client, /, as_json: bool, limit: int, **chosen: Chosen) -> None:
-    """The newest messages: sent, waiting, failing, given up."""
-    print_items(client, listing(), as_json, limit, chosen)
-
-
-def listing() -> Listing[Notification]:
-    from understudy_client import Notification
-
-    columns: dict[str, Callable[[Notification], object]] = {
-        "message": lambda one: one.id,
+MESSAGES = Listing(
+    "/v1/notifications",
+    {
+        "message": "id",
         "to": lambda one: f"{one.receiver} {one.user}".strip(),
         "status": lambda one: one.status.replace("_", " "),
-        "accepted": lambda one: date(one.accepted_at),
-        "next try": lambda one: date(one.next_try_at),
-        "title": lambda one: one.title,
-        "why not": lambda one: one.error,
-    }
-    return Listing("/v1/notifications", Notification, columns)
+        "accepted": "accepted_at",
+        "next try": "next_try_at",
+        "title": "title",
+        "why not": "error",
+    },
+)
+
+notify = click.Group(
+    "notify",
+    help="Notifications to people.",
+    commands=[
+        list_command(
+            "list",
+            "The newest messages: sent, waiting, failing, given up.",
+            MESSAGES,
+            click.option("--status", type=click.Choice(["waiting", "failing", "sent", "given_up"]), help="Only those."),
+            click.option("--receiver", help="Only those to this receiver; `owners`: to owners of jobs."),
+            limit_option,
+        )
+    ],
+)
 
 
 @notify.command("test")

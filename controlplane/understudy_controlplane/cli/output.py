@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -45,8 +45,12 @@ def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    click.echo("\n".join(table_lines(columns, rows)))
+def show(found: Any, as_json: bool, lines: Callable[[Any], Iterable[str]]) -> None:
+    """As JSON, or as `lines` puts it for people."""
+    if as_json:
+        print_json(found)
+    else:
+        click.echo("\n".join(lines(found)))
 
 
 def table_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
@@ -62,10 +66,6 @@ def _aligned(column: Sequence[str]) -> list[str]:
     return [cell.ljust(width) for cell in cells]
 
 
-def print_fields(record: Mapping[str, object]) -> None:
-    click.echo("\n".join(field_lines(record)))
-
-
 def field_lines(record: Mapping[str, object]) -> list[str]:
     """One record, a field on each line; a list of records as a table below its name."""
     width = max(map(len, record), default=0) + 2
@@ -73,19 +73,20 @@ def field_lines(record: Mapping[str, object]) -> list[str]:
     for name, value in record.items():
         if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
             columns = list(dict.fromkeys(key for one in value for key in one))
-            rows = [[_shown(key, one.get(key)) for key in columns] for one in value]
+            rows = [[cell(key, one.get(key)) for key in columns] for one in value]
             lines += [name, *(f"  {line}" for line in table_lines(columns, rows))]
         else:
-            lines.append(f"{name:{width}}{one_line(_shown(name, value))}".rstrip())
+            lines.append(f"{name:{width}}{one_line(cell(name, value))}".rstrip())
     return lines
 
 
-def _shown(name: str, value: object) -> str:
+def cell(name: str, value: object) -> str:
+    """The value of a field of this name, for people."""
     if isinstance(value, dict):
         filled = ((key, one) for key, one in value.items() if one not in (None, "", [], {}))
-        return ", ".join(f"{key}={_shown(key, one)}" for key, one in filled)
+        return ", ".join(f"{key}={cell(key, one)}" for key, one in filled)
     if isinstance(value, list):
-        return " ".join(f"({_shown(name, one)})" if isinstance(one, dict) else _shown(name, one) for one in value)
+        return " ".join(f"({cell(name, one)})" if isinstance(one, dict) else cell(name, one) for one in value)
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, int | float) and (name in TIMES or name.endswith(("_at", "_until"))):

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
-
 import click
 
-from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.durations import DURATION
-from understudy_controlplane.cli.requests import Options, Requests, request_options, send
+from understudy_controlplane.cli.requests import for_option, request_command
+from understudy_controlplane.cli.subjects import FLEET
 
-if TYPE_CHECKING:
-    from understudy_client import Client
-
-
-@click.command()
-@request_options
-@click.option("--now", is_flag=True, default=None, help="Halt what is under way, also between two attempts.")
-@click.option("--for", "for_seconds", type=DURATION, help="Resume after this time, such as 2h.")
-@connected
-def pause(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
+pause = request_command(
+    "pause",
     """Pause the control plane: it begins nothing, and stops recoveries before their next effect.
 
     A gang that has left its nodes is still started again, unless --now is given.
-    """
-    send(client, as_json, Requests(["/v1/pause"], **options))
-
-
-@click.command()
-@request_options
-@connected
-def resume(client: Client, as_json: bool, **options: Unpack[Options]) -> None:
-    """End a pause."""
-    send(client, as_json, Requests(["/v1/resume"], **options))
+    """,
+    "/v1/pause",
+    FLEET,
+    click.option("--now", is_flag=True, default=None, help="Halt what is under way, also between two attempts."),
+    for_option("Resume after this time, such as 2h."),
+)
+resume = request_command("resume", "End a pause.", "/v1/resume")

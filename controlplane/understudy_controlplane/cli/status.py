@@ -10,10 +10,11 @@ import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.durations import in_words
-from understudy_controlplane.cli.output import Exit, date, print_json
+from understudy_controlplane.cli.output import Exit, date
+from understudy_controlplane.cli.output import show as show_it
 
 if TYPE_CHECKING:
-    from understudy_client import Client, Status
+    from understudy_client import Client, Record
 
 NEEDS_MAX = 10
 MODES = {
@@ -27,26 +28,18 @@ MODES = {
 @connected
 def status(client: Client, as_json: bool, check: bool) -> None:
     """Counts, and what needs a person, since when, and the command that ends it."""
-    waits = show(client, as_json)
-    if check and waits:
+    if show(client, as_json) and check:
         sys.exit(Exit.PERSON_NEEDED)
 
 
 def show(client: Client, as_json: bool) -> bool:
-    """True if something needs a person."""
-    if as_json:
-        found = client.get("/v1/status", dict)
-        print_json(found)
-        return bool(found.get("problems"))
-    from understudy_client import Status
-
-    shown = client.get("/v1/status", Status)
-    for line in lines(shown, time.time()):
-        click.echo(line)
-    return bool(shown.problems)
+    """Whether something needs a person."""
+    found = client.get("/v1/status")
+    show_it(found, as_json, lambda _: lines(found, time.time()))
+    return bool(found.problems)
 
 
-def lines(status: Status, now: float) -> list[str]:
+def lines(status: Record, now: float) -> list[str]:
     states = sorted(status.nodes.items(), key=lambda one: -one[1])
     nodes = ", ".join(f"{count:,} {state}" for state, count in states)
     slurm, loop = status.slurm, status.loop
@@ -67,7 +60,7 @@ def lines(status: Status, now: float) -> list[str]:
     return shown + _needs(status, now)
 
 
-def mode_line(status: Status) -> str:
+def mode_line(status: Record) -> str:
     limit = ""
     if status.mode_limit:
         until = f", until {date(status.mode_limit_until)}" if status.mode_limit_until else ""
@@ -75,17 +68,13 @@ def mode_line(status: Status) -> str:
     return f"{status.mode}{MODES.get(status.mode, '')}{limit}"
 
 
-def _needs(status: Status, now: float) -> list[str]:
+def _needs(status: Record, now: float) -> list[str]:
     if status.problems is None:
         return []
     if not status.problems:
         return ["nothing needs a person"]
-    texts = status.problems  # all that an older control plane shows
-    if status.needs is not None:
-        texts = tuple(
-            f"{_age(one.since, now)}{one.why}{f': {one.command}' if one.command else ''}" for one in status.needs
-        )
-    more = (status.needs_count or len(texts)) - NEEDS_MAX
+    texts = [f"{_age(one.since, now)}{one.why}{f': {one.command}' if one.command else ''}" for one in status.needs]
+    more = status.needs_count - NEEDS_MAX
     rest = [f"  and {more} more: `understudy status --json`"] if more > 0 else []
     return ["needs a person:", *(f"  {text}" for text in texts[:NEEDS_MAX]), *rest]
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from understudy_controlplane.cli.database import opened
 from understudy_controlplane.cli.options import config_option, json_option
-from understudy_controlplane.cli.output import Exit, fail, note, print_json, print_table
+from understudy_controlplane.cli.output import Exit, fail, note, print_json, show, table_lines
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
 from understudy_controlplane.fleet.evidence import Json
@@ -96,25 +95,21 @@ def list_tokens(config: Path, as_json: bool) -> None:
     """List all tokens, and the sessions of browsers made from them, without their secrets."""
     with _store(config) as store:
         tokens = store.all()
-    if as_json:
-        print_json(msgspec.to_builtins(tokens))
-        return
     now = time.time()
-    print_table(
-        ("id", "role", "label", "made", "by", "last used", "state"),
+    columns = ("id", "role", "label", "made", "by", "last used", "state")
+    rows = (
         (
-            (
-                one.id,
-                one.role.value if one.session_of is None else f"{one.role.value}, session of {one.session_of}",
-                one.label,
-                _date(one.made_at),
-                one.made_by,
-                _date(one.last_used_at) if one.last_used_at else "",
-                _state(one, now),
-            )
-            for one in tokens
-        ),
+            one.id,
+            one.role.value if one.session_of is None else f"{one.role.value}, session of {one.session_of}",
+            one.label,
+            _date(one.made_at),
+            one.made_by,
+            _date(one.last_used_at) if one.last_used_at else "",
+            _state(one, now),
+        )
+        for one in tokens
     )
+    show(tokens, as_json, lambda _: table_lines(columns, rows))
 
 
 @token.command("revoke")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from understudy_controlplane.cli import decision, incident, recovery
 from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.listing import Chosen, Listing, rows_of
-from understudy_controlplane.cli.output import console, print_json, table_lines
+from understudy_controlplane.cli.decision import DECISIONS
+from understudy_controlplane.cli.incident import INCIDENTS
+from understudy_controlplane.cli.listing import Listing
+from understudy_controlplane.cli.output import console, print_json
+from understudy_controlplane.cli.recovery import RECOVERIES
 from understudy_controlplane.cli.status import lines
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from understudy_client import Client
+    from understudy_client import Client, Record
 
 ROWS = 10
 
@@ -33,11 +35,7 @@ def top(client: Client, as_json: bool, every: float) -> None:
     With --json it prints this once.
     """
     if as_json:
-        status = client.get("/v1/status", dict)
-        lists = {
-            title: client.items(listing.path, dict, ROWS, **chosen) for title, (listing, chosen) in _lists().items()
-        }
-        print_json({"status": status, **lists})
+        print_json({"status": client.get("/v1/status"), **{title: _read(client, title) for title in LISTS}})
         return
     from rich.live import Live
 
@@ -47,21 +45,18 @@ def top(client: Client, as_json: bool, every: float) -> None:
             time.sleep(every)
 
 
-def _lists() -> dict[str, tuple[Listing[Any], dict[str, Chosen]]]:
-    return {
-        "awaiting_approval": (recovery.listing(), {"status": "awaits_approval"}),
-        "running": (recovery.listing(), {"status": "running"}),
-        "incidents": (incident.listing(), {"open": True}),
-        "decisions": (decision.listing(), {}),
-    }
-
-
-TITLES = {
-    "awaiting_approval": "Recoveries that await approval",
-    "running": "Recoveries under way",
-    "incidents": "Open incidents",
-    "decisions": "Newest decisions",
+LISTS: dict[str, tuple[str, Listing, dict[str, object]]] = {
+    "awaiting_approval": ("Recoveries that await approval", RECOVERIES, {"status": "awaits_approval"}),
+    "running": ("Recoveries under way", RECOVERIES, {"status": "running"}),
+    "incidents": ("Open incidents", INCIDENTS, {"open": True}),
+    "decisions": ("Newest decisions", DECISIONS, {}),
 }
+"""Name in JSON → title, records, and which of them."""
+
+
+def _read(client: Client, name: str) -> list[Record]:
+    _, listing, chosen = LISTS[name]
+    return client.items(listing.path, ROWS, **chosen)
 
 
 def frame(client: Client) -> Group:
@@ -69,14 +64,12 @@ def frame(client: Client) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    from understudy_client import Status
-
-    parts = [Text("\n".join(lines(client.get("/v1/status", Status), time.time())))]
-    for title, (listing, chosen) in _lists().items():
-        rows = rows_of(client, listing, ROWS, chosen)
-        if rows:
-            table = "\n".join(table_lines(listing.columns, rows))
-            parts += [Text(f"\n{TITLES[title]}", style="bold"), Text(table, no_wrap=True, overflow="ellipsis")]
+    parts = [Text("\n".join(lines(client.get("/v1/status"), time.time())))]
+    for name, (title, listing, _) in LISTS.items():
+        records = _read(client, name)
+        if records:
+            table = "\n".join(listing.lines(records))
+            parts += [Text(f"\n{title}", style="bold"), Text(table, no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
 
 

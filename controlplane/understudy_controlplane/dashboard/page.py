@@ -15,7 +15,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from understudy_controlplane.api.report_sections import shown
+from understudy_controlplane.api.documents import shown
 from understudy_controlplane.clock import moment
 
 FOLDER = Path(__file__).parent

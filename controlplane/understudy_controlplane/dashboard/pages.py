@@ -218,7 +218,7 @@ class Pages:
     def _report(self, reading: Reading, by: str) -> Page:
         span = by if by in reports.SPANS else reports.USUAL
         report = self._reports.of(span)
-        tables = {one.name for one in report.sections}
+        tables = {one.name for one in report.document.sections}
         return reading.page(
             "reports",
             "Reports",

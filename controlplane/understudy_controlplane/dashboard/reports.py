@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
+from typing import NamedTuple
 
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.report import fleet_report
-from understudy_controlplane.api.report_plots import plots
-from understudy_controlplane.api.report_sections import Section, sections, summary
+from understudy_controlplane.api.documents import Document
+from understudy_controlplane.api.report import document, fleet_report
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 SPANS = {"7d": 7, "30d": 30, "90d": 90}
@@ -36,13 +32,10 @@ ORIGINS = {
 """Figure → the table that it comes from."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownReport:
+class ShownReport(NamedTuple):
     since: float
     until: float
-    summary: Sequence[tuple[str, str]]
-    plots: Sequence[tuple[str, Markup]]
-    sections: Sequence[Section]
+    document: Document
 
 
 class Reports:
@@ -56,6 +49,6 @@ class Reports:
         if known is not None and 0 <= now - known.until < KEPT_SECONDS:
             return known
         found = fleet_report(self._deps, now - SPANS[span] * DAY_SECONDS, now)
-        made = ShownReport(found.since, found.until, summary(found), plots(found.costs), sections(found))
+        made = ShownReport(found.since, found.until, document(found))
         self._made[span] = made
         return made

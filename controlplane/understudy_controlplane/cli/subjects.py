@@ -1,0 +1,81 @@
+"""What commands are about: nodes, jobs, and numbers of records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from understudy_client import Client
+
+HOSTS_HELP = "HOSTS is a host list, such as c7 or c[1-4,7]."
+_TASK = re.compile(r"[0-9]{1,18}_[0-9]{1,18}")
+
+Parameter = Callable[[Any], Any]
+"""An argument or option of click."""
+
+
+class Subject(NamedTuple):
+    """The argument of a command, and what stands for it in the address of a route."""
+
+    argument: Parameter
+    named: Callable[[Client, Any], Iterable[object]]
+
+
+def of_fleet(argument: Parameter = lambda command: command) -> Subject:
+    """Nothing in particular. `argument` is then part of the body of a request."""
+    return Subject(argument, lambda _client, _subject: ("",))
+
+
+class JobNumber(click.ParamType[int | str]):
+    """A job id, or a task of a job array as squeue shows it."""
+
+    name = "job"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value)
+        if _TASK.fullmatch(text):
+            return text
+        if not text.isdecimal():
+            self.fail(f"'{text}' is no job; write its id, or 4711_3 for a task of a job array", param, ctx)
+        return int(text)
+
+
+def job_id_of(client: Client, job: int | str) -> int:
+    """Raises RefusedError for a task that Slurm does not show."""
+    from understudy_client import RefusedError
+
+    if isinstance(job, int):
+        return job
+    found = client.items("/v1/jobs", 1, task=job)
+    if not found:
+        raise RefusedError(f"/v1/jobs: Slurm shows no task {job} of a job array; GET /v1/jobs lists the jobs", 404)
+    number: int = found[0].job_id
+    return number
+
+
+def names_of(hosts: str, hint: str = "HOSTS") -> tuple[str, ...]:
+    from understudy_controlplane.fleet.hostlist import HostListError, expand
+
+    try:
+        names = expand(hosts)
+    except HostListError as error:
+        raise click.BadParameter(f"{error}; write c7 or c[1-4,7]", param_hint=hint) from error
+    if not names:
+        raise click.BadParameter("names no node; write c7 or c[1-4,7]", param_hint=hint)
+    return names
+
+
+def _argument(metavar: str, kind: Any = None) -> Parameter:
+    return click.argument("subject", metavar=metavar, type=kind)
+
+
+JOB_TYPE = JobNumber()
+FLEET = of_fleet()
+NODE = Subject(_argument("NODE"), lambda _client, name: (name,))
+HOSTS = Subject(_argument("HOSTS"), lambda _client, hosts: names_of(hosts))
+JOB = Subject(_argument("JOB", JOB_TYPE), lambda client, job: (job_id_of(client, job),))
+NUMBER = Subject(_argument("NUMBER", click.IntRange(min=1)), lambda _client, number: (number,))
