@@ -124,7 +124,7 @@ class Client:
         return EventStream(self, _given(parameters), after)
 
     def lines(self, path: str, parameters: Fields, headers: dict[str, str]) -> Iterator[str]:
-        """Of a stream, until it ends."""
+        """Lines of a stream until it ends."""
         address = self.url + path
         usual = self._http.timeout
         silence = httpx.Timeout(usual.connect, read=SILENCE_SECONDS_MAX, write=usual.write, pool=usual.pool)

@@ -30,7 +30,7 @@ from understudy_controlplane.fleet.identity import Role
 
 
 def record(**fields: Any) -> Record:
-    """As the client reads it."""
+    """A record as the client reads it."""
     made: Record = json.loads(json.dumps(fields), object_hook=Record)
     return made
 

@@ -69,7 +69,7 @@ def commissioning_router(deps: ReadDependencies) -> APIRouter:
 
     @router.get("/commissioning")
     async def commissioning(target: Targets = [], format: Format = Form.JSON) -> Response:  # noqa: B006 - FastAPI's way
-        """Of each node whether it is accepted and why not, its performance bin, its stages, serials and versions."""
+        """Nodes: whether each is accepted and why not, its performance bin, its stages, serials and versions."""
         return await deps.readers.read(lambda: _answer(_report(deps, target), format))
 
     return router

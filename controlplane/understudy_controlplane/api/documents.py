@@ -21,13 +21,13 @@ from understudy_controlplane.fleet.plain_text import one_line
 Cell = str | int | float | None
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""With these a cell begins that a spreadsheet would compute: names of jobs come from users."""
+"""Characters that begin a cell that a spreadsheet would compute: names of jobs come from users."""
 
 ROWS_SHOWN = 200
-"""Of a table that people read; CSV and JSON have all."""
+"""Rows of a table that people read; CSV and JSON have all."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""Of HTML: it has styles of its own, so that its file stands alone, and no script."""
+"""HTML has styles of its own, so that its file stands alone, and no script."""
 
 
 class Form(StrEnum):
@@ -117,7 +117,7 @@ def date(at: float) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """For people. A number that is not known is empty."""
+    """Text for people. A number that is not known is empty."""
     if cell is None:
         return ""
     if isinstance(cell, float):
@@ -126,12 +126,12 @@ def shown(cell: Cell) -> str:
 
 
 def _in_markdown(text: str) -> str:
-    """In a table's cell, whatever users wrote."""
+    """One line of a table or list, whatever users wrote."""
     return " ".join(one_line(text).split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _in_csv(cell: Cell) -> Cell:
-    """As a program reads it, and as a terminal shows it."""
+    """Cell as a program reads it, and as a terminal shows it."""
     if not isinstance(cell, str):
         return cell
     text = one_line(cell)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("show")
 @connected
 def show_breaker(client: Client, as_json: bool) -> None:
-    """Whether it is open, and why."""
+    """Shows whether it is open, and why."""
     why: str = client.get("/v1/status").breaker
     show({"breaker": why}, as_json, lambda _: [f"open: {why}" if why else "closed"])
 

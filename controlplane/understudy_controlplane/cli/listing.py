@@ -40,7 +40,7 @@ limit_option = click.option(
 
 
 def list_command(name: str, words: str, listing: Listing, *parameters: Parameter) -> click.Command:
-    """Of pages of records. `parameters`: those of the route, and the limit; without it all records are shown."""
+    """A command for pages of records. `parameters`: those of the route, and the limit; without it all are shown."""
 
     def show_records(client: Client, /, as_json: bool, limit: int | None = None, **chosen: Any) -> None:
         show(client.items(listing.path, limit, **chosen), as_json, listing.lines)
@@ -56,7 +56,7 @@ def show_command(
     *parameters: Parameter,
     lines: Callable[[Any], Iterable[str]] = field_lines,
 ) -> click.Command:
-    """Of one answer. `path` has `{}` for the subject; `parameters` are those of the route."""
+    """A command for one answer. `path` has `{}` for the subject; `parameters` are those of the route."""
 
     def show_one(client: Client, /, as_json: bool, subject: Any = None, **chosen: Any) -> None:
         (one,) = named(client, subject)

@@ -96,7 +96,7 @@ node = click.Group(
         ),
         list_command(
             "parts",
-            "Where each board, network card, cable and module was seen, newest first. GPUs: `GET /v1/gpus`.",
+            "Places where each board, network card, cable and module was seen, newest first. GPUs: `GET /v1/gpus`.",
             PARTS,
             of_node,
             click.option(

@@ -46,7 +46,7 @@ def print_json(value: object) -> None:
 
 
 def show(found: Any, as_json: bool, lines: Callable[[Any], Iterable[str]]) -> None:
-    """As JSON, or as `lines` puts it for people."""
+    """Prints JSON, or what `lines` makes for people."""
     if as_json:
         print_json(found)
     else:

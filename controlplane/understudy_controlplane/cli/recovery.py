@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def took(recovery: Record) -> str:
-    """From the fault until the job ran again; empty where the recovery has not come so far."""
+    """Seconds from the fault until the job ran again; empty if the recovery has not come so far."""
     phases = recovery.phases_ms
     milliseconds = phases.get("first_step", phases.get("running"))
     return "" if milliseconds is None else f"{milliseconds / 1000:.1f} s"

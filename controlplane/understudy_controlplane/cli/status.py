@@ -33,7 +33,7 @@ def status(client: Client, as_json: bool, check: bool) -> None:
 
 
 def show(client: Client, as_json: bool) -> bool:
-    """Whether something needs a person."""
+    """True if something needs a person."""
     found = client.get("/v1/status")
     show_it(found, as_json, lambda _: lines(found, time.time()))
     return bool(found.problems)
