@@ -156,7 +156,6 @@ AGENT_KEYS = {
     "key": "key of the certificate (PEM, no passphrase); without it the key is in the certificate's file",
     "munge_socket": "socket of munged; without it MUNGE's own default",
     "report_interval_seconds": "time between two reports; a new fact is sent at once",
-    "request_timeout_seconds": "time after which a control plane counts as not answering",
     "kernel_log": "/dev/kmsg, or a plain file of the same records",
     "socket": "Unix socket on which ranks of this node send to the agent",
     "boot_id_file": "file in which the kernel gives the id of this boot",
@@ -178,7 +177,6 @@ KEEPER_KEYS = {
     "address": "name or address by which other nodes reach it; empty: the node's name",
     "socket": "Unix socket on which ranks of this node connect to it",
     "bytes_per_second": "how fast it copies from other nodes at most, for all jobs together; restores have no limit",
-    "keep_seconds": "how long it holds the parts of a job of which no process on this node was there",
 }
 
 
@@ -632,7 +630,7 @@ def metrics() -> str:
         "",
         GENERATED,
         "",
-        "`GET /metrics`, in the text format of Prometheus, needs a token of role `metrics` (or `server.open_metrics`).",
+        "`GET /metrics`, in the text format of Prometheus, needs a token of role `metrics`, or `server.without_token`.",
         "In `deploy/prometheus/`: `scrape.yml`, a sample for Prometheus, and `rules.yml`, alerts with a",
         "[runbook](runbooks.md) each. In `deploy/grafana/`: dashboards (fleet, recovery, job, self).",
         "The package `understudy-controlplane` has both in `/usr/share/understudy-controlplane/`.",

@@ -57,7 +57,7 @@ def size() -> dict[str, int | dict[str, int]]:
         "product_lines": dict(product),
         "test_lines": dict(tests),
         "document_words": dict(words),
-        "settings": len(re.findall(r"^\| `", reference["configuration"], re.MULTILINE)),
+        "settings": len(re.findall(r"^\| `", reference["configuration"].partition("## Top level")[2], re.MULTILINE)),
         "commands": len(re.findall(r"^\| `understudy ", reference["cli"], re.MULTILINE)),
         "metrics": len(re.findall(r"^\| `understudy_", reference["metrics"], re.MULTILINE)),
         "routes": routes,

@@ -62,8 +62,6 @@ class KeeperConfig(msgspec.Struct, frozen=True):
     """Unix socket on which ranks of this node connect to it."""
     bytes_per_second: Annotated[float, msgspec.Meta(ge=1e6, le=1e12)] = 1e9
     """How fast it copies from other nodes at most, of all jobs together."""
-    keep_seconds: Annotated[float, msgspec.Meta(ge=60, le=604_800)] = 3600.0
-    """How long it holds what no process of the job on this node has used."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +83,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Socket of munged; without it MUNGE's own default."""
     report_interval_seconds: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
     """Interval between reports. A new fact is reported at once."""
-    request_timeout_seconds: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 5.0
     kernel_log: Path = Path("/dev/kmsg")
     """/dev/kmsg, or a plain file with records of the same form."""
     socket: Path = Path("/run/understudy/agent.sock")

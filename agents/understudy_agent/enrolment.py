@@ -9,6 +9,7 @@ import msgspec
 
 from understudy_agent.config import Config, ConfigError, tls_of
 from understudy_agent.refusals import describe
+from understudy_agent.uplink import REQUEST_TIMEOUT_SECONDS
 from understudy_wire.messages import NOT_UNDERSTOOD, NodeToken
 
 
@@ -38,7 +39,7 @@ def _ask(config: Config, code: str) -> str:
     failures = []
     tls = tls_of(config)
     verify = tls.context if tls else True
-    with httpx.Client(trust_env=False, verify=verify, timeout=config.request_timeout_seconds) as client:
+    with httpx.Client(trust_env=False, verify=verify, timeout=REQUEST_TIMEOUT_SECONDS) as client:
         for url in config.control_plane_urls:
             try:
                 answer = client.post(f"{url}/v1/enrolment", headers={"Authorization": f"Bearer {code}"})

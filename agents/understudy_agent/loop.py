@@ -93,7 +93,6 @@ class Agent:
             config.control_plane_urls,
             credentials_of(config),
             self._facts,
-            config.request_timeout_seconds,
             on_acknowledged=self._take_acknowledgement,
             tls=tls_of(config),
         )
@@ -179,7 +178,7 @@ class Agent:
     def reload(self, new: Config) -> None:
         found = reloaded(self._config, new)
         self._config = found.config
-        self._uplink.follow(found.config.control_plane_urls, found.config.request_timeout_seconds)
+        self._uplink.follow(found.config.control_plane_urls)
         log.info("configuration_reloaded", extra=fields(changed=", ".join(found.changed) or "nothing"))
         if found.waiting:
             settings = ", ".join(found.waiting)

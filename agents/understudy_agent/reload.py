@@ -9,7 +9,7 @@ import msgspec
 
 from understudy_agent.config import Config
 
-RELOADED = ("control_plane_urls", "report_interval_seconds", "request_timeout_seconds", "host.disks")
+RELOADED = ("control_plane_urls", "report_interval_seconds", "host.disks")
 """The others are files, sockets, names and processes, which are made at the start."""
 
 

@@ -36,6 +36,8 @@ from understudy_wire.messages import (
 )
 from understudy_wire.unknown import unknown_in
 
+REQUEST_TIMEOUT_SECONDS = 5.0
+"""A control plane counts as not answering after it."""
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
 
@@ -123,7 +125,7 @@ class Uplink:
         urls: Sequence[str],
         credentials: Credentials,
         facts: FactQueue,
-        request_timeout_seconds: float,
+        request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
         on_acknowledged: Callable[[Acknowledgement], None] = lambda _: None,
         tls: Tls | None = None,
     ) -> None:
@@ -146,10 +148,9 @@ class Uplink:
         self._dropped = ""
         self._unknown = UnknownNames("answer_unknown_content")
 
-    def follow(self, urls: Sequence[str], request_timeout_seconds: float) -> None:
+    def follow(self, urls: Sequence[str]) -> None:
         """The next request follows it. The address that answered last stays the first one, where it is still there."""
         self._urls = sorted(urls, key=lambda url: url != self._urls[0])
-        self._timeout_seconds = request_timeout_seconds
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -20,6 +20,8 @@ from understudy_wire.systemd import ServiceManager
 
 SHARE_OF_MEMORY = 4
 SHARE_OF_USER = 2
+KEEP_SECONDS = 3600.0
+"""How long parts are held that no process of their job on this node has used."""
 """Half of it, where the site does not set another share: no user fills it alone."""
 
 
@@ -69,7 +71,7 @@ def settings_of(config: Config, memory_bytes: int) -> Settings:
         bytes_max=bytes_max,
         bytes_of_user_max=min(keeper.user_bytes or bytes_max // SHARE_OF_USER, bytes_max),
         bytes_per_second=keeper.bytes_per_second,
-        keep_seconds=keeper.keep_seconds,
+        keep_seconds=KEEP_SECONDS,
     )
 
 

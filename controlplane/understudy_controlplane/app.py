@@ -415,9 +415,11 @@ async def _refuse_for_error(_request: Request, _error: Exception) -> Response:
 
 
 def _open_to_all(config: Config) -> set[Permission]:
-    if config.server.open_reads:
-        return {Permission.READ, Permission.READ_OWN_JOBS, Permission.METRICS}
-    return {Permission.METRICS} if config.server.open_metrics else set()
+    return {
+        "nothing": set[Permission](),
+        "metrics": {Permission.METRICS},
+        "reads": {Permission.READ, Permission.READ_OWN_JOBS, Permission.METRICS},
+    }[config.server.without_token]
 
 
 def _reads(config: Config, core: Core, clock: Clock) -> ReadDependencies:

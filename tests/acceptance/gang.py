@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.testbed.site import RESEARCHER, SERVE, Site
+from tests.testbed.serve import SERVE
+from tests.testbed.site import RESEARCHER, Site
 
 SLEEP = "#!/bin/bash\nsrun sleep 3600\n"
 

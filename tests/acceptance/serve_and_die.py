@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +18,8 @@ from typing import Any, cast
 
 from sqlalchemy import Engine
 
+from tests.testbed.serve import config_in_arguments
 from understudy_controlplane.app import Outside
-from understudy_controlplane.config import load_config
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import RecoveryStatus, RecoveryStep
@@ -124,8 +123,7 @@ def main() -> None:
 
 
 def serve_until_killed() -> None:
-    config_file = Path(sys.argv[sys.argv.index("--config") + 1])
-    config = load_config(config_file)
+    config, config_file = config_in_arguments()
     reaper = Reaper(config_file.parent)
     real = real_outside(config)
     outside = Outside(

@@ -5,15 +5,14 @@ So the time between its decision and this change in Slurm, else a tenth of a sec
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from tests.testbed.serve import config_in_arguments
 from understudy_controlplane.app import Outside
-from understudy_controlplane.config import load_config
 from understudy_controlplane.serve import real_outside, serve
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError
 
@@ -41,8 +40,7 @@ class UnwillingSlurm:
 
 
 def main() -> None:
-    config_file = Path(sys.argv[sys.argv.index("--config") + 1])
-    config = load_config(config_file)
+    config, config_file = config_in_arguments()
     real = real_outside(config)
     serve(
         config, config_file, Outside(cast("Slurm", UnwillingSlurm(real.slurm, config_file.parent / FILE)), real.probe)

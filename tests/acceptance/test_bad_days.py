@@ -24,7 +24,8 @@ from tests.acceptance.conftest import MakeSite
 from tests.acceptance.serve_without_changes import FILE, UNWILLING
 from tests.testbed.installation import DEBIAN_14
 from tests.testbed.processes import all_processes, descendants, is_running, signal_process
-from tests.testbed.site import SERVE, Site
+from tests.testbed.serve import SERVE
+from tests.testbed.site import Site
 from understudy_controlplane.store.database import Engine, StoreError, open_database
 
 pytestmark = pytest.mark.cluster

@@ -66,7 +66,7 @@ class SetClock:
         return self.at
 
 
-def control_plane(database: str, clock: SetClock, **server: bool) -> ControlPlane:
+def control_plane(database: str, clock: SetClock, **server: str) -> ControlPlane:
     config = b.config(mode="observe", server={"database": with_tokens(database, ["n1", "n2"]), **server})
     plane = compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock))
     plane.loop.tick()
@@ -162,10 +162,10 @@ def test_a_refusal_names_the_role_that_is_needed(plane: ControlPlane) -> None:
 
 @pytest.mark.parametrize(
     ("server", "expected"),
-    [({"open_reads": True}, (200, 200)), ({"open_metrics": True}, (401, 200)), ({}, (401, 401))],
+    [({"without_token": "reads"}, (200, 200)), ({"without_token": "metrics"}, (401, 200)), ({}, (401, 401))],
 )
 def test_a_site_may_open_reads_or_metrics(
-    tmp_path: Path, clock: SetClock, server: dict[str, bool], expected: tuple[int, int]
+    tmp_path: Path, clock: SetClock, server: dict[str, str], expected: tuple[int, int]
 ) -> None:
     with closing(control_plane(new_database(tmp_path / "fleet.db"), clock, **server)) as plane:
         client = TestClient(plane.app)

@@ -154,7 +154,7 @@ def test_root_is_a_user_as_any_other(site: Site) -> None:
 
 
 def test_users_whom_the_site_names_are_operators_or_administrators(tmp_path: Path) -> None:
-    site = make_site(tmp_path, munge_operators=["daemon"], munge_admins=["bin"])
+    site = make_site(tmp_path, munge_roles={"daemon": "operator", "bin": "admin"})
     with closing(site.plane):
         allowed = [
             [site.client().post(f"/v1/{route}", headers=headers, json={"reason": "x"}).status_code for route in ROUTES]
@@ -172,7 +172,7 @@ def test_a_site_may_refuse_users(tmp_path: Path) -> None:
     with closing(site.plane):
         refused(site.answer(), 403, "access.munge_users")
     with pytest.raises(ConfigError, match="need munge_users"):
-        parse_config('cluster = "c"\n[access]\nmunge_users = false\nmunge_admins = ["bob"]', "site.toml")
+        parse_config('cluster = "c"\n[access]\nmunge_users = false\nmunge_roles = { bob = "admin" }', "site.toml")
 
 
 def test_a_munge_that_does_not_work_is_this_hosts_problem(site: Site) -> None:

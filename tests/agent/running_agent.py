@@ -30,7 +30,6 @@ def agent_config(folder: Path, *urls: str, interval_seconds: float = 0.1) -> Con
         socket=folder / "agent.sock",
         run_directory=folder / "run",
         report_interval_seconds=interval_seconds,
-        request_timeout_seconds=1.0,
         nvml=NvmlConfig(enabled=False),
         host=HostConfig(enabled=False),
     )

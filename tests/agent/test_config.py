@@ -33,11 +33,11 @@ def test_without_slurmd_nodename_the_node_is_the_short_host_name() -> None:
 
 def test_all_settings_are_read() -> None:
     config = parse(
-        'node = "n1"\ntoken_file = "/t"\nreport_interval_seconds = 2\nrequest_timeout_seconds = 0.5\n'
+        'node = "n1"\ntoken_file = "/t"\nreport_interval_seconds = 2\n'
         'kernel_log = "/k"\nsocket = "/s"\nboot_id_file = "/b"\n[nvml]\nenabled = false\n'
     )
     assert (config.node, config.token_file, config.socket) == ("n1", Path("/t"), Path("/s"))
-    assert (config.report_interval_seconds, config.request_timeout_seconds) == (2.0, 0.5)
+    assert config.report_interval_seconds == 2.0
     assert not config.nvml.enabled
 
 
@@ -48,7 +48,7 @@ def test_all_settings_are_read() -> None:
         ("[nvml]\nenable = true", "unknown key 'nvml.enable'; did you mean 'nvml.enabled'?"),
         ("zzz = 1", "known keys: cluster"),
         ("report_interval_seconds = 0", "report_interval_seconds: Expected `float` >= 0.05"),
-        ("request_timeout_seconds = 900", "request_timeout_seconds: Expected `float` <= 60"),
+        ("report_interval_seconds = 900", "report_interval_seconds: Expected `float` <= 60"),
         ('socket = ""', "socket: Expected the path of a file"),
         ("kernel_log = 7", "kernel_log: Expected the path of a file"),
         (f'socket = "/{"x" * 200}"', "at most 107 bytes"),

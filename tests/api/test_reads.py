@@ -31,7 +31,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    server = {"database": new_database(tmp_path / "fleet.db"), "open_reads": True}
+    server = {"database": new_database(tmp_path / "fleet.db"), "without_token": "reads"}
     config = b.config(mode="observe", server=server, limits={"reads_waiting_max": 8})
     with closing(compose(config, Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True))) as made:
         made.loop.tick()

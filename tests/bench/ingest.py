@@ -5,6 +5,7 @@ Server and load generator have a core each. Detection runs all the while over th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from tests import PYTHON_PATH
 from tests.bench.ingest_load import CLUSTER, GPUS, NODES, node_name, write_script
 from tests.bench.result import result, write
 from tests.testbed.configuration import free_ports
+from tests.testbed.serve import PARAMETERS_FILE
 from tests.tokens import with_tokens
 
 ROUNDS = 5
@@ -58,12 +60,14 @@ def _configure(directory: Path) -> tuple[str, Path]:
     config = directory / "controlplane.toml"
     config.write_text(
         f'cluster = "{CLUSTER}"\n[server]\nport = {port}\n'
-        f'database = "sqlite:///{directory}/bench.db"\nopen_reads = true\n'
-        # Nodes are silent between two rounds of reports; that they are is not what is measured.
-        "[limits]\nwrites_per_second_per_token = 1e6\nreports_per_second_per_node = 1e6\n"
-        "connections_per_second_per_address = 1e6\n"
-        "[silence]\nsilent_after_seconds = 30\ndead_after_seconds = 60\n"
+        f'database = "sqlite:///{directory}/bench.db"\nwithout_token = "reads"\n'
     )
+    limits = dict.fromkeys(
+        ("writes_per_second_per_token", "reports_per_second_per_node", "connections_per_second_per_address"), 1e6
+    )
+    # Nodes are silent between two rounds of reports; that they are is not what is measured.
+    silence = {"silent_after_seconds": 30, "dead_after_seconds": 60}
+    config.with_name(PARAMETERS_FILE).write_text(json.dumps({"limits": limits, "silence": silence}))
     with_tokens(f"sqlite:///{directory}/bench.db", map(node_name, range(NODES)))
     write_script(directory / "empty.lua", full=False)
     size = write_script(directory / "full.lua", full=True)

@@ -11,10 +11,10 @@ import uvicorn
 from fastapi import Response
 
 from tests.bench.ingest_load import CLUSTER, JOB_ID, NODES, node_name
+from tests.testbed.serve import load
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server
 from understudy_controlplane.app import Outside, compose
-from understudy_controlplane.config import load_config
 from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation, TopologyUnit
 from understudy_controlplane.serve import configure_logging
@@ -75,7 +75,7 @@ def main() -> None:
     from pathlib import Path
 
     configure_logging()
-    config = load_config(Path(sys.argv[1]))
+    config = load(Path(sys.argv[1]))
     app = compose(config, Outside(cast(Slurm, StillSlurm()), probe=lambda _node: True)).app
 
     @app.post("/empty")

@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.snapshot import Snapshot
 
-CONFIG = b.config(spares={"no_spare": "wait"}, signals={"leak": "block"})
+CONFIG = b.config(spares={"no_spare": "wait"}, signals={"effects": {"leak": "block"}})
 GANG = b.job(nodes=["n1", "n2"], priority=5, account="physics")
 
 

@@ -51,7 +51,7 @@ def decided(snapshot: Snapshot, config: Config) -> list[Decision]:
 
 
 def effect(name: str, **guards: Any) -> Config:
-    return b.config(signals={"leak": name}, guards=guards)
+    return b.config(signals={"effects": {"leak": name}}, guards=guards)
 
 
 def test_a_signal_alone_changes_nothing_where_it_only_explains() -> None:
@@ -153,7 +153,7 @@ def test_the_node_returns_by_its_validation_when_the_signal_is_over() -> None:
     slurm = b.slurm_node("n5", flags=("DRAIN",), reason="understudy: wet", user="")
     node = b.node("n5", record=record, slurm=slurm)
     config = b.config(
-        signals={"leak": "act"}, repair={"enabled": True}, validation={"enabled": True, "command": "true"}
+        signals={"effects": {"leak": "act"}}, repair={"enabled": True}, validation={"enabled": True, "command": "true"}
     )
     during = seen(leak("n5"), nodes=[node], incidents={subject: incident})
     assert [*repair_cycle.due(during, during.nodes["n5"], (), config)] == []
@@ -166,5 +166,5 @@ def test_reservations_are_left_as_they_are_for_a_signal() -> None:
     snapshot = seen(leak("rack r2"))
     pool = snapshot.reservations["understudy_spares"]
     assert isinstance(pool, SlurmReservation)
-    config = b.config(signals={"leak": "block"}, spares={"count": 3})
+    config = b.config(signals={"effects": {"leak": "block"}}, spares={"count": 3})
     assert [one for one in decided(snapshot, config) if one.action in (Action.FILL_POOL, Action.LEAVE_POOL)] == []

@@ -39,15 +39,17 @@ def program(folder: Path, name: str, text: str) -> None:
 
 def run(
     folder: Path,
+    *,
     gres: str = "",
     hours: float = 0,
     suspect: bool = False,
     sys_class: Path = Path("/sys/class"),
     network: Network | None = None,
+    ports: int = 0,
     **policy: Any,
 ) -> tuple[int, str]:
     settings = b.config(validation={"selfcheck": "understudy-x selfcheck", **policy}).validation
-    script = validation_script(settings, gres, hours, suspect, network).replace("/sys/class", str(sys_class))
+    script = validation_script(settings, gres, hours, suspect, network, ports).replace("/sys/class", str(sys_class))
     done = subprocess.run(
         ["/bin/bash", "-s"], input=script, env={"PATH": str(folder)}, capture_output=True, text=True, check=False
     )
@@ -181,7 +183,7 @@ def test_a_port_that_is_not_up_fails_the_node(programs: Path, tmp_path: Path, le
         file = tmp_path / f"infiniband/mlx5_{number}/ports/1/state"
         file.parent.mkdir(parents=True)
         file.write_text(f"{state}\n")
-    done, output = run(programs, gres="gpu:8", command="true", ports_active_min=least, sys_class=tmp_path)
+    done, output = run(programs, gres="gpu:8", command="true", ports=least, sys_class=tmp_path)
     assert done == code
     if code:
         assert "2 ports are active, of 3 that should be" in output

@@ -134,7 +134,7 @@ def configuration(scenario: Scenario) -> Config:
                 "observe_rules": [f"xid.{OBSERVED_XID}"],
             },
             "jobs": {"swaps_per_hour_max": 2} if settings.few_moves else {},
-            "signals": {"leak": "act"},
+            "signals": {"effects": {"leak": "act"}},
             "spares": {"count": settings.spares, "no_spare": settings.no_spare.value},
             "hang": {"seconds_min": 30, "factor": 3, "first_step_seconds": 90},
             "recovery": {"step_timeout_seconds": 60, "first_step_timeout_seconds": 150, "time_credit_minutes_max": 30},

@@ -31,6 +31,7 @@ from tests.testbed.configuration import free_ports
 from tests.testbed.fake_fabric import FakeFabric
 from tests.testbed.installation import NATIVE, Installation
 from tests.testbed.processes import Process, is_running
+from tests.testbed.serve import PARAMETERS_FILE, SERVE, Sections, split
 from tests.tokens import bearer, secret, with_tokens
 from understudy_agent.export import export
 from understudy_agent.hooks.install import install
@@ -46,7 +47,6 @@ RESEARCHER = "news"
 REBOOT_PROGRAM = "RebootProgram=/bin/true"
 """Slurm reboots no node without one. What it would do is `Site.finish_reboot`."""
 
-SERVE = ("-m", "understudy_controlplane", "serve")
 
 FABRIC_PORTS = 4
 
@@ -459,10 +459,11 @@ class Site:
             )
 
     def _write_config(self) -> None:
-        sections: dict[str, dict[str, object]] = {"spares": {}} | {
-            name: dict(values) for name, values in self._settings.items()
-        }
+        sections: Sections = {"spares": {}} | {name: dict(values) for name, values in self._settings.items()}
         sections["spares"] = {"count": self.spares_wanted} | sections["spares"]
+        sections["slurm"] = dict(self._slurm_settings)
+        sections, parameters = split(sections)
+        self.config_file.with_name(PARAMETERS_FILE).write_text(json.dumps(parameters))
         self.config_file.write_text(
             "\n".join(
                 (
@@ -473,8 +474,6 @@ class Site:
                     f"port = {self._port}",
                     f'database = "{self.database_url}"',
                     self._munge_socket,
-                    "[slurm]",
-                    *(f"{key} = {json.dumps(value)}" for key, value in self._slurm_settings.items()),
                     *(
                         line
                         for section, values in sections.items()

@@ -55,10 +55,8 @@ class UserTokens:
         if not access.munge_users:
             return None
         label = f"user {name or '?'} ({token.user_id})"
-        if name and name in access.munge_admins:
-            return Identity(Role.ADMIN, label, "", token.address)
-        if name and name in access.munge_operators:
-            return Identity(Role.OPERATOR, label, "", token.address)
+        if role := access.munge_roles.get(name or ""):
+            return Identity(Role(role), label, "", token.address)
         return Identity(Role.USER, label, "", token.address, user_id=token.user_id)
 
     def _drop(self, user_id: int, now: float) -> None:

@@ -236,8 +236,8 @@ def _timeouts(settings: Mapping[str, str], policy: Silence) -> Check:
         )
     if timeout and policy.domain_wait_seconds >= timeout:
         why.append(
-            "Slurm ends the jobs of a rack that falls silent before it has had its silence.domain_wait_seconds = "
-            f"{policy.domain_wait_seconds:g} to come back: set SlurmdTimeout above that"
+            "Slurm ends the jobs of a rack that falls silent before it has had its "
+            f"{policy.domain_wait_seconds:g} s to come back: set SlurmdTimeout above that"
         )
     return Check("time-outs", Severity.COST if why else Severity.GOOD, found, "; ".join(why))
 

@@ -19,12 +19,11 @@ class Access(Section):
         description="Users of the cluster need no token: by MUNGE they see the states of nodes and their own jobs, and "
         "act on these.",
     )
-    munge_operators: tuple[str, ...] = Field(
-        (),
-        description="Names of users who by MUNGE get the role operator. Root on any node of the cluster can forge "
-        "their credentials.",
+    munge_roles: dict[str, Literal["operator", "admin"]] = Field(
+        {},
+        description='Roles of users by MUNGE: `munge_roles = { bob = "admin" }`. Root on any node of the cluster can '
+        "forge their credentials.",
     )
-    munge_admins: tuple[str, ...] = Field((), description="The same for the role admin.")
     addresses: tuple[str, ...] = Field(
         (),
         description="Further addresses with port by which users reach the control plane through a proxy or NAT: "
@@ -65,6 +64,6 @@ class Access(Section):
 
     @model_validator(mode="after")
     def _roles_by_munge_need_munge(self) -> Self:
-        if not self.munge_users and (self.munge_operators or self.munge_admins):
-            raise ValueError("munge_operators and munge_admins need munge_users = true")
+        if not self.munge_users and self.munge_roles:
+            raise ValueError("munge_roles needs munge_users = true")
         return self

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from understudy_controlplane.config.section import Section
 from understudy_wire.stages import Stage, StageName, merged
@@ -27,6 +27,13 @@ class Guards(Section):
             "gang_moves_domain_share",
             "gang_moves_domain_min",
             "quarantined_nodes_min",
+            "quarantined_share",
+            "quarantined_share_max",
+            "domain_share_max",
+            "breaker_nodes_min",
+            "breaker_share_max",
+            "page_after_seconds",
+            "quarantines_per_hour_max",
         }
     )
 
@@ -152,6 +159,8 @@ class Guards(Section):
 
 
 class Recovery(Section):
+    FIXED = frozenset({"step_timeout_seconds", "first_step_timeout_seconds", "approval_seconds"})
+
     step_timeout_seconds: float = Field(
         120.0,
         gt=0,
@@ -161,8 +170,8 @@ class Recovery(Section):
     first_step_timeout_seconds: float = Field(
         1800.0,
         gt=0,
-        description="Time for the gang's first training step after the restore, and for what people have to do; after "
-        "that the recovery fails, as after `step_timeout_seconds`.",
+        description="Time for the gang's first training step after the restore, and for what people have to do, or "
+        "`hang.first_step_seconds` where that is more; after that the recovery fails.",
     )
     launcher_timeout_seconds: ClassVar[float] = 20.0
     """Time for a launcher to carry out an order; after that its job is moved with a spare from the pool."""
@@ -181,20 +190,12 @@ class Recovery(Section):
     repeat_after_seconds: ClassVar[float] = 2.0
     """Time after which a step without a visible effect in Slurm is tried again."""
     seats_minutes: ClassVar[int] = 60
-    """Duration of a seat reservation: it ends by itself if the control plane is gone."""
-
-    @model_validator(mode="after")
-    def _seats_outlast_the_wait(self) -> Self:
-        if self.seats_minutes * 60 <= self.first_step_timeout_seconds:
-            raise ValueError("seats_minutes must be longer than first_step_timeout_seconds")
-        return self
+    """A seat reservation lasts as long, or twice the time of a first step: it ends by itself if the loop is gone."""
 
 
 class Repair(Section):
     FIXED = frozenset(
-        {
-            "reset_timeout_seconds",
-        }
+        {"reset_timeout_seconds", "reboots_max", "nodes_at_once_max", "cooldown_seconds", "dead_node_wait_seconds"}
     )
 
     enabled: bool = Field(
@@ -257,6 +258,12 @@ class Validation(Section):
             "network_tests_at_once_max",
             "network_wait_minutes",
             "spare_check_minutes_per_day",
+            "slow_ratio",
+            "nvlinks_active_min",
+            "stages_command",
+            "probation_hours",
+            "test_suspects",
+            "run_stages",
         }
     )
 
@@ -290,9 +297,6 @@ class Validation(Section):
         0,
         ge=0,
         description="NVLinks of each GPU that have to be up. 0: as many as the GPU of the node with the most has.",
-    )
-    ports_active_min: int = Field(
-        0, ge=0, description="InfiniBand and RoCE ports that have to be up on a node with GPUs. 0: not checked."
     )
     dcgm_level: int = Field(2, ge=0, le=4, description="Level of `dcgmi diag`, where it is installed. 0: never run.")
     command: str = Field("", description="The site's own validation, a shell command; any exit code but 0 fails it.")

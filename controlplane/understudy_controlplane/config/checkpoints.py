@@ -10,7 +10,7 @@ from understudy_controlplane.config.section import Section
 
 
 class Checkpoints(Section):
-    FIXED = frozenset({"verify_nodes_at_once"})
+    FIXED = frozenset({"verify_nodes_at_once", "copy_nodes_at_once"})
 
     verify: bool = Field(
         False,

@@ -15,7 +15,7 @@ STRAGGLER_STEPS_MAX = 100
 
 
 class Silence(Section):
-    FIXED = frozenset({"silent_after_seconds"})
+    FIXED = frozenset({"silent_after_seconds", "domain_wait_seconds", "mass_share"})
 
     silent_after_seconds: float = Field(4.0, ge=1, description="Time without a report after which a node is unknown.")
     dead_after_seconds: ClassVar[float] = 6.0
@@ -58,7 +58,7 @@ class Silence(Section):
 
 
 class Straggler(Section):
-    FIXED = frozenset({"window_steps", "windows", "ratio"})
+    FIXED = frozenset({"window_steps", "windows", "ratio", "move_when_it_pays"})
 
     window_steps: int = Field(20, ge=8, le=40, description="Steps in a window; their median is judged as one value.")
     windows: int = Field(4, ge=1, le=8, description="Consecutive windows that are compared.")
@@ -171,8 +171,8 @@ class Hardware(Section):
     ports_per_node: int = Field(
         0,
         ge=0,
-        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect. 0: not "
-        "checked.",
+        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect, and fails "
+        "its validation. 0: not checked.",
     )
     baseline: dict[str, dict[str, str]] = Field(
         {},
@@ -265,7 +265,9 @@ class Hang(Section):
         description="Multiple of the longest pause between two of its last steps after which a gang counts as hung.",
     )
     first_step_seconds: float = Field(
-        1800.0, gt=0, description="Time for a gang's first step, and the longest time to wait for any step."
+        1800.0,
+        gt=0,
+        description="Time for a gang's first step, also after a restore, and the longest time to wait for any step.",
     )
     section_seconds: ClassVar[float] = 7200.0
     """Time for a section that the training names (`monitor.section`), such as an evaluation, while no earlier one is

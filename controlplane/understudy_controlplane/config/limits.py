@@ -20,9 +20,13 @@ class Limits(Section):
             "event_streams_per_token_max",
             "reports_per_second_per_node",
             "connections_max",
+            "requests_per_second_per_address",
             "connections_per_address_max",
             "request_seconds_max",
             "response_seconds_max",
+            "event_streams_max",
+            "connections_per_second_per_address",
+            "gpus_in_metrics_max",
         }
     )
 

@@ -13,7 +13,7 @@ HISTORY_DAYS = 8
 
 
 class Retention(Section):
-    FIXED = frozenset({"idle_decisions_days", "gpus_days"})
+    FIXED = frozenset({"idle_decisions_days", "gpus_days", "job_details_days"})
 
     incidents_days: float = Field(
         730.0,

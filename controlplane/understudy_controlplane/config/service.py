@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -30,10 +30,11 @@ class Server(Section):
         "sqlite:////var/lib/understudy/understudy.db",
         description="SQLAlchemy URL of the fleet database. PostgreSQL: postgresql+psycopg://USER@HOST/NAME.",
     )
-    open_reads: bool = Field(
-        False, description="Every client that reaches the port may read `/v1` and `/metrics` without a token."
+    without_token: Literal["nothing", "metrics", "reads"] = Field(
+        "nothing",
+        description="What every client that reaches the port may read without a token: `nothing`, `metrics` "
+        "(`/metrics`) or `reads` (`/v1`, too).",
     )
-    open_metrics: bool = Field(False, description="The same for `/metrics` alone.")
     audit_to_syslog: bool = Field(
         False,
         description="Each entry of the audit also goes to syslog, or the journal, as a line of JSON "
@@ -72,6 +73,8 @@ class Gateway(StrEnum):
 
 
 class Slurm(Section):
+    FIXED = frozenset({"timeout_seconds"})
+
     gateway: Gateway = Field(
         Gateway.AUTO,
         description="How the control plane calls Slurm: `cli` (scontrol and squeue), `pyslurm`, or `auto`: pyslurm "
@@ -90,7 +93,7 @@ class Slurm(Section):
 
 
 class Jobs(Section):
-    FIXED = frozenset({"releases_per_hour_max"})
+    FIXED = frozenset({"releases_per_hour_max", "swaps_per_hour_max"})
 
     opt_in_word: str = Field(
         "understudy",

@@ -33,25 +33,21 @@ class SignalEffect(StrEnum):
         return order.index(other) <= order.index(self)
 
 
-def _effect(default: SignalEffect, what: str) -> SignalEffect:
-    effect: SignalEffect = Field(default, description=f"What follows from a signal of this kind: {what}.")
-    return effect
+EFFECTS = dict.fromkeys(SignalKind, SignalEffect.WARN) | {SignalKind.OTHER: SignalEffect.EXPLAIN}
+"""What follows where the site sets nothing."""
 
 
 class Signals(Section):
     FIXED = frozenset({"live_max"})
 
-    leak: SignalEffect = _effect(
-        SignalEffect.WARN,
-        "`explain` (it is shown, and stands in the evidence of incidents there), `warn` (and a person gets a ticket, "
-        "and gangs there that ask when to save do so), `block` (and no node there is taken as a spare) or `act` (and "
-        "nodes there are quarantined, within the budgets). [Signals of the site](topology.md#signals-of-the-site)",
+    effects: dict[SignalKind, SignalEffect] = Field(
+        {},
+        description='What follows from signals of a kind: `effects = { leak = "act" }`. `explain` (it is shown, and '
+        "stands in the evidence of incidents there), `warn` (and a person gets a ticket, and gangs there that ask when "
+        "to save do so), `block` (and no node there is taken as a spare) or `act` (and nodes there are quarantined, "
+        "within the budgets). Kinds: `leak`, `over_temperature`, `power`, `fabric`, `planned_outage` (all `warn` by "
+        "default) and `other` (`explain`). [Signals of the site](topology.md#signals-of-the-site)",
     )
-    over_temperature: SignalEffect = _effect(SignalEffect.WARN, "as above")
-    power: SignalEffect = _effect(SignalEffect.WARN, "as above; a feed or a supply failed, or its redundancy is lost")
-    fabric: SignalEffect = _effect(SignalEffect.WARN, "as above; a switch, a link or the fabric manager is in trouble")
-    planned_outage: SignalEffect = _effect(SignalEffect.WARN, "as above; such as the reboot of a switch")
-    other: SignalEffect = _effect(SignalEffect.EXPLAIN, "as above; also alerts of which the kind is not known")
     live_max: int = Field(
         200,
         ge=1,
@@ -73,11 +69,4 @@ class Signals(Section):
     )
 
     def effect_of(self, kind: SignalKind) -> SignalEffect:
-        return {
-            SignalKind.LEAK: self.leak,
-            SignalKind.OVER_TEMPERATURE: self.over_temperature,
-            SignalKind.POWER: self.power,
-            SignalKind.FABRIC: self.fabric,
-            SignalKind.PLANNED_OUTAGE: self.planned_outage,
-            SignalKind.OTHER: self.other,
-        }[kind]
+        return self.effects.get(kind, EFFECTS[kind])

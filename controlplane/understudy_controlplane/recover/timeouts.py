@@ -18,7 +18,9 @@ def timeout_seconds(step: StepName, observation: Observation, plan: Plan, config
     # A gang whose start Slurm refuses begins by itself on its seats, when the delay after its requeue is over.
     patient |= step in (StepName.EXCLUDE_NODES, StepName.START_JOB) and isinstance(observation, Todo)
     policy = config.recovery
-    return policy.first_step_timeout_seconds if patient else policy.step_timeout_seconds
+    if patient:
+        return max(policy.first_step_timeout_seconds, config.hang.first_step_seconds)
+    return policy.step_timeout_seconds
 
 
 def _own_timeout(step: StepName, plan: Plan, config: Config) -> float | None:

@@ -229,7 +229,8 @@ def validate(context: StepContext, slurm: Slurm) -> None:
     node = _node(context)
     plan, policy = context.plan_as(ValidationPlan), context.config.validation
     network = _network(context, plan, node) if node is not None else None
-    script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect, network)
+    ports = context.config.hardware.ports_per_node
+    script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect, network, ports)
     _submit(context, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
 
 

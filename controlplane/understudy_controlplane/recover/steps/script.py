@@ -82,11 +82,16 @@ class Network:
 
 
 def validation_script(
-    policy: Validation, gres: str, hours: float = 0.0, suspect: bool = False, network: Network | None = None
+    policy: Validation,
+    gres: str,
+    hours: float = 0.0,
+    suspect: bool = False,
+    network: Network | None = None,
+    ports: int = 0,
 ) -> str:
     """Every part is run, also after one that failed: the administrator who repairs the node needs all results. With
     `hours` it is repeated for that time, until a round fails. The network of a burn-in has a job of its own, once the
-    nodes beside it are done as well.
+    nodes beside it are done as well. `ports`: fabric ports that have to be up; 0: not checked.
     """
     gpus = gpus_of_gres(gres)
     parts: list[str] = []
@@ -107,8 +112,8 @@ def validation_script(
         )
     if gpus and policy.dcgm_level:
         parts.append(f"if has dcgmi; then part 'dcgmi diag -r {policy.dcgm_level}'\nelse absent dcgmi; fi\n")
-    if "gpu" in gres and policy.ports_active_min:
-        parts.append(f"look 'ports {policy.ports_active_min}'\n")
+    if "gpu" in gres and ports:
+        parts.append(f"look 'ports {ports}'\n")
     if policy.command:
         parts.append(f"part {shlex.quote(policy.command)}\n")
     again = f"[ $SECONDS -lt {int(hours * 3600)} ]"

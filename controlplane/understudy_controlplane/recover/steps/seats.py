@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from understudy_controlplane.fleet.recovery import DeleteSeatsPlan, PoolSwapPlan, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo
@@ -46,7 +48,8 @@ def hold(context: StepContext, slurm: Slurm) -> None:
     if context.seats_name in context.slurm.reservations:
         slurm.set_reservation_nodes(context.seats_name, plan.seats)
     else:
-        minutes = context.config.recovery.seats_minutes
+        config = context.config
+        minutes = max(config.recovery.seats_minutes, ceil(2 * config.hang.first_step_seconds / 60))
         slurm.create_reservation(context.seats_name, plan.seats, plan.user, minutes)
 
 
