@@ -94,12 +94,12 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_named(
 def test_a_setting_that_needs_a_restart_is_named_and_others_come_into_force(
     plane: ControlPlane, reload: Callable[..., list[str]]
 ) -> None:
-    sections = '[limits]\nevent_streams_max = 7\n[spares]\ncount = 3\nreservation = "other"\n'
+    sections = '[slurm]\nscontrol = "/bin/other"\n[spares]\ncount = 3\nreservation = "other"\n'
     (problem,) = reload('mode = "approve"\n', sections)
-    assert problem == "changed in the configuration, needs a restart: limits.event_streams_max, spares.reservation"
+    assert problem == "changed in the configuration, needs a restart: slurm.scontrol, spares.reservation"
     now = plane.current.config
     assert (now.mode, now.spares.count) == (Mode.APPROVE, 3)
-    assert (now.limits.event_streams_max, now.spares.reservation) == (64, "understudy_spares")
+    assert (now.slurm.scontrol, now.spares.reservation) == ("scontrol", "understudy_spares")
 
 
 @pytest.mark.integration

@@ -171,7 +171,7 @@ def test_a_site_may_refuse_users(tmp_path: Path) -> None:
     site = make_site(tmp_path, munge_users=False)
     with closing(site.plane):
         refused(site.answer(), 403, "access.munge_users")
-    with pytest.raises(ConfigError, match="need munge_users"):
+    with pytest.raises(ConfigError, match="needs munge_users"):
         parse_config('cluster = "c"\n[access]\nmunge_users = false\nmunge_roles = { bob = "admin" }', "site.toml")
 
 

@@ -175,7 +175,7 @@ def test_a_site_whose_people_are_notified_of_nothing_is_named(tmp_path: Path) ->
     [
         ("300 sec", Severity.GOOD, "6 to 120 s"),
         ("90 sec", Severity.GOOD, "6 to 80 s"),
-        ("60 sec", Severity.COST, "silence.domain_wait_seconds = 60"),
+        ("60 sec", Severity.COST, "before it has had its 60 s to come back"),
         ("12 sec", Severity.COST, "set SlurmdTimeout to 16 or more"),
         ("0 sec", Severity.GOOD, "6 to 120 s"),
     ],

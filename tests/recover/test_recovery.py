@@ -510,7 +510,9 @@ def test_a_faulty_node_that_an_administrator_sets_to_fail_stays_so_and_its_gang_
 
 
 def test_a_dead_node_that_stays_an_administrators_ends_the_recovery_with_the_reason(tmp_path: Path) -> None:
-    rehearsal = Rehearsal(tmp_path, recovery={"first_step_timeout_seconds": 100})
+    rehearsal = Rehearsal(
+        tmp_path, recovery={"first_step_timeout_seconds": 100}, hang={"seconds_min": 60, "first_step_seconds": 100}
+    )
 
     def drained_meanwhile(name: str) -> None:
         if name == "drain_node":

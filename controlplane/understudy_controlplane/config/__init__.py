@@ -126,10 +126,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _what_counts_against_a_node_is_kept(self) -> Self:
-        retention = self.retention
-        for name in ("incidents_days", "events_days", "jobs_days"):
-            if getattr(retention, name) < self.lemon.days:
-                raise ValueError(f"retention.{name} must not be less than lemon.days: the score of a node counts them")
+        if self.retention.events_days < self.lemon.days:
+            raise ValueError("retention.events_days must not be less than lemon.days: the score of a node counts them")
         return self
 
     def probes_suspects(self, mode: Mode) -> bool:

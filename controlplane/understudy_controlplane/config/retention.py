@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from understudy_controlplane.config.section import Section
 
@@ -34,7 +34,7 @@ class Retention(Section):
     )
     jobs_days: float = Field(
         365.0,
-        ge=HISTORY_DAYS,
+        ge=30,
         description="The same for jobs with their attempts and launches, from when Slurm last showed the job. A job of "
         "a recovery stays as long as the recovery.",
     )
@@ -51,9 +51,3 @@ class Retention(Section):
     )
     tokens_days: ClassVar[float] = 90.0
     """The same for tokens, from when they expired."""
-
-    @model_validator(mode="after")
-    def _jobs_outlast_their_details(self) -> Self:
-        if self.jobs_days < self.job_details_days:
-            raise ValueError("jobs_days must not be less than job_details_days")
-        return self
