@@ -35,7 +35,7 @@ GANG = SavingGang(
 )
 COST = SaveCost(seconds=30, write_seconds=40, mtbf_seconds=11_135, best_seconds=798)
 ASKED = SaveRequest(3, "before the power is switched off", "alice", b.NOW - 2)
-WARN = Signals.model_validate({"leak": "warn"})
+WARN = Signals.model_validate({"effects": {"leak": "warn"}})
 MOVE = MoveRequest(4, ("n1",), "firmware", "alice", b.NOW - 5, b.job().key.submit_at, at_checkpoint=True)
 
 
@@ -170,7 +170,7 @@ def test_a_warning_of_other_nodes_or_of_what_others_stand_in_for_makes_no_gang_s
 
 
 def test_no_gang_saves_for_a_signal_that_only_explains_or_while_nothing_is_to_be_done() -> None:
-    assert warned(leak("n1"), policy=Signals.model_validate({"leak": "explain"})) == []
+    assert warned(leak("n1"), policy=Signals.model_validate({"effects": {"leak": "explain"}})) == []
     assert warned(leak("n1"), mode=Mode.OBSERVE) == []
     assert warned(leak("n1"), paused="by bob") == []
     assert warned(leak("n1"), paused_jobs={JOB.key: "by alice"}) == []
