@@ -77,9 +77,9 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert broken == []
 
 
-def test_every_promise_of_reliability_names_tests_that_exist() -> None:
+def test_every_promise_names_tests_that_exist() -> None:
     heading = "| promise | under which fault | test |\n|---|---|---|\n"
-    table = (DOCS / "reliability.md").read_text().partition(heading)[2].partition("\n\n")[0]
+    table = (REPOSITORY / "tests" / "promises.md").read_text().partition(heading)[2].partition("\n\n")[0]
     promises = [line.split("|")[1:-1] for line in table.splitlines()]
     assert len(promises) > 15
     for promise, _, shown_by in promises:
@@ -92,7 +92,7 @@ def test_every_promise_of_reliability_names_tests_that_exist() -> None:
 
 def test_every_attack_has_a_test_that_exists() -> None:
     """Also what a user, root of one node and a stranger can cause at most."""
-    tables = re.split(r"\| test \|\n(?:\|---)+\|\n", (DOCS / "security.md").read_text())[1:]
+    tables = re.split(r"\| test \|\n(?:\|---)+\|\n", (REPOSITORY / "tests" / "attacks.md").read_text())[1:]
     attacks = [line.split("|")[1:-1] for table in tables for line in table.partition("\n\n")[0].splitlines()]
     assert len(tables) == 3
     assert len(attacks) > 110

@@ -2,7 +2,7 @@
 
 While attackers send, the site has to do its work: the loop ticks, Slurm is read, /healthz and /readyz are well, other
 users, nodes and ranks are answered within a second, no route fails, no log has an error, no one else's node or job is
-acted on, and memory and database stay within what docs/security.md states. Where it does not, the last inputs of each
+acted on, and memory and database stay within what tests/attacks.md states. Where it does not, the last inputs of each
 inlet, the logs and the seed are in build/fuzz.
 """
 
