@@ -134,7 +134,7 @@ class Machine:
         return self.port_down_since <= now < self.port_up_at
 
     def is_cut_off(self, now: float) -> bool:
-        """From the fabric, by its port or its NVLinks."""
+        """True if its port or its NVLinks keep it from the fabric."""
         return self.port_is_down(now) or now < self.nvlink_down_until
 
     def gpus_at(self, now: float) -> list[Gpu]:

@@ -67,10 +67,10 @@ TOGETHER_MIN = 3
 """Gangs that stand still, nodes of one switch that fail, or nodes that are silent: so many may have one cause."""
 
 MANY_SHARE = 0.3
-"""Of all nodes: so many are silent at once for a cause outside them."""
+"""Share of all nodes: so many are silent at once for a cause outside them."""
 
 MOST_SHARE = 0.75
-"""Of the nodes of a switch: so many fail at once with it."""
+"""Share of the nodes of a switch: so many fail at once with it."""
 
 POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
@@ -704,7 +704,7 @@ class Invariants:
         return found
 
     def _gangs_at_rest(self) -> Iterator[tuple[Gang, SlurmJob]]:
-        """That no recovery is at work on, and that no person has taken over."""
+        """Gangs that no recovery is at work on, and that no person has taken over."""
         jobs = self._world.jobs()
         moving = {key.job_id for recovery in self._known if (key := job_of(recovery.plan)) is not None}
         for gang in self._world.cluster.gangs:
@@ -715,7 +715,7 @@ class Invariants:
                 yield gang, job
 
     def _could_start(self, job: SlurmJob) -> bool:
-        """With the nodes of the pool."""
+        """True if free nodes, those of the pool included, could start it."""
         slurm, machines = self._world.slurm, self._world.cluster.machines
         reserved = {name for one in slurm.reservations() if one.name != POOL for name in one.nodes}
         free = [

@@ -48,7 +48,7 @@ TEST_PREFIX = "understudy-validate-"
 """Prefix of the jobs that test nodes; the node's name follows."""
 
 STARTS_SECONDS = 15.0
-"""For this time at least a gang that was ended is on its way, unless it runs before."""
+"""Least time that a gang that was ended is on its way, unless it runs before."""
 
 A_DAY_MAX = 12
 """Nodes that one rule may take out within a day, in a fleet of this size."""

@@ -350,7 +350,7 @@ PREEMPTION_SHARE = 0.12
 ASKING_SHARE = 0.15
 SITE_SHARE = 0.6
 RARE_SHARE = 0.75
-"""Of the seeds without another site."""
+"""Share of the seeds without another site."""
 
 
 def _moments(scenario: Scenario, random: Random, most: int) -> list[float]:
@@ -678,7 +678,7 @@ def _is_stopped_in_a_move(scenario: Scenario, random: Random) -> Scenario:
 
 
 def _cannot_reach_small_jobs(scenario: Scenario, random: Random) -> Scenario:
-    """Of which no other node reports a step. Slurm knows that they work."""
+    """Cuts off jobs of which no other node reports a step. Slurm knows that they work."""
     at, seconds = round(random.uniform(FAULTS_BEGIN, 200), 2), round(random.uniform(150, 300), 1)
     cut = [Event(at, Kind.ROUTE_CUT, name, seconds) for name in node_names(NODES)[-3 : -random.choice((1, 2))]]
     return _changed(scenario, cut, sweeps=2, spares=1)

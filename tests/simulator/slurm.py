@@ -650,7 +650,7 @@ class VirtualSlurm:
             return
 
     def may_preempt(self, job_id: int, by: int) -> bool:
-        """Whether Slurm would end the one for the other, if that needed its nodes."""
+        """True if Slurm would end the one for the other, if that needed its nodes."""
         return self.preempt_mode != "OFF" and self._is_preemptible(self._job(job_id), self._job(by))
 
     def _may_be_preempted(self, job: _Job, by: _Job) -> bool:

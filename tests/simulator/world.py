@@ -238,7 +238,7 @@ class World:
         self.invariants = Invariants(self)
 
     def _note_earlier_quarantines(self, names: Sequence[str]) -> None:
-        """As the journal has them of an earlier process, one an hour. The nodes are long back."""
+        """Notes quarantines as the journal has them of an earlier process, one an hour. The nodes are long back."""
         rule, taken = f"xid.{BROKEN_FOR_GOOD}", names[: self.scenario.settings.taken_today]
         rows = [
             {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDERS = ("agents", "controlplane", "deploy", "docs", "migrations", "tests")
 WORDS = (
     "as|among|at|beside|between|by|for|from|in|into|of|on|onto|than|that|through|to|where|whether|which|whom|whose|with|"
