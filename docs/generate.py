@@ -119,10 +119,8 @@ SITE_SETS = {
     "cluster": "the cluster's name in slurm.conf",
     "mode": "what the control plane may do: `observe`, `approve` or `act`",
     "server.host": "the address on which agents and people reach the control plane; `0.0.0.0`: all",
-    "server.port": "its port",
     "server.tls_certificate": "encrypted connections, with `server.tls_key`; set it where `server.host` is not local",
     "server.database": "where records are kept: SQLite or PostgreSQL",
-    "slurm.gateway": "how Slurm is called",
     "spares.count": "how many spare nodes the pool holds",
     "spares.partition": "where they are taken from",
     "repair.enabled": "reboots (and resets) of quarantined nodes",
@@ -338,12 +336,6 @@ A row that a site changed applies as it is: details in the line are ignored, and
 `understudy explain xid 94` (or `sxid 20034`) shows what follows and why; `understudy analyze kernel-log FILE` does so
 for every line of a log.
 
-## What is read
-The agent sends the driver's lines about GPUs and switches as they were logged, from before its own start too; each
-counts once, by boot and number of the record. The control plane reads Xids of all drivers and SXids of NVSwitches with
-their details, a GPU that fell off the bus without a number, and which UUID and serial number is at which address. Lines
-of any other form are recorded.
-
 ## What comes first
 1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
    error, where the driver reports an action with that code (*154 since*). `to 0x0` clears the action before.
@@ -359,19 +351,17 @@ by *echo of*.
 ## The program or the hardware
 An error that a program can cause is no fault of a node. The same error on several nodes of one job is the program's.
 The same error on one GPU in jobs of different users, who have it on no other GPU, makes the node suspect
-(`health_suspected`); for Xid 13 at the same place on the GPU, where the line gives it. How many errors, within which
-time: [`[xid]`](configuration.md).
+([`[xid]`](configuration.md)).
 """
 
 
 KERNEL_LINES = """\
-Lines without a code that agents pass on because the control plane asks for them, at most 20 of a row within ten
-minutes: those that begin with the first text and go on as the row's `form` in xid_policy.toml says. Lines that begin
-with the name of a process, that a process wrote, or that name a loop device count in no row. Nor does what the kernel
-logged before the node's first agent started, nor a line of a GPU on a node for which Slurm counts no GPU. A site
-changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`. All classes are judgement; the forms
-were read in the source that is given, and never tried on hardware. The Fabric Manager writes to a log of its own, which
-is not read: NVML shows its state ([signals](signals.md)).
+Agents pass on these lines because the control plane asks for them, at most 20 of a row within ten minutes. Lines that
+begin with the name of a process, that a process wrote, or that name a loop device count in no row. Nor does what the
+kernel logged before the node's first agent started. A site changes class and repair of a row by its name:
+`[xid.kernel_policy.soft_lockup]`. All classes are judgement; the forms were read in the source that xid_policy.toml
+names, and never tried on hardware. The Fabric Manager's own log is not read: NVML shows its state
+([signals](signals.md)).
 """
 
 
@@ -401,14 +391,15 @@ def xid_policy() -> str:
         "and not NVIDIA's action; what follows from repetition always is. A code that is not in the table is recorded,",
         "and no node is at fault.",
         "",
-        "| Xid | name | meaning | class | repair | NVIDIA | by | GPUs | more |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| Xid | meaning | class | repair | NVIDIA | by | GPUs | more |",
+        "|---|---|---|---|---|---|---|---|",
         *_xid_rows(sorted(policy.xid.items())),
         "",
         "## SXids",
         "",
         "After NVIDIA's fabric manager guide (DU-09883, v1.3). A code that is not in the table counts by the driver's",
-        "severity: Fatal is `hardware` and needs a reboot, anything else is recorded.",
+        "severity: Fatal is `hardware` and needs a reboot, anything else is recorded. `understudy explain sxid CODE`",
+        "says what a code means.",
         "",
         "| class | repair | decoded | echo of | SXids |",
         "|---|---|---|---|---|",
@@ -418,8 +409,8 @@ def xid_policy() -> str:
         "",
         *KERNEL_LINES.splitlines(),
         "",
-        "| name | line | meaning | class | repair | hours | from |",
-        "|---|---|---|---|---|---|---|",
+        "| name | line | meaning | class | repair | hours |",
+        "|---|---|---|---|---|---|",
         *(_kernel_row(name, row) for name, row in policy.kernel.items()),
         "",
         "## The driver's recovery actions",
@@ -439,9 +430,8 @@ def _xid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
     for judged, same in groupby(rows, key=lambda row: _judged(row[1])):
         of_one = list(same)
         codes = ", ".join(str(code) for code, _ in of_one)
-        names = ", ".join(f"`{row.name}`" for _, row in of_one)
         meanings = "; ".join(dict.fromkeys(_meaning(row) for _, row in of_one))
-        yield f"| {codes} | {names} | {meanings} | {' | '.join(judged)} |"
+        yield f"| {codes} | {meanings} | {' | '.join(judged)} |"
 
 
 def _meaning(row: PolicyRow) -> str:
@@ -462,7 +452,7 @@ def _judged(row: PolicyRow) -> tuple[str, ...]:
 def _kernel_row(name: str, row: KernelRow) -> str:
     line = " … ".join(f"`{part}`" for part in (row.prefix, *row.contains))
     hours = f"{row.hours:g}" if row.fault is FaultClass.SUSPECT else ""
-    return f"| {name} | {line} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} | {row.origin} |"
+    return f"| {name} | {line} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} |"
 
 
 def _repeated(row: PolicyRow) -> str:
@@ -471,15 +461,13 @@ def _repeated(row: PolicyRow) -> str:
 
 
 def _sxid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
-    """A row for each class and repair: the codes by their meaning."""
-    groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    """A row for each class and repair."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     for code, row in rows:
         decoded, echo = DECODED[row.decode] if row.decode else "", ECHOES[row.echo_of] if row.echo_of else ""
-        meanings = groups.setdefault((row.fault.value, row.repair.value, decoded, echo), {})
-        meanings.setdefault(row.meaning, []).append(str(code))
-    for judged, of_one in groups.items():
-        codes = "; ".join(f"{', '.join(codes)}: {meaning}" for meaning, codes in of_one.items())
-        yield f"| {' | '.join(judged)} | {codes} |"
+        groups.setdefault((row.fault.value, row.repair.value, decoded, echo), []).append(str(code))
+    for judged, codes in groups.items():
+        yield f"| {' | '.join(judged)} | {', '.join(codes)} |"
 
 
 SEVERITIES = {
@@ -670,67 +658,31 @@ def _meter(meter: Meter) -> tuple[str, str, tuple[str, ...], str, str]:
 
 
 SIGNALS_INTRODUCTION = """\
-Measured by `python -m tests.signals`, which writes `tests/data/signals.json`; tests hold the file to the code. The
-agent's own code makes reports of what a test sets, at the agent's intervals, and a whole control plane on the virtual
-Slurm judges them, with its default configuration, on a virtual clock. **None of it is real hardware**: what a driver or
-a kernel really shows when a part fails is taken from [the sources of each signal](signals.md). Shapes of an H100, R570.
-
-## Signals
-Each is injected on a node or a gang of its own, beside healthy ones. The time is from then until the decision. It has
-the agent's interval in it (once a minute for many readings of NVML), and a gang's own steps of two seconds. A second
-signal has no consequence without a slow rank.
+Measured by `python -m tests.signals` on a virtual fleet, with the default configuration. **None of it is real
+hardware**: what a driver or a kernel really shows when a part fails is taken from [the sources of each
+signal](signals.md). The time is from the injection to the decision, with the agent's interval in it and a gang's steps
+of two seconds. A second signal has no consequence without a slow rank.
 """
 
 DAY_INTRODUCTION = """\
 Nothing is broken in it: gangs train, save, evaluate, crash by their own fault and start again; agents, drivers, kernels
-and the control plane are upgraded; counters grow a little. What a healthy fleet does is judgement. Several runs are
-added up.
+and the control plane are upgraded.
 """
 
 TRACE_INTRODUCTION = """\
 A real year of 400 servers (`tests/data/README.md`), through the same code with all guards. The trace says what people
-found, not what a driver wrote: the signal of each class is judgement (`tests/signals/fault_trace.py`). No gangs run in
-this replay.
-"""
-
-LEMONS_INTRODUCTION = """\
-A list made in the middle of the year from the faults before, and what became of its nodes in the second half. *Fitted*:
-the window and score that were best within the first half, of those tried.
-"""
-
-LEMONS_CONCLUSION = """\
-A list says a little, most nodes on it stay well, and most repeaters are not on it: so a lemon is only recorded, and is
-taken last as a spare ([ADR 19](adr/0019-slow-ranks-suspect-checkpoints-and-lemons.md)).
+found, not what a driver wrote: the signal of each class is judgement.
 """
 
 
 H100 = "hardware/h100-80gb-hbm3-580.159.04.md"
 H200 = "hardware/h200-580.159.04.md"
 
-READ_FROM = {
-    "NVML": (
-        "`nvml.h` of R580, `nvidia-ml-py` 13.615, open kernel modules 595; shapes of an H100",
-        f"values of a healthy [H100]({H100}) and [H200]({H200}); no fault",
-    ),
-    "kernel log": ("the source that [each row](xid-policy.md) names", "no"),
-    "fabric port": ("the drivers mlx5 and EFA of Linux 6.12", "no"),
-    "host": ("files of Linux 6.12: `/proc`, EDAC, cgroups", "disks, clock and pressure: on machines without GPUs"),
-    "agent": ("the agent's own reports", "yes, on machines without GPUs"),
-    "rank": (
-        "the hook's own reports",
-        f"on processors; steps of two real jobs ([stragglers](straggler.md)); what it costs on [an H100]({H100})",
-    ),
-}
-"""Sources of a signal's form, by where it is read, and whether it was tried on hardware."""
-
-
 READINGS_INTRODUCTION = f"""\
 ## Readings of NVML
-What the agent reads of each GPU, as the fake NVML of the tests answers it for V100, A100, H100, H200, B200, GB200 and
-L40S, and for an H100 with one driver each of R525, R535, R550, R570, R580 and R590. What a kind of GPU or a driver does
-not answer is unknown, and has no consequence. The fake follows NVIDIA's documents. `make hardware` compares each
-reading with a real GPU: [an H100]({H100}) and [an H200]({H200}), both without NVLink, answer as the fake ones; no other
-was compared yet.
+What a kind of GPU or a driver does not answer is unknown, and has no consequence. The table is that of the tests' fake
+NVML, which follows NVIDIA's documents for V100, A100, H100, H200, B200, GB200 and L40S. [An H100]({H100}) and [an
+H200]({H200}), both without NVLink, answer alike; no other was compared yet.
 """
 
 UNITS = {
@@ -799,10 +751,6 @@ def signal_table() -> str:
         "",
         *SIGNALS_INTRODUCTION.splitlines(),
         "",
-        "| read from | its form is from | tried on hardware |",
-        "|---|---|---|",
-        *(f"| {source} | {form} | {tried} |" for source, (form, tried) in READ_FROM.items()),
-        "",
         "| read from | signal | injected | found by rule | node becomes | action | after |",
         "|---|---|---|---|---|---|---|",
         *(_measured_signal(one) for one in measured["signals"]),
@@ -812,8 +760,6 @@ def signal_table() -> str:
         *_healthy_day(measured["day"]),
         "",
         *_fault_trace(measured["trace"]),
-        "",
-        *_lemons(measured["lemons_fitted"], measured["lemons_default"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -834,13 +780,11 @@ def _healthy_day(day: dict[str, Any]) -> list[str]:
         ("unknown", "that make it unknown for a moment (its agent restarts)"),
         ("recorded", "recorded only"),
     )
-    happened = ", ".join(f"{count} {what}" for what, count in day["happened"].items())
     return [
         "## A healthy day",
         *DAY_INTRODUCTION.splitlines(),
         "",
-        f"{day['nodes']:,} nodes, {day['hours']:g} h, {day['rank_days']:,.0f} rank-days. What happened:",
-        f"{happened}.",
+        f"{day['nodes']:,} nodes, {day['hours']:g} h, {day['rank_days']:,.0f} rank-days.",
         "",
         "| decisions | number | by rule |",
         "|---|---|---|",
@@ -882,24 +826,6 @@ def _fault_trace(trace: dict[str, Any]) -> list[str]:
         ),
         "",
         f"Held back by a guard: {trace['held_back']}.",
-    ]
-
-
-def _lemons(fitted: dict[str, Any], default: dict[str, Any]) -> list[str]:
-    return [
-        "## Lemons",
-        *LEMONS_INTRODUCTION.splitlines(),
-        "",
-        "| list | days | score from | nodes on it | failed again | of all others | repeaters on it |",
-        "|---|---|---|---|---|---|---|",
-        *(
-            f"| {name} | {one['days']:g} | {one['score_min']:g} | {one['listed']} | {one['again']} "
-            f"({one['again'] / max(one['listed'], 1):.0%}) | {one['share_of_others']:.0%} | "
-            f"{one['repeaters_listed']} of {one['repeaters']} |"
-            for name, one in (("fitted", fitted), ("default", default))
-        ),
-        "",
-        *LEMONS_CONCLUSION.splitlines(),
     ]
 
 

@@ -40,6 +40,11 @@ def published(text: bytes) -> list[Part]:
     return read_report(UUID.sub(b"GPU-", text))
 
 
+def prose(lines: Sequence[str]) -> list[str]:
+    """Lines without tables: the file beside the page has each reading."""
+    return [line for line in lines if not line.startswith("|")]
+
+
 def main(report: str, day: str, machine: str) -> None:
     parts = published(Path(report).read_bytes())
     node = node_of(parts)
@@ -48,8 +53,11 @@ def main(report: str, day: str, machine: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{file}.json").write_bytes(msgspec.json.format(msgspec.json.encode(parts), indent=1) + b"\n")
     title = f"# {name}, driver {node.driver_version}"
-    origin = f"What `make hardware` reported on {day}, on {machine}. Serial numbers and UUIDs are left out."
-    (FOLDER / f"{file}.md").write_text("\n".join([title, "", origin, "", *body(parts)]))
+    origin = (
+        f"What `make hardware` reported on {day}, on {machine}. Serial numbers and UUIDs are left out; the JSON file "
+        "beside this page has each reading."
+    )
+    (FOLDER / f"{file}.md").write_text("\n".join([title, "", origin, "", *prose(body(parts))]))
 
 
 if __name__ == "__main__":
