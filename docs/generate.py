@@ -631,8 +631,7 @@ def metrics() -> str:
         "| of | series |",
         "|---|---|",
         f"| a node | {per_node} |",
-        f"| a GPU | {len(GPUS)}; where there are more than `limits.gpus_in_metrics_max` ({gpus_max:,}) only GPUs that "
-        "are not well have series |",
+        f"| a GPU | {len(GPUS)}; where there are more than {gpus_max:,} only GPUs that are not well have series |",
         f"| a managed job that runs | {len(JOBS)}, of {JOBS_MAX} jobs at most |",
         "| the rest | some 600 |",
         "",
