@@ -30,7 +30,10 @@ from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReserv
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
-from understudy_wire.messages import RELEASE, WIRE_VERSION, Fact, Gpu, GpuStatus, KernelEvent, RankWindow, Report
+from understudy_wire.facts import Fact, KernelEvent
+from understudy_wire.hardware import Gpu, GpuStatus
+from understudy_wire.messages import RELEASE, WIRE_VERSION, Report
+from understudy_wire.ranks import RankWindow
 
 NOW = 1_000_000.0
 BOOT = "boot-1"

@@ -12,7 +12,7 @@ from tests import builders as b
 from understudy_controlplane.agent_recorder import each_alone
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.repairs import RepairStore
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 
 def test_a_gpu_that_cannot_be_stored_keeps_no_other_node_from_it(database: str) -> None:

@@ -34,7 +34,7 @@ from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_wire.messages import Port
+from understudy_wire.hardware import Port
 
 NODES, GANGS, GANG = 12_500, 1_500, 8
 SOME = 2_000

@@ -15,7 +15,9 @@ import pytest
 from tests.wire_messages import HTTP, RECORDED, from_agent, record, recorded, to_agent
 from understudy_agent import rank_messages
 from understudy_controlplane.ingest.decode import decode_report
-from understudy_wire.messages import RELEASE, AnomalyKind, GpuStatus, HardwareKind, Report
+from understudy_wire.facts import AnomalyKind, HardwareKind
+from understudy_wire.hardware import GpuStatus
+from understudy_wire.messages import RELEASE, Report
 from understudy_wire.unknown import unknown_in
 
 RELEASES = sorted(path.name for path in RECORDED.iterdir())

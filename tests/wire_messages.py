@@ -17,6 +17,7 @@ from msgspec import inspect
 
 from tests import REPOSITORY
 from understudy_agent import rank_messages
+from understudy_wire import launcher
 from understudy_wire import messages as wire
 
 RECORDED = REPOSITORY / "tests" / "data" / "wire"
@@ -25,8 +26,8 @@ HTTP: dict[str, type[msgspec.Struct]] = {
     "report": wire.Report,
     "acknowledgement": wire.Acknowledgement,
     "restore_point": wire.RestorePoint,
-    "launcher_report": wire.LauncherReport,
-    "launcher_answer": wire.LauncherAnswer,
+    "launcher_report": launcher.LauncherReport,
+    "launcher_answer": launcher.LauncherAnswer,
     "challenge": wire.Challenge,
     "node_token_request": wire.NodeTokenRequest,
     "node_token": wire.NodeToken,

@@ -46,7 +46,7 @@ def place_of(path: str | os.PathLike[str], file: str) -> str:
 
 
 def file_size(path: str, file: str) -> int:
-    """Bytes of a shard, as CheckpointShard of agents/understudy_wire/messages.py names it. Raises OSError."""
+    """Bytes of a shard, as CheckpointShard of agents/understudy_wire/facts.py names it. Raises OSError."""
     if not file:
         return 0
     with open(place_of(path, file), "rb") as shard:

@@ -18,7 +18,8 @@ import msgspec
 
 from understudy_agent.config import Config, ConfigError, read_token
 from understudy_agent.log import fields, log
-from understudy_wire.messages import NOT_UNDERSTOOD, WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
+from understudy_wire.messages import WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
+from understudy_wire.values import NOT_UNDERSTOOD
 
 MUNGE_SECONDS = 10.0
 CREDENTIAL_SECONDS = 60

@@ -10,7 +10,8 @@ import msgspec
 from understudy_agent.config import Config, ConfigError, tls_of
 from understudy_agent.refusals import describe
 from understudy_agent.uplink import REQUEST_TIMEOUT_SECONDS
-from understudy_wire.messages import NOT_UNDERSTOOD, NodeToken
+from understudy_wire.messages import NodeToken
+from understudy_wire.values import NOT_UNDERSTOOD
 
 
 def enroll(config: Config, code: str) -> None:

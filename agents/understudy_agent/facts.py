@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from understudy_wire.messages import Anomaly, CheckpointShard, Fact, FirstStep, HardwareEvent, JobRefused, KernelEvent
+from understudy_wire.facts import Anomaly, CheckpointShard, Fact, FirstStep, HardwareEvent, JobRefused, KernelEvent
 
 FACTS_OF_NODE_MAX = 10_000
 FACTS_OF_USERS_MAX = 10_000

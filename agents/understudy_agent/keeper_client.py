@@ -13,15 +13,8 @@ import msgspec
 
 from understudy_wire.errors import ClosedError
 from understudy_wire.frames import Frames, number
-from understudy_wire.messages import (
-    KEEPER_JOBS_MAX,
-    KEEPER_SAVES_MAX,
-    KEPT_RANKS_MAX,
-    SIZE_MAX,
-    Keeper,
-    KeptJob,
-    KeptSave,
-)
+from understudy_wire.messages import KEEPER_JOBS_MAX, KEEPER_SAVES_MAX, KEPT_RANKS_MAX, Keeper, KeptJob, KeptSave
+from understudy_wire.values import SIZE_MAX
 
 SECONDS_MAX = 5.0
 JOB_ID_MAX = 2**31 - 1

@@ -19,7 +19,8 @@ from understudy_agent.log import fields, log
 from understudy_agent.rank_messages import Answer, ControlPlaneSilent, ErrorAnswer, Hello, Progress
 from understudy_agent.shares import NoRoomError, Pace, Shares
 from understudy_agent.uplink import RejectedError, UnreachableError
-from understudy_wire.messages import WIRE_VERSION, LauncherAnswer, LauncherReport, LauncherState
+from understudy_wire.launcher import LauncherAnswer, LauncherReport, LauncherState
+from understudy_wire.messages import WIRE_VERSION
 
 LAUNCHERS_OF_USER_MAX = 16
 LAUNCHERS_PER_NODE_MAX = 64

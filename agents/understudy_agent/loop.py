@@ -39,24 +39,11 @@ from understudy_agent.sample.sampler import Sampler
 from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import Uplink
-from understudy_wire.messages import (
-    EPOCH_SECONDS_MAX,
-    GPUS_PER_NODE_MAX,
-    RELEASE,
-    WIRE_VERSION,
-    Acknowledgement,
-    Fact,
-    HardwareEvent,
-    Host,
-    Keeper,
-    KeptJob,
-    KernelEvent,
-    Part,
-    Port,
-    Report,
-    printable,
-)
+from understudy_wire.facts import Fact, HardwareEvent, KernelEvent
+from understudy_wire.hardware import Host, Part, Port
+from understudy_wire.messages import GPUS_PER_NODE_MAX, RELEASE, WIRE_VERSION, Acknowledgement, Keeper, KeptJob, Report
 from understudy_wire.systemd import ServiceManager
+from understudy_wire.values import EPOCH_SECONDS_MAX, printable
 
 COALESCE_SECONDS = 0.01
 """Facts come in bursts: those that follow within this time go into the same report."""

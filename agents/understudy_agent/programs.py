@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from understudy_wire.messages import PROGRAMS_PER_NODE_MAX, ProgramFiles
+from understudy_wire.messages import PROGRAMS_PER_NODE_MAX
+from understudy_wire.ranks import ProgramFiles
 
 AGAIN_SECONDS = 300.0
 """Interval for a control plane that has been started again."""

@@ -11,46 +11,49 @@ from typing import Annotated, get_args
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from understudy_wire.messages import (
+from understudy_wire.facts import (
     FILES_PER_SHARD_MAX,
-    NOT_UNDERSTOOD,
-    PEERS_MAX,
-    PRINTABLE,
-    STEPS_PER_WINDOW_MAX,
-    TEXT_CHARACTERS_MAX,
-    WORK_MAX,
     AnomalyKind,
-    Collective,
-    ComputeTestOrder,
-    Count,
-    Duration,
-    JobNote,
-    Label,
     LaunchEnded,
-    LauncherAnswer,
-    LauncherState,
     LaunchEvidence,
     LaunchStarted,
     Layout,
-    Line,
-    PackedProgram,
     RestoreOutcome,
+    ShardFile,
+    Tier,
+)
+from understudy_wire.launcher import LauncherAnswer, LauncherState
+from understudy_wire.ranks import (
+    PEERS_MAX,
+    STEPS_PER_WINDOW_MAX,
+    Collective,
+    ComputeTestOrder,
+    JobNote,
     SaveOrder,
     SavesFollowed,
+    Training,
+    Value,
+)
+from understudy_wire.unknown import unknown_in_any
+from understudy_wire.values import (
+    NOT_UNDERSTOOD,
+    PRINTABLE,
+    TEXT_CHARACTERS_MAX,
+    WORK_MAX,
+    Count,
+    Duration,
+    Label,
+    Line,
+    PackedProgram,
     Section,
-    ShardFile,
     ShortLine,
     Size,
     Stack,
     Step,
     Text,
-    Tier,
     Time,
-    Training,
-    Value,
     WorldSize,
 )
-from understudy_wire.unknown import unknown_in_any
 
 LINE_BYTES_MAX = 65_536
 

@@ -57,27 +57,23 @@ from understudy_agent.save_orders import ForRanks, SaveOrders, is_for
 from understudy_agent.shares import Arrivals, NoRoomError, Pace, Shares
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_wire.messages import (
-    RANKS_PER_NODE_MAX,
-    RELEASE,
-    TEXT_CHARACTERS_MAX,
+from understudy_wire.facts import (
     Anomaly,
     AnomalyKind,
     CheckpointDeleted,
     CheckpointShard,
     Fact,
     FirstStep,
-    LauncherState,
-    ProgramFiles,
     RankStarted,
     RestoreOutcome,
-    RestorePoint,
     RestoreReport,
-    SaveOrder,
     ShardFile,
     TrainingInputs,
-    in_words,
 )
+from understudy_wire.launcher import LauncherState
+from understudy_wire.messages import RELEASE, RestorePoint
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, ProgramFiles, SaveOrder
+from understudy_wire.values import TEXT_CHARACTERS_MAX, in_words
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import httpx
 import msgspec
 
-from understudy_wire.messages import NOT_UNDERSTOOD, Refusal
+from understudy_wire.messages import Refusal
+from understudy_wire.values import NOT_UNDERSTOOD
 
 CHARACTERS_MAX = 500
 

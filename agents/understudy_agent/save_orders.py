@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_agent.rank_messages import Hello
-from understudy_wire.messages import RANKS_PER_NODE_MAX, ComputeTestOrder, JobNote, OrderState, SaveOrder
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, ComputeTestOrder, JobNote, OrderState, SaveOrder
 
 
 class SaveOrders:

@@ -14,7 +14,8 @@ import msgspec
 from understudy_agent.facts import NodeFact
 from understudy_agent.log import fields, log
 from understudy_agent.own_files import append_to_file, make_directory, read_file, replace_file
-from understudy_wire.messages import NOT_UNDERSTOOD, Fact
+from understudy_wire.facts import Fact
+from understudy_wire.values import NOT_UNDERSTOOD
 
 SPOOL_BYTES_MAX = 4 * 2**20
 """Half of it is for what users report."""

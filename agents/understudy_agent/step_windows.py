@@ -23,12 +23,12 @@ from understudy_agent.rank_messages import (
     TrainingSeen,
     Whereabouts,
 )
-from understudy_wire.messages import (
+from understudy_wire.hardware import Gpu
+from understudy_wire.ranks import (
     PEERS_MAX,
     RANKS_PER_NODE_MAX,
     STEPS_PER_WINDOW_MAX,
     Collective,
-    Gpu,
     RankWindow,
     SavesFollowed,
     Training,

@@ -22,19 +22,11 @@ from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
 from understudy_agent.log import UnknownNames, fields, log
 from understudy_agent.refusals import describe
-from understudy_wire.messages import (
-    EPOCH_SECONDS_MAX,
-    FACTS_PER_REPORT_MAX,
-    NOT_UNDERSTOOD,
-    REPORT_BYTES_MAX,
-    Acknowledgement,
-    Fact,
-    LauncherAnswer,
-    LauncherReport,
-    Report,
-    RestorePoint,
-)
+from understudy_wire.facts import Fact
+from understudy_wire.launcher import LauncherAnswer, LauncherReport
+from understudy_wire.messages import FACTS_PER_REPORT_MAX, REPORT_BYTES_MAX, Acknowledgement, Report, RestorePoint
 from understudy_wire.unknown import unknown_in
+from understudy_wire.values import EPOCH_SECONDS_MAX, NOT_UNDERSTOOD
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """A control plane counts as not answering after it."""

@@ -44,7 +44,7 @@ class Action(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a launch was over. The same values as `LaunchCause` in `understudy_wire/messages.py`."""
+    """Why a launch was over. The same values as `LaunchCause` in `understudy_wire/facts.py`."""
 
     DONE = "done"
     STOPPED = "stopped"

@@ -1,7 +1,7 @@
 """What the launcher reports through the agent to the control plane, as JSON.
 
-Each of these is a struct of the same name in `understudy_wire.messages`, which this package cannot import: it needs
-nothing but Python. tests/launch/test_messages.py compares them field by field.
+Each of these is a struct of the same name in `understudy_wire.launcher` or `understudy_wire.facts`, which this package
+cannot import: it needs nothing but Python. tests/launch/test_messages.py compares them field by field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from understudy_launcher.node_list import fold
 NAMES_BYTES_MAX = 32_768
 """Most bytes of the nodes of a message, which has 64 KiB."""
 PACKED_CHARACTERS_MAX = 57_344
-"""The same when they are packed: `PACKED_NODES_CHARACTERS_MAX` in `understudy_wire.messages`."""
+"""The same when they are packed: `PACKED_NODES_CHARACTERS_MAX` in `understudy_wire.values`."""
 
 
 class LauncherState(TypedDict):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from understudy_agent.sample.gpu_history import HARDWARE_SLOWDOWN
 from understudy_selfcheck.watch import Watch
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 LOOK_SECONDS = 1.0
 LOOKS_MIN = 5

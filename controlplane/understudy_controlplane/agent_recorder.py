@@ -13,7 +13,7 @@ from understudy_controlplane.store.database import caused_by_content
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
-from understudy_wire.messages import Part
+from understudy_wire.hardware import Part
 
 log = structlog.get_logger()
 

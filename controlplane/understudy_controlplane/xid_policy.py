@@ -18,14 +18,14 @@ from typing import Any, Self
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from understudy_wire.kernel_line import quotes_a_process
-from understudy_wire.messages import (
+from understudy_wire.facts import (
     FORM_CHARACTERS_MAX,
     KERNEL_PATTERNS_MAX,
     PATTERN_CHARACTERS_MAX,
     KernelLogPolicy,
     KernelPattern,
 )
+from understudy_wire.kernel_line import quotes_a_process
 
 
 class PolicyError(ValueError):

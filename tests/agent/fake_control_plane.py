@@ -14,18 +14,10 @@ from typing import Any
 
 import msgspec
 
-from understudy_wire.messages import (
-    REPORT_BYTES_MAX,
-    ComputeTestOrder,
-    Fact,
-    JobNote,
-    LauncherAnswer,
-    LauncherReport,
-    Refusal,
-    Report,
-    RestoreReport,
-    SaveOrder,
-)
+from understudy_wire.facts import Fact, RestoreReport
+from understudy_wire.launcher import LauncherAnswer, LauncherReport
+from understudy_wire.messages import REPORT_BYTES_MAX, Refusal, Report
+from understudy_wire.ranks import ComputeTestOrder, JobNote, SaveOrder
 
 TOKEN = "correct-horse"
 

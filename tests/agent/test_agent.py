@@ -22,7 +22,8 @@ from understudy_agent.sample.gpus import NoGpus
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.sampler import Sampler
-from understudy_wire.messages import Gpu, GpuStatus, HardwareEvent, Host, KernelEvent, Part, PartKind
+from understudy_wire.facts import HardwareEvent, KernelEvent
+from understudy_wire.hardware import Gpu, GpuStatus, Host, Part, PartKind
 
 pytestmark = pytest.mark.integration
 

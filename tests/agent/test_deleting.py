@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agent.test_file_tasks import OWNER, STRANGER, Saved, public, result_of
-from understudy_wire.messages import AnnouncedFile, DeleteFiles, FileOutcome
+from understudy_wire.files import AnnouncedFile, DeleteFiles, FileOutcome
 
 __all__ = ["public"]
 

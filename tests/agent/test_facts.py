@@ -5,18 +5,8 @@ from msgspec.structs import replace
 from understudy_agent.facts import FactQueue
 from understudy_agent.rank_messages import CollectiveEntered, Hello, PeerSeconds, Steps
 from understudy_agent.step_windows import WindowBuffer
-from understudy_wire.messages import (
-    PEERS_MAX,
-    STEPS_PER_WINDOW_MAX,
-    Anomaly,
-    AnomalyKind,
-    CheckpointShard,
-    Fact,
-    FirstStep,
-    KernelEvent,
-    RankStarted,
-    Transfers,
-)
+from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, KernelEvent, RankStarted
+from understudy_wire.ranks import PEERS_MAX, STEPS_PER_WINDOW_MAX, Transfers
 
 
 def kernel_event(sequence: int) -> KernelEvent:

@@ -36,15 +36,7 @@ from understudy_agent.files.carry_out import carry_out
 from understudy_agent.files.read import NanLook, regions_of_safetensors
 from understudy_agent.files.tasks import PROGRAM, FileTasks, in_own_unit, memory_is_limited
 from understudy_agent.files.user_process import ENDS_SECONDS
-from understudy_wire.messages import (
-    AnnouncedFile,
-    CopyFiles,
-    FileOutcome,
-    FileResult,
-    FileTask,
-    ReadFiles,
-    WarmFiles,
-)
+from understudy_wire.files import AnnouncedFile, CopyFiles, FileOutcome, FileResult, FileTask, ReadFiles, WarmFiles
 
 RATE = 1e9
 SIZE = 200_000

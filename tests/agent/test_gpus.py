@@ -19,7 +19,7 @@ from tests.testbed.fake_nvml import EVENT_RECOVERY_ACTION, EVENT_XID, FakeGpus, 
 from understudy_agent.sample.gpus import RELEASE_FILE, RELEASE_SECONDS_MAX, Bounds, GpuProcess
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 
 pytestmark = pytest.mark.integration
 

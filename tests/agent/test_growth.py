@@ -18,7 +18,9 @@ from tests.growth import growing, sizes
 from understudy_agent.config import Config
 from understudy_agent.sample.nvml_events import LINES_REMEMBERED_SECONDS, NvmlEvents
 from understudy_agent.save_orders import SaveOrders
-from understudy_wire.messages import RANKS_PER_NODE_MAX, KernelEvent, OrderState, RankStarted, Report, SaveOrder
+from understudy_wire.facts import KernelEvent, RankStarted
+from understudy_wire.messages import Report
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, OrderState, SaveOrder
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_agent.sample.kernel_record import RecordError, parse_record
+from understudy_wire.facts import KernelEvent
 from understudy_wire.kernel_line import Form, KernelLine, decode
-from understudy_wire.messages import KernelEvent
 
 FORMS: list[tuple[str, dict[str, object]]] = [
     (

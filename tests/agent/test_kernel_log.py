@@ -16,7 +16,7 @@ from understudy_agent.sample.kernel_log import (
     KernelLog,
     open_source,
 )
-from understudy_wire.messages import KernelEvent, KernelLogPolicy, KernelPattern
+from understudy_wire.facts import KernelEvent, KernelLogPolicy, KernelPattern
 
 
 def xid_line(sequence: int, xid: int = 79) -> str:

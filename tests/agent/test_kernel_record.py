@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from understudy_agent.sample.kernel_record import RecordError, parse_record
-from understudy_wire.messages import TEXT_CHARACTERS_MAX, KernelEvent
+from understudy_wire.facts import KernelEvent
 from understudy_wire.pci import normal_bus_id
+from understudy_wire.values import TEXT_CHARACTERS_MAX
 
 SHAPES = [
     ("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", 79, "05"),

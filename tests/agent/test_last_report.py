@@ -9,7 +9,7 @@ import pytest
 
 from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX, Launchers
 from understudy_agent.uplink import RejectedError, UnreachableError
-from understudy_wire.messages import LauncherAnswer, LauncherPhase, LauncherReport, LauncherState
+from understudy_wire.launcher import LauncherAnswer, LauncherPhase, LauncherReport, LauncherState
 
 STATE = LauncherState(7, 0, 0, LauncherPhase.LEAVING, ("n1",), ended_well=True)
 AWAY = UnreachableError("connection refused")

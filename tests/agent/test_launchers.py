@@ -29,16 +29,10 @@ from understudy_launcher.messages import LauncherState
 from understudy_launcher.nodes import Nodes
 from understudy_launcher.progress import HookProgress, TimeAlive
 from understudy_launcher.verdicts import FileVerdicts
-from understudy_wire.messages import (
-    EarlierAllocations,
-    LaunchEnded,
-    LauncherAnswer,
-    LauncherOrders,
-    LauncherReport,
-    LaunchStarted,
-)
-from understudy_wire.messages import LauncherState as WireState
-from understudy_wire.messages import Restart as WireRestart
+from understudy_wire.facts import LaunchEnded, LaunchStarted
+from understudy_wire.launcher import EarlierAllocations, LauncherAnswer, LauncherOrders, LauncherReport
+from understudy_wire.launcher import LauncherState as WireState
+from understudy_wire.launcher import Restart as WireRestart
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ from understudy_agent.sample.kernel_record import RecordError, parse_record
 from understudy_controlplane.cli.analyze.kernel_log import collect
 from understudy_controlplane.detect.node_log import kernel_row_name
 from understudy_controlplane.xid_policy import default_policy
+from understudy_wire.facts import KernelPattern
 from understudy_wire.kernel_line import Form, decode
-from understudy_wire.messages import KernelPattern
 
 PROCESS_NAME_BYTES_MAX = 15
 

@@ -16,7 +16,7 @@ import pytest
 from understudy_agent.sample import nvml, nvml_process
 from understudy_agent.sample.nvml_process import Events, MessageWriter, Wakeup
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import pytest
 from tests.agent.test_file_tasks import as_the_service
 from understudy_agent.sample.ethtool import module_memory
 from understudy_agent.sample.parts import module_of, read_parts, vpd_of
-from understudy_wire.messages import Part, PartKind
+from understudy_wire.hardware import Part, PartKind
 
 
 def field(keyword: str, text: str) -> bytes:

@@ -20,15 +20,9 @@ from understudy_agent.ranks import LINES_AT_ONCE, QUESTIONS_OPEN_MAX, RankServer
 from understudy_agent.shares import Pace
 from understudy_agent.step_windows import ENDS_SENT, REPORTS_PER_PLACE, WindowBuffer
 from understudy_agent.uplink import RestorePointError, RestorePointRequest
-from understudy_wire.messages import (
-    RANKS_PER_NODE_MAX,
-    CheckpointShard,
-    Collective,
-    FirstStep,
-    RankStarted,
-    RankWindow,
-    RestorePoint,
-)
+from understudy_wire.facts import CheckpointShard, FirstStep, RankStarted
+from understudy_wire.messages import RestorePoint
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, Collective, RankWindow
 
 HELLO = {"type": "hello", "job_id": 7, "restart_count": 1, "rank": 2, "world_size": 4, "pid": 1, "gpu_index": 3}
 SHARD = {

@@ -26,7 +26,9 @@ from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.recent import Growth, Share
 from understudy_agent.sample.sampler import Sampler
-from understudy_wire.messages import SIZE_MAX, Disk, Gpu, GpuStatus, HardwareKind, Host, KernelEvent, Port
+from understudy_wire.facts import HardwareKind, KernelEvent
+from understudy_wire.hardware import Disk, Gpu, GpuStatus, Host, Port
+from understudy_wire.values import SIZE_MAX
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from understudy_agent.spool import Spool
-from understudy_wire.messages import Anomaly, AnomalyKind, Fact, KernelEvent
+from understudy_wire.facts import Anomaly, AnomalyKind, Fact, KernelEvent
 
 
 def kernel_event(sequence: int) -> KernelEvent:

@@ -9,21 +9,11 @@ from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
 from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
 from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
-from understudy_wire.messages import (
-    EPOCH_SECONDS_MAX,
-    WIRE_VERSION,
-    Gpu,
-    GpuStatus,
-    Host,
-    Keeper,
-    KeptSave,
-    KernelEvent,
-    Port,
-    ProgramFiles,
-    RankWindow,
-    Report,
-    RestorePoint,
-)
+from understudy_wire.facts import KernelEvent
+from understudy_wire.hardware import Gpu, GpuStatus, Host, Port
+from understudy_wire.messages import WIRE_VERSION, Keeper, KeptSave, Report, RestorePoint
+from understudy_wire.ranks import ProgramFiles, RankWindow
+from understudy_wire.values import EPOCH_SECONDS_MAX
 
 
 @pytest.fixture

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from tests import builders as b
 from understudy_agent import rank_messages
-from understudy_wire.messages import (
-    NOT_UNDERSTOOD,
-    Acknowledgement,
-    LauncherAnswer,
-    LauncherReport,
-    Report,
-    RestorePoint,
-)
+from understudy_wire.launcher import LauncherAnswer, LauncherReport
+from understudy_wire.messages import Acknowledgement, Report, RestorePoint
+from understudy_wire.values import NOT_UNDERSTOOD
 
 DECODERS = [
     msgspec.json.Decoder(kind) for kind in (Report, LauncherReport, LauncherAnswer, Acknowledgement, RestorePoint)

@@ -38,7 +38,9 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.tokens import NewToken, TokenStore
-from understudy_wire.messages import Gpu, LauncherPhase, LauncherState, Port, RankWindow, Training
+from understudy_wire.hardware import Gpu, Port
+from understudy_wire.launcher import LauncherPhase, LauncherState
+from understudy_wire.ranks import RankWindow, Training
 
 pytestmark = pytest.mark.integration  # starts Prometheus and Alertmanager
 

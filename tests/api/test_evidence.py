@@ -13,7 +13,7 @@ from tests.recover.test_launcher import report
 from tests.tokens import as_user, bearer
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.queries import Queries
-from understudy_wire.messages import EvidenceKind, LaunchEvidence
+from understudy_wire.facts import EvidenceKind, LaunchEvidence
 
 pytestmark = pytest.mark.integration
 

@@ -32,7 +32,7 @@ from understudy_controlplane.fleet.stage_summary import StageSummary
 from understudy_controlplane.live.meters import ZERO_SECONDS, Meters
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
-from understudy_wire.messages import Gpu, GpuStatus, Port
+from understudy_wire.hardware import Gpu, GpuStatus, Port
 from understudy_wire.stages import StageName, StageStatus
 
 LABELS = {

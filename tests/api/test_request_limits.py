@@ -26,7 +26,8 @@ from understudy_controlplane.ingest.decode import decode_report
 from understudy_controlplane.ingest.rates import BURST_SECONDS, SENDERS_MAX, Rates
 from understudy_controlplane.ingest.refusals import Refusals
 from understudy_controlplane.live.meters import Meters
-from understudy_wire.messages import NOT_UNDERSTOOD, REPORT_BYTES_MAX
+from understudy_wire.messages import REPORT_BYTES_MAX
+from understudy_wire.values import NOT_UNDERSTOOD
 
 pytestmark = pytest.mark.integration
 

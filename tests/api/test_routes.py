@@ -35,16 +35,9 @@ from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_wire import messages as wire
-from understudy_wire.messages import (
-    CheckpointShard,
-    Collective,
-    FirstStep,
-    Part,
-    PartKind,
-    RankStarted,
-    RankWindow,
-    TrainingInputs,
-)
+from understudy_wire.facts import CheckpointShard, FirstStep, RankStarted, TrainingInputs
+from understudy_wire.hardware import Part, PartKind
+from understudy_wire.ranks import Collective, RankWindow
 from understudy_wire.stages import StageName, StageResult, StageStatus
 
 pytestmark = pytest.mark.integration

@@ -19,17 +19,9 @@ from understudy.save_steps import SaveSteps
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.facts import Circumstances
-from understudy_wire.messages import (
-    CheckpointShard,
-    Fact,
-    Keeper,
-    KeptSave,
-    Layout,
-    OrderState,
-    RankStarted,
-    RankWindow,
-    SavesFollowed,
-)
+from understudy_wire.facts import CheckpointShard, Fact, Layout, RankStarted
+from understudy_wire.messages import Keeper, KeptSave
+from understudy_wire.ranks import OrderState, RankWindow, SavesFollowed
 
 USER = 1000 + sum(b"researcher") % 1000  # as the virtual Slurm numbers its users
 

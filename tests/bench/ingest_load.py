@@ -9,7 +9,9 @@ import msgspec
 
 from tests.tokens import secret
 from understudy_controlplane.fleet.identity import Role
-from understudy_wire.messages import RELEASE, WIRE_VERSION, Gpu, GpuStatus, RankWindow, Report
+from understudy_wire.hardware import Gpu, GpuStatus
+from understudy_wire.messages import RELEASE, WIRE_VERSION, Report
+from understudy_wire.ranks import RankWindow
 
 NODES = 128
 GPUS = 8

@@ -24,7 +24,8 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
 from understudy_controlplane.serve import collect_rarely
 from understudy_controlplane.slurm.parse import parse_jobs, parse_nodes
-from understudy_wire.messages import RankWindow, Report
+from understudy_wire.messages import Report
+from understudy_wire.ranks import RankWindow
 
 ROUNDS = 12
 SILENT = 2_000

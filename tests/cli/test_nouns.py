@@ -18,7 +18,7 @@ from understudy_controlplane.cli.observed import RULES
 from understudy_controlplane.cli.top import frame
 from understudy_controlplane.figures.commissioning import Acceptance
 from understudy_controlplane.fleet.identity import Role
-from understudy_wire.messages import Part, PartKind
+from understudy_wire.hardware import Part, PartKind
 
 pytestmark = pytest.mark.integration
 

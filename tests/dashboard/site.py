@@ -22,7 +22,8 @@ from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
-from understudy_wire.messages import Gpu, Tier, TrainingInputs
+from understudy_wire.facts import Tier, TrainingInputs
+from understudy_wire.hardware import Gpu
 
 RACK_NODES = 16
 COOKIE = "understudy_session"

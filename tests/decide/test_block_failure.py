@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
-from understudy_wire.messages import KernelEvent
+from understudy_wire.facts import KernelEvent
 
 BLOCKS, SIZE = 4, 18
 NAMES = [f"n{i}" for i in range(1, BLOCKS * SIZE + 1)]

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.job import (
     StoredRestoreReport,
     keep,
 )
-from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome, Tier
+from understudy_wire.facts import AnomalyKind, Layout, RestoreOutcome, Tier
 
 KEY = b.job().key
 LATER = Attempt(99)

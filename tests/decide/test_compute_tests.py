@@ -22,7 +22,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_wire.messages import Training
+from understudy_wire.ranks import Training
 
 MULTIPLICATION_SECONDS = 0.0003
 PRICE = MULTIPLICATIONS * MULTIPLICATION_SECONDS

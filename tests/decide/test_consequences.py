@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import PagePlan, QuarantinePlan, Recovery, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import LauncherPhase, LauncherState
+from understudy_wire.launcher import LauncherPhase, LauncherState
 
 CONFIG = b.config(validation=ON)
 JOBS = [b.job(job_id=7, nodes=("n5", "n6")), b.job(job_id=8, nodes=("n7", "n8"))]

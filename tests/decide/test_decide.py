@@ -45,7 +45,7 @@ from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 SPARES = ("n6", "n7", "n8")
 

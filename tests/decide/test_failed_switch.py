@@ -33,7 +33,8 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
-from understudy_wire.messages import LauncherPhase, LauncherState, Port
+from understudy_wire.hardware import Port
+from understudy_wire.launcher import LauncherPhase, LauncherState
 
 CONFIG = b.config(spares={"no_spare": "wait"})
 NAMES = [f"n{i}" for i in range(1, 13)]

@@ -36,7 +36,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable, Suspended
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Domain, DomainKind, merged
-from understudy_wire.messages import LauncherPhase, LauncherState
+from understudy_wire.launcher import LauncherPhase, LauncherState
 
 OUTAGE_SECONDS = 900.0
 

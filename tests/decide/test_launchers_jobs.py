@@ -42,7 +42,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
-from understudy_wire.messages import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
+from understudy_wire.launcher import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
 from understudy_wire.parallelism import Parallelism
 from understudy_wire.places import Place
 

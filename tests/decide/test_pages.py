@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PagePlan, RecoveryKind, RecoveryStatus, RepairAttempt, StepName
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
-from understudy_wire.messages import LauncherPhase, LauncherState
+from understudy_wire.launcher import LauncherPhase, LauncherState
 
 FULL: dict[str, Any] = {"quarantined_at": {"n9": (b.NOW - 5,) * 12}}
 

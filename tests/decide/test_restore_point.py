@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.job import (
     StoredAnomaly,
     StoredRestoreReport,
 )
-from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome
+from understudy_wire.facts import AnomalyKind, Layout, RestoreOutcome
 
 
 def written(step: int, attempt: int = 0, path: str = "") -> Checkpoint:

@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.saving import SaveCause, SaveCost, SaveRequest, SavingGang, WantedSave
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
-from understudy_wire.messages import OrderState, SaveOrder
+from understudy_wire.ranks import OrderState, SaveOrder
 
 JOB = b.job(job_id=7, nodes=["n1", "n2"])
 GANG = SavingGang(

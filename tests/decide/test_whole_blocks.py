@@ -28,7 +28,7 @@ from understudy_controlplane.fleet.slurm_blocks import SlurmBlocks
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
-from understudy_wire.messages import LauncherPhase, LauncherState, RankLayout
+from understudy_wire.launcher import LauncherPhase, LauncherState, RankLayout
 
 CONFIG = b.config(spares={"no_spare": "wait"})
 

@@ -13,7 +13,8 @@ from tests import builders as b
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
-from understudy_wire.messages import Collective, RankWindow, Report, Training, Transfers
+from understudy_wire.messages import Report
+from understudy_wire.ranks import Collective, RankWindow, Training, Transfers
 
 RANKS, STEPS, REPORTS = 4, 50, 8
 DURATIONS = [

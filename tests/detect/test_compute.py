@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.suspicion import SuspicionCause
-from understudy_wire.messages import Training
+from understudy_wire.ranks import Training
 
 SLOW = 2
 

@@ -25,7 +25,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.xid_policy import FaultClass
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 
 
 def found(snapshot: Snapshot) -> list[Finding]:

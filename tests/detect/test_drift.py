@@ -13,7 +13,7 @@ from understudy_controlplane.detect.drift import Baseline, drift
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import Host
+from understudy_wire.hardware import Host
 
 
 def fleet(*others: NodeView, count: int = 20) -> Snapshot:

@@ -35,7 +35,8 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.suspicion import SuspicionCause
-from understudy_wire.messages import GpuStatus, KernelEvent
+from understudy_wire.facts import KernelEvent
+from understudy_wire.hardware import GpuStatus
 
 CONFIG = b.config()
 BROKEN_XID = b.node("n2", events=(b.xid_event("n2", 79),))

@@ -25,7 +25,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.subject import Subject
-from understudy_wire.messages import Port
+from understudy_wire.hardware import Port
 from understudy_wire.places import Place
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)

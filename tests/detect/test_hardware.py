@@ -17,7 +17,8 @@ from understudy_controlplane.fleet.slurm import SlurmNode, gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
-from understudy_wire.messages import NOT_MOUNTED, Disk, Gpu, GpuStatus, HardwareEvent, HardwareKind, Host, Port
+from understudy_wire.facts import HardwareEvent, HardwareKind
+from understudy_wire.hardware import NOT_MOUNTED, Disk, Gpu, GpuStatus, Host, Port
 
 GiB = 2**30
 

@@ -12,7 +12,7 @@ from understudy_controlplane.detect.node_log import NodeLog
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import StoredKernelEvent
 from understudy_controlplane.xid_policy import default_policy
-from understudy_wire.messages import KernelEvent
+from understudy_wire.facts import KernelEvent
 
 SUSPECT, DRAIN = Signal.HEALTH_SUSPECTED, Signal.DRAIN_AT_JOB_END
 RECORDED, PROGRAM = Signal.RECORDED, Signal.APPLICATION_FAULT

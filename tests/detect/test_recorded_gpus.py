@@ -11,7 +11,7 @@ from tests import REPOSITORY
 from tests import builders as b
 from tests.hardware.publish import node_of, read_report
 from understudy_controlplane.detect import detect
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 REPORTS = sorted((REPOSITORY / "docs" / "hardware").glob("*.json"))
 

@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_wire.messages import LauncherPhase, LauncherState
+from understudy_wire.launcher import LauncherPhase, LauncherState
 
 POLICY = Silence()
 KEY = b.job().key

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, BLOCKS_KEPT, Durations
 from understudy_controlplane.live.step_buffer import StepBuffer
-from understudy_wire.messages import RankWindow, Training
+from understudy_wire.ranks import RankWindow, Training
 
 FLOPS = 1.978e11  # a thousand tokens a second are 20 % of an H100
 H100 = "NVIDIA H100 80GB HBM3"

@@ -24,7 +24,8 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
-from understudy_wire.messages import Port, Report
+from understudy_wire.hardware import Port
+from understudy_wire.messages import Report
 
 POLICY = Straggler()
 

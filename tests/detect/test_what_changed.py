@@ -14,7 +14,8 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Block, Durations, StepTable
-from understudy_wire.messages import Host, Port, Training
+from understudy_wire.hardware import Host, Port
+from understudy_wire.ranks import Training
 
 NODES = ("n1", "n2", "n3", "n4")
 BEST = Block(b.NOW - 9000, 1.0, 0.8, 0.01, NODES, Attempt(0))

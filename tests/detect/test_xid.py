@@ -16,7 +16,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.node import Generation, NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import KernelEvent
+from understudy_wire.facts import KernelEvent
 
 ALICE, BOB = JobThere(7, 500, "alice"), JobThere(8, 600, "bob")
 START = b.NOW - 3600.0

@@ -13,7 +13,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import JOB, TrainingSite, shards, steps, windows
 from understudy_agent.config import Config
-from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, Layout
+from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard, Layout
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 from understudy_controlplane.figures.checkpoint_cost import Exposure, cost_of, interval_of, report
 from understudy_controlplane.figures.checkpoint_interval import failure_rate
 from understudy_controlplane.fleet.job import Attempt, MeasuredCheckpoint
-from understudy_wire.messages import Tier
+from understudy_wire.facts import Tier
 
 OF_GANG = Exposure(failure_rate(419, 2048 * 54), 2048)
 

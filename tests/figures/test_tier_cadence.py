@@ -20,7 +20,7 @@ from understudy_controlplane.figures.tier_cadence import (
 )
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.saving import FailureClass
-from understudy_wire.messages import Tier
+from understudy_wire.facts import Tier
 
 PROCESS, NODE, RACK, SITE = FailureClass
 LLAMA_3 = failure_rate(419, 2048 * 54)

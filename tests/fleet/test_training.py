@@ -13,7 +13,8 @@ from tests import builders as b
 from understudy_controlplane.fleet import training
 from understudy_controlplane.fleet.job import expected_mfu
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_wire.messages import Gpu, Training
+from understudy_wire.hardware import Gpu
+from understudy_wire.ranks import Training
 
 
 def table(*reported: Training, replicas: tuple[int, ...] = (), ranks: int = 4) -> StepTable:

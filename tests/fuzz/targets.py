@@ -47,16 +47,10 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
 from understudy_wire.kernel_line import KernelLine
 from understudy_wire.kernel_line import decode as decode_kernel_line
-from understudy_wire.messages import (
-    NOT_UNDERSTOOD,
-    REPORT_BYTES_MAX,
-    LauncherAnswer,
-    LauncherReport,
-    NodeTokenRequest,
-    Report,
-    RestorePoint,
-)
+from understudy_wire.launcher import LauncherAnswer, LauncherReport
+from understudy_wire.messages import REPORT_BYTES_MAX, NodeTokenRequest, Report, RestorePoint
 from understudy_wire.unknown import unknown_in
+from understudy_wire.values import NOT_UNDERSTOOD
 
 SLURM_DATA = Path(__file__).resolve().parents[1] / "slurm" / "data"
 NODES = ("n1", "n2", "n3", "n4")

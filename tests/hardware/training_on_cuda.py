@@ -17,7 +17,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.hardware.monitored import monitored
 from understudy.compute import EVERY_MIN, watch_compute
 from understudy.recompute import CALIBRATION_RUNS, Recompute
-from understudy_wire.messages import Anomaly
+from understudy_wire.facts import Anomaly
 
 STEPS = 10 * EVERY_MIN
 WIDTH, LAYERS, BATCH = 4096, 4, 4096

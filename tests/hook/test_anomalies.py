@@ -19,7 +19,8 @@ from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
 from understudy.anomalies import LEVEL_STEPS, NORMAL_STEPS, REPORTED_MAX, AnomalyWatch, Series
 from understudy.outbox import Outbox
-from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, JobNote
+from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard
+from understudy_wire.ranks import JobNote
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.agent.running_agent import agent_config, running_agent
 from tests.hook.training_site import JOB, LIGHTNING_MODULE, TrainingSite
 from tests.testbed.fake_nvml import FakeGpus, build, h100_node
 from understudy_agent.config import NvmlConfig
-from understudy_wire.messages import RankWindow
+from understudy_wire.ranks import RankWindow
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

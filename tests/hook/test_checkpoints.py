@@ -13,7 +13,7 @@ from tests.hook.training_site import TrainingSite, shards
 from understudy import Monitor
 from understudy.file_system import tier_of
 from understudy_agent.config import Config
-from understudy_wire.messages import CheckpointDeleted, CheckpointShard, ShardFile
+from understudy_wire.facts import CheckpointDeleted, CheckpointShard, ShardFile
 
 pytestmark = pytest.mark.integration
 

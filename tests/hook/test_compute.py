@@ -16,7 +16,7 @@ from understudy import Monitor
 from understudy.compute import EVERY_MIN, REPEATS, GpuTimes, watch_compute
 from understudy_agent.config import Config
 from understudy_controlplane.decide.compute_tests import MULTIPLICATIONS
-from understudy_wire.messages import ComputeTestOrder
+from understudy_wire.ranks import ComputeTestOrder
 
 pytestmark = pytest.mark.integration
 

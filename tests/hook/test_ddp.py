@@ -17,7 +17,7 @@ from tests.hook.training_site import TrainingSite, windows
 from understudy import Monitor
 from understudy.ddp import GRADIENTS, PENDING_MAX, _GpuWait, watch_collectives, watch_ddp
 from understudy_agent.config import Config
-from understudy_wire.messages import Collective
+from understudy_wire.ranks import Collective
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,9 @@ from understudy_agent.config import Config
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.saving import SaveCause, WantedSave
 from understudy_controlplane.live.save_orders import SaveOrders
-from understudy_wire.messages import CheckpointDeleted, CheckpointShard, Layout, OrderState, Report, SaveOrder
+from understudy_wire.facts import CheckpointDeleted, CheckpointShard, Layout
+from understudy_wire.messages import Report
+from understudy_wire.ranks import OrderState, SaveOrder
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -11,7 +11,7 @@ import pytest
 from understudy.gpu import gpu_index, gpu_uuid
 from understudy_agent.rank_messages import GpuUsed, Hello, Steps
 from understudy_agent.step_windows import WindowBuffer
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 
 
 @pytest.fixture(autouse=True)

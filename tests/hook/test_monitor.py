@@ -28,15 +28,8 @@ from understudy.clocks import WaitingClock
 from understudy.restore import UncaughtErrors
 from understudy.training_inputs import config_of
 from understudy_agent.config import Config
-from understudy_wire.messages import (
-    CheckpointShard,
-    Fact,
-    FirstStep,
-    RankStarted,
-    RankWindow,
-    RestoreReport,
-    TrainingInputs,
-)
+from understudy_wire.facts import CheckpointShard, Fact, FirstStep, RankStarted, RestoreReport, TrainingInputs
+from understudy_wire.ranks import RankWindow
 
 FRAMEWORKS = {
     "compute": {"torch"},

@@ -19,7 +19,7 @@ from tests.object_store import BUCKET, ObjectStore
 from understudy import Monitor, objects
 from understudy.file_system import ObjectStoreError
 from understudy.restore import RestorePoint, RestorePointUnknownError, fetched, is_there
-from understudy_wire.messages import RestoreReport
+from understudy_wire.facts import RestoreReport
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor
 from understudy.recompute import EVERY_MIN, Recompute
 from understudy_agent.config import Config
-from understudy_wire.messages import Anomaly, AnomalyKind
+from understudy_wire.facts import Anomaly, AnomalyKind
 
 pytestmark = pytest.mark.integration
 

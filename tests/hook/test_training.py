@@ -7,7 +7,7 @@ import math
 from understudy.training import TrainingNumbers
 from understudy_agent.rank_messages import Hello, Steps, TrainingSeen
 from understudy_agent.step_windows import WindowBuffer
-from understudy_wire.messages import Training
+from understudy_wire.ranks import Training
 
 
 def test_a_rate_counts_tokens_between_two_times_and_not_those_of_the_first_step() -> None:

@@ -14,7 +14,8 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.hook import rank_process
 from tests.testbed.configuration import free_ports
 from understudy_agent.export import export
-from understudy_wire.messages import CheckpointShard, RankWindow
+from understudy_wire.facts import CheckpointShard
+from understudy_wire.ranks import RankWindow
 
 JOB = 7
 LIGHTNING_MODULE = """

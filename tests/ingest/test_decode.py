@@ -13,19 +13,10 @@ from msgspec import inspect
 
 from tests import builders as b
 from understudy_controlplane.ingest.decode import decode_report
-from understudy_wire.messages import (
-    EPOCH_SECONDS_MAX,
-    NOT_UNDERSTOOD,
-    SIZE_MAX,
-    Disk,
-    FileOutcome,
-    FileResult,
-    Gpu,
-    GpuStatus,
-    Host,
-    Port,
-    Report,
-)
+from understudy_wire.files import FileOutcome, FileResult
+from understudy_wire.hardware import Disk, Gpu, GpuStatus, Host, Port
+from understudy_wire.messages import Report
+from understudy_wire.values import EPOCH_SECONDS_MAX, NOT_UNDERSTOOD, SIZE_MAX
 
 WELL = b.report(
     gpus=[Gpu(0, GpuStatus.OK, "GPU-0"), Gpu(1, GpuStatus.UNREADABLE, "GPU-1", error="lost")],

@@ -36,18 +36,17 @@ from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
-from understudy_wire.messages import (
-    REPORT_BYTES_MAX,
-    WIRE_VERSION,
+from understudy_wire.facts import LaunchEnded
+from understudy_wire.launcher import (
     EarlierAllocations,
-    LaunchEnded,
     LauncherOrders,
     LauncherPhase,
     LauncherReport,
     LauncherState,
-    RankWindow,
     Restart,
 )
+from understudy_wire.messages import REPORT_BYTES_MAX, WIRE_VERSION
+from understudy_wire.ranks import RankWindow
 
 HEADERS = bearer(Role.NODE, "n1")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests import builders as b
 from understudy_controlplane.ingest.quotas import Quotas
-from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, Fact, ShardFile
+from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard, Fact, ShardFile
 
 MIB = 1 << 20
 

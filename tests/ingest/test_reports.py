@@ -39,33 +39,22 @@ from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
-from understudy_wire.messages import (
-    REPORT_BYTES_MAX,
-    Acknowledgement,
-    AnnouncedFile,
+from understudy_wire.facts import (
     CheckpointShard,
-    Collective,
-    ComputeTestOrder,
     Fact,
-    FileOutcome,
-    FileResult,
-    FileTask,
-    GpuStatus,
     HardwareEvent,
     HardwareKind,
-    JobNote,
     JobRefused,
-    Keeper,
-    KeptJob,
     KernelEvent,
     KernelLogPolicy,
     KernelPattern,
     LaunchEnded,
     RankStarted,
-    RankWindow,
-    ReadFiles,
-    Report,
 )
+from understudy_wire.files import AnnouncedFile, FileOutcome, FileResult, FileTask, ReadFiles
+from understudy_wire.hardware import GpuStatus
+from understudy_wire.messages import REPORT_BYTES_MAX, Acknowledgement, Keeper, KeptJob, Report
+from understudy_wire.ranks import Collective, ComputeTestOrder, JobNote, RankWindow
 
 HEADERS = bearer(Role.NODE, "n1")
 

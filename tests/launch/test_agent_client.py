@@ -15,7 +15,8 @@ from tests.agent.test_launchers import STATE
 from understudy_agent import rank_messages
 from understudy_launcher import messages
 from understudy_launcher.agent_client import AgentLine
-from understudy_wire import messages as wire
+from understudy_wire import launcher as wire
+from understudy_wire.values import PACKED_NODES_CHARACTERS_MAX
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_names_that_do_not_fit_into_a_line_are_not_sent_and_the_launcher_says_wh
     assert "the names of 4001 nodes do not fit into a message" in line.refused
     with agent.accept()[0] as connection:
         assert connection.recv(1) == b""
-    assert messages.PACKED_CHARACTERS_MAX == wire.PACKED_NODES_CHARACTERS_MAX
+    assert messages.PACKED_CHARACTERS_MAX == PACKED_NODES_CHARACTERS_MAX
 
 
 def test_how_a_gang_ended_waits_for_an_agent_that_is_being_restarted(agent: socket.socket, line: AgentLine) -> None:

@@ -23,7 +23,7 @@ from tests.testbed.processes import is_running, read_process
 from understudy_agent import rank_messages
 from understudy_launcher.hub import STRANGERS_MAX
 from understudy_launcher.open_files import needed
-from understudy_wire.messages import EarlierAllocations, LauncherAnswer, LauncherOrders
+from understudy_wire.launcher import EarlierAllocations, LauncherAnswer, LauncherOrders
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 
 from understudy_launcher.decide import TABLE, Action, Cause, Decision, decide
 from understudy_launcher.launch_result import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
-from understudy_wire.messages import LaunchCause
+from understudy_wire.facts import LaunchCause
 
 SEATS = ("a", "b", "c", "d")
 RULES = Rules(nodes_min=4)

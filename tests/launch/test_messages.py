@@ -32,7 +32,8 @@ from understudy_launcher import (
 from understudy_launcher.command import Meeting
 from understudy_launcher.decide import TABLE
 from understudy_launcher.task import Part, rank_environment
-from understudy_wire import messages as wire
+from understudy_wire import facts, values
+from understudy_wire import launcher as wire
 
 SHOWN: messages.LaunchEvidence = {
     "type": "launch_evidence",
@@ -52,9 +53,9 @@ BY_THE_AGENT = {"user_id"}
     ("written", "struct"),
     [
         (messages.LauncherState, wire.LauncherState),
-        (messages.LaunchStarted, wire.LaunchStarted),
-        (messages.LaunchEnded, wire.LaunchEnded),
-        (messages.LaunchEvidence, wire.LaunchEvidence),
+        (messages.LaunchStarted, facts.LaunchStarted),
+        (messages.LaunchEnded, facts.LaunchEnded),
+        (messages.LaunchEvidence, facts.LaunchEvidence),
         (messages.LaunchNotice, rank_messages.LaunchNotice),
     ],
 )
@@ -66,9 +67,9 @@ def test_a_message_has_the_fields_of_its_wire_struct(written: type, struct: type
     ("written", "struct"),
     [
         (STATE, wire.LauncherState),
-        (STARTED, wire.LaunchStarted),
-        (ENDED, wire.LaunchEnded),
-        (SHOWN, wire.LaunchEvidence),
+        (STARTED, facts.LaunchStarted),
+        (ENDED, facts.LaunchEnded),
+        (SHOWN, facts.LaunchEvidence),
     ],
 )
 def test_every_value_that_the_launcher_writes_arrives_in_its_field(
@@ -137,7 +138,7 @@ def test_a_gang_is_not_still_for_the_time_in_which_its_steps_could_not_arrive(mo
 def test_phases_and_causes_are_those_of_the_wire() -> None:
     reported = {one.value for one in launcher.Phase} - {"rejoining"}  # in which nothing is reported
     assert reported == {one.value for one in wire.LauncherPhase} - {"unknown"}
-    assert {one.value for one in decide.Cause} == {one.value for one in wire.LaunchCause}
+    assert {one.value for one in decide.Cause} == {one.value for one in facts.LaunchCause}
     assert {row.cause for row in TABLE} == set(decide.Cause)
 
 
@@ -192,7 +193,7 @@ def test_messages_of_a_gang_of_12_500_nodes_fit_into_a_line_and_name_each_in_its
     sent = json.dumps(messages.within_a_line({"type": "launch", "id": 1, "fact": started})).encode()
     assert len(sent) < rank_messages.LINE_BYTES_MAX
     fact = msgspec.json.decode(sent, type=rank_messages.LaunchNotice).fact
-    assert isinstance(fact, wire.LaunchStarted)
+    assert isinstance(fact, facts.LaunchStarted)
     assert with_nodes(fact).seats == seats
 
 
@@ -213,7 +214,7 @@ def test_messages_of_other_gangs_are_as_before() -> None:
 )
 def test_a_short_line_cannot_name_more_than_a_cluster_has(text: str, why: str) -> None:
     packed = base64.b85encode(zlib.compress(text.encode())).decode()
-    assert len(packed) <= wire.PACKED_NODES_CHARACTERS_MAX
+    assert len(packed) <= values.PACKED_NODES_CHARACTERS_MAX
     state = wire.LauncherState(7, 0, 0, wire.LauncherPhase.RUNNING, (), nodes_packed=packed)
     tracemalloc.start()
     try:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
-from understudy_wire.messages import ComputeTestOrder, RankWindow
+from understudy_wire.ranks import ComputeTestOrder, RankWindow
 
 ORDER = ComputeTestOrder(7, 1, 2, 1000, step=50)
 

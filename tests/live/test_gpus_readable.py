@@ -7,7 +7,7 @@ from typing import Any
 from tests import builders as b
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.live.telemetry import Telemetry
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 
 
 def heard(*reports: tuple[float, dict[str, Any]]) -> GpusReadable | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests import builders as b
 from understudy_controlplane.fleet.job import Attempt, Reached
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
-from understudy_wire.messages import RankWindow
+from understudy_wire.ranks import RankWindow
 
 
 def window(rank: int, first: int, launch: int, restarts: int = 0) -> RankWindow:

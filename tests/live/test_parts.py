@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests import builders as b
 from understudy_controlplane.live.telemetry import Telemetry
-from understudy_wire.messages import Part, PartKind
+from understudy_wire.hardware import Part, PartKind
 
 CARD = Part(PartKind.CARD, "mlx5_0", "ConnectX-7", "MT2233X00123")
 OTHER = Part(PartKind.CARD, "mlx5_0", "ConnectX-7", "MT2233X00777")

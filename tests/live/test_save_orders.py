@@ -6,7 +6,7 @@ from understudy.save_steps import SaveSteps
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.saving import SaveCause, WantedSave
 from understudy_controlplane.live.save_orders import MARGIN_SECONDS, SaveOrders
-from understudy_wire.messages import OrderState, RankWindow, SaveOrder, SavesFollowed
+from understudy_wire.ranks import OrderState, RankWindow, SaveOrder, SavesFollowed
 
 KEY = JobKey("c", 7, 100)
 

@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.steps import SECTIONS_MAX, Durations, StepTable
 from understudy_controlplane.live.step_buffer import PAIRS_MAX, STARTUP_SECONDS_MIN, STEPS_KEPT, StepBuffer
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
-from understudy_wire.messages import Collective, RankWindow, Transfers
+from understudy_wire.ranks import Collective, RankWindow, Transfers
 
 
 def window(rank: int, first: int, times: list[float]) -> RankWindow:

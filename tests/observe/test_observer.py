@@ -19,7 +19,8 @@ from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
 from understudy_controlplane.store import tables
-from understudy_wire.messages import KernelEvent, Part, PartKind
+from understudy_wire.facts import KernelEvent
+from understudy_wire.hardware import Part, PartKind
 
 pytestmark = pytest.mark.integration
 

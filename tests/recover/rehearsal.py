@@ -20,7 +20,9 @@ from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, Recov
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.slurm.protocol import SlurmError
-from understudy_wire.messages import Gpu, RankWindow, Report
+from understudy_wire.hardware import Gpu
+from understudy_wire.messages import Report
+from understudy_wire.ranks import RankWindow
 
 NODES = tuple(f"n{i}" for i in range(1, 9))
 TICK_SECONDS = 0.2

@@ -21,17 +21,8 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
-from understudy_wire.messages import (
-    CheckpointDeleted,
-    CheckpointShard,
-    CopyFiles,
-    FileOutcome,
-    FileResult,
-    FileTask,
-    Layout,
-    RankStarted,
-    Tier,
-)
+from understudy_wire.facts import CheckpointDeleted, CheckpointShard, Layout, RankStarted, Tier
+from understudy_wire.files import CopyFiles, FileOutcome, FileResult, FileTask
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id

@@ -21,7 +21,8 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
-from understudy_wire.messages import CheckpointShard, DeleteFiles, FileOutcome, FileResult, FileTask, RankStarted, Tier
+from understudy_wire.facts import CheckpointShard, RankStarted, Tier
+from understudy_wire.files import DeleteFiles, FileOutcome, FileResult, FileTask
 
 KEEPS = b.job(nodes=("n1", "n2"), comment="understudy keep=2")
 OWNER = KEEPS.slurm.user_id

@@ -12,7 +12,8 @@ from tests.recover.rehearsal import NODES, Rehearsal
 from tests.simulator.slurm import NOT_RESPONDING_SECONDS, SLURMD_TIMEOUT_SECONDS
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store import tables
-from understudy_wire.messages import HardwareEvent, HardwareKind, RankWindow
+from understudy_wire.facts import HardwareEvent, HardwareKind
+from understudy_wire.ranks import RankWindow
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -16,19 +16,17 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, RecoveryStatus, StepName
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.facts import Circumstances
-from understudy_wire.messages import (
+from understudy_wire.facts import (
     CheckpointShard,
     FirstStep,
     JobFact,
     LaunchCause,
     LaunchEnded,
-    LauncherOrders,
-    LauncherPhase,
-    LauncherState,
     LaunchStarted,
     RankStarted,
-    RankWindow,
 )
+from understudy_wire.launcher import LauncherOrders, LauncherPhase, LauncherState
+from understudy_wire.ranks import RankWindow
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -14,7 +14,7 @@ from tests.tokens import add_tokens, bearer
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store import tables
-from understudy_wire.messages import CheckpointShard, RankStarted
+from understudy_wire.facts import CheckpointShard, RankStarted
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -17,7 +17,8 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
-from understudy_wire.messages import LaunchCause, LaunchEnded, LauncherPhase, LauncherState, LaunchStarted, RankStarted
+from understudy_wire.facts import LaunchCause, LaunchEnded, LaunchStarted, RankStarted
+from understudy_wire.launcher import LauncherPhase, LauncherState
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

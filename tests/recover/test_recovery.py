@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.recover.runner import FRESH_SECONDS
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
-from understudy_wire.messages import RankStarted
+from understudy_wire.facts import RankStarted
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

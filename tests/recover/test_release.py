@@ -11,7 +11,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
-from understudy_wire.messages import JobRefused
+from understudy_wire.facts import JobRefused
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -44,7 +44,7 @@ from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 from understudy_wire.stages import StageName, StageResult, StageStatus, line_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]

@@ -31,16 +31,8 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
-from understudy_wire.messages import (
-    CheckpointShard,
-    FileOutcome,
-    FileResult,
-    Layout,
-    RankStarted,
-    RestoreOutcome,
-    RestoreReport,
-    Tier,
-)
+from understudy_wire.facts import CheckpointShard, Layout, RankStarted, RestoreOutcome, RestoreReport, Tier
+from understudy_wire.files import FileOutcome, FileResult
 
 pytestmark = pytest.mark.integration
 

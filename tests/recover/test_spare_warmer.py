@@ -12,7 +12,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.recover.file_tasks import OFFERED_SECONDS_MAX, FileTasks
 from understudy_controlplane.recover.spare_warmer import AGAIN_SECONDS, CHANGED_SECONDS, SpareWarmer
-from understudy_wire.messages import FileOutcome, FileResult, ProgramFiles, WarmFiles
+from understudy_wire.files import FileOutcome, FileResult, WarmFiles
+from understudy_wire.ranks import ProgramFiles
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id

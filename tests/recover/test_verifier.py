@@ -24,7 +24,8 @@ from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
-from understudy_wire.messages import CheckpointShard, FileOutcome, FileResult, RankStarted, ReadFiles, ShardFile, Tier
+from understudy_wire.facts import CheckpointShard, RankStarted, ShardFile, Tier
+from understudy_wire.files import FileOutcome, FileResult, ReadFiles
 
 JOB = b.job(nodes=("n1", "n2"))
 OWNER = JOB.slurm.user_id

@@ -17,15 +17,10 @@ from tests.recover.test_maintenance import write_checkpoint
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
-from understudy_wire.messages import (
-    Collective,
-    FirstStep,
-    GpuStatus,
-    LauncherPhase,
-    LauncherState,
-    RankStarted,
-    RankWindow,
-)
+from understudy_wire.facts import FirstStep, RankStarted
+from understudy_wire.hardware import GpuStatus
+from understudy_wire.launcher import LauncherPhase, LauncherState
+from understudy_wire.ranks import Collective, RankWindow
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tests.signals.virtual_fleet import Fleet, Gang
 from tests.signals.virtual_node import VirtualNode
-from understudy_wire.messages import GpuStatus, Training
+from understudy_wire.hardware import GpuStatus
+from understudy_wire.ranks import Training
 
 DAY = 86_400.0
 NOTHING = "nothing"

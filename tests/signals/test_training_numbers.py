@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from tests.signals.virtual_fleet import Fleet
 from tests.tokens import add_tokens, bearer
 from understudy_controlplane.fleet.identity import Role
-from understudy_wire.messages import Training
+from understudy_wire.ranks import Training
 
 pytestmark = pytest.mark.integration
 

@@ -21,17 +21,9 @@ from understudy_controlplane.fleet.job import KnownJob
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store.facts import Circumstances
 from understudy_controlplane.store.queries import Queries
-from understudy_wire.messages import (
-    CheckpointShard,
-    Collective,
-    Fact,
-    KernelEvent,
-    RankStarted,
-    RankWindow,
-    Report,
-    Training,
-    Transfers,
-)
+from understudy_wire.facts import CheckpointShard, Fact, KernelEvent, RankStarted
+from understudy_wire.messages import Report
+from understudy_wire.ranks import Collective, RankWindow, Training, Transfers
 
 BEGIN = 1_700_000_000.0
 GPUS = 8

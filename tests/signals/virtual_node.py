@@ -22,20 +22,10 @@ from understudy_agent.sample.infiniband import PortHistory
 from understudy_agent.sample.kernel_record import parse_record
 from understudy_agent.sample.nvml import READINGS
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_wire.messages import (
-    RECENT_SECONDS,
-    RELEASE,
-    WIRE_VERSION,
-    Disk,
-    Fact,
-    Gpu,
-    GpuStatus,
-    Host,
-    KernelPattern,
-    Port,
-    RankWindow,
-    Report,
-)
+from understudy_wire.facts import Fact, KernelPattern
+from understudy_wire.hardware import RECENT_SECONDS, Disk, Gpu, GpuStatus, Host, Port
+from understudy_wire.messages import RELEASE, WIRE_VERSION, Report
+from understudy_wire.ranks import RankWindow
 
 Read = TypeVar("Read")
 

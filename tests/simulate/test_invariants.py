@@ -45,7 +45,7 @@ from understudy_controlplane.recover.step import Done, Failed
 from understudy_controlplane.recover.steps import STEPS, seats
 from understudy_controlplane.store import recoveries
 from understudy_controlplane.store.repairs import RepairStore
-from understudy_wire.messages import OrderState, RankWindow, SaveOrder
+from understudy_wire.ranks import OrderState, RankWindow, SaveOrder
 
 HANG = importlib.import_module("understudy_controlplane.detect.hang")  # the package has a function of that name
 IN_GANG = Event(40.0, Kind.XID, "n2", number=79)

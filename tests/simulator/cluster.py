@@ -21,32 +21,24 @@ from understudy_controlplane.ingest.launchers import objection_to as objection_t
 from understudy_controlplane.ingest.reports import objection_to, store_facts
 from understudy_controlplane.live.telemetry import UnknownNode
 from understudy_controlplane.store.database import StoreError
-from understudy_wire.messages import (
-    RELEASE,
-    WIRE_VERSION,
+from understudy_wire.facts import (
     Anomaly,
     AnomalyKind,
     CheckpointDeleted,
     CheckpointShard,
-    Collective,
     Fact,
     FirstStep,
-    Gpu,
-    GpuStatus,
     JobRefused,
     KernelEvent,
     LaunchCause,
     LaunchEnded,
-    LauncherPhase,
-    LauncherReport,
-    LauncherState,
     LaunchStarted,
-    Port,
     RankStarted,
-    RankWindow,
-    Report,
-    SaveOrder,
 )
+from understudy_wire.hardware import Gpu, GpuStatus, Port
+from understudy_wire.launcher import LauncherPhase, LauncherReport, LauncherState
+from understudy_wire.messages import RELEASE, WIRE_VERSION, Report
+from understudy_wire.ranks import Collective, RankWindow, SaveOrder
 
 CLUSTER = "testbed"
 GPUS = 2

@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.slurm.protocol import SlurmError
-from understudy_wire.messages import HardwareEvent, HardwareKind
+from understudy_wire.facts import HardwareEvent, HardwareKind
 
 if TYPE_CHECKING:
     from tests.simulator.world import World

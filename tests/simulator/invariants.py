@@ -40,7 +40,7 @@ from understudy_controlplane.fleet.slurm import Service, SlurmJob
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.store.queries import DecisionFilter, Queries
-from understudy_wire.messages import OrderState
+from understudy_wire.ranks import OrderState
 
 if TYPE_CHECKING:
     from tests.simulator.cluster import Gang, Machine

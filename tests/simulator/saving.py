@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from understudy.save_steps import PROPOSED, SaveSteps
 from understudy_controlplane.fleet.job import Attempt
-from understudy_wire.messages import OrderState, SaveOrder, SavesFollowed
+from understudy_wire.ranks import OrderState, SaveOrder, SavesFollowed
 
 WAIT_SECONDS_MAX = 10.0
 """A third of the hook's: gangs count as hung sooner here than by default, too."""

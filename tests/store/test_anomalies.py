@@ -32,7 +32,7 @@ from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import Queries
-from understudy_wire.messages import (
+from understudy_wire.facts import (
     Anomaly,
     AnomalyKind,
     CheckpointShard,

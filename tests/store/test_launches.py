@@ -15,7 +15,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import one_view, reading
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.launches import LaunchStore
-from understudy_wire.messages import LaunchCause
+from understudy_wire.facts import LaunchCause
 
 pytestmark = pytest.mark.integration
 

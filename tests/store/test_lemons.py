@@ -16,7 +16,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.lemons import LemonStore
-from understudy_wire.messages import KernelEvent
+from understudy_wire.facts import KernelEvent
 
 
 def counted(engine: Engine, since: float = 0.0) -> dict[str, LemonSignals]:

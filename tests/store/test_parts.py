@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from tests import builders as b
 from understudy_controlplane.store.parts import PartStore
-from understudy_wire.messages import Part, PartKind
+from understudy_wire.hardware import Part, PartKind
 
 CARD = Part(PartKind.CARD, "mlx5_0", "MCX75310", "MT2311X0", "b83f:d203:0001")
 HOUR = 3600.0

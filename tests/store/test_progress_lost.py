@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import Queries
-from understudy_wire.messages import FirstStep
+from understudy_wire.facts import FirstStep
 
 JOB = b.job()
 

@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.event import Cursor
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.events import EventStore
-from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 
 pytestmark = pytest.mark.integration
 

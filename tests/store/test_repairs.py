@@ -20,7 +20,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 
 
 @pytest.fixture

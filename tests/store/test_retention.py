@@ -34,7 +34,8 @@ from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 from understudy_controlplane.store.tokens import NewToken, TokenStore
-from understudy_wire.messages import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, Part, PartKind, RankStarted
+from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
+from understudy_wire.hardware import Part, PartKind
 
 DAY = DAY_SECONDS
 HOUR = 3600.0

@@ -60,7 +60,7 @@ from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.shard_map import unpack
 from understudy_controlplane.store.tables import metadata
-from understudy_wire.messages import (
+from understudy_wire.facts import (
     CheckpointDeleted,
     CheckpointShard,
     Fact,

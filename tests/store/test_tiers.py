@@ -21,7 +21,7 @@ from understudy_controlplane.recover.restore import (
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_wire.messages import CheckpointShard, Fact, Layout, RankStarted, RestoreOutcome, RestoreReport, Tier
+from understudy_wire.facts import CheckpointShard, Fact, Layout, RankStarted, RestoreOutcome, RestoreReport, Tier
 
 JOB = b.job()
 FIRST = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}

@@ -44,7 +44,7 @@ from tests.testbed.fake_nvml import (
     shaped_node,
 )
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,8 @@ import msgspec
 
 from understudy_agent.files.user_process import end, owner, program
 from understudy_agent.log import fields, log
-from understudy_wire.messages import DeleteFiles, FileOutcome, FileResult, FileTask, WarmFiles, printable
+from understudy_wire.files import DeleteFiles, FileOutcome, FileResult, FileTask, WarmFiles
+from understudy_wire.values import printable
 
 PROGRAM = program("carry_out")
 SECONDS_MIN, SECONDS_MAX = 600.0, 2 * 3600.0

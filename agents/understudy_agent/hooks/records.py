@@ -18,7 +18,8 @@ from understudy_agent.facts import Settle
 from understudy_agent.hooks.inotify import DirectoryWatch
 from understudy_agent.log import fields, log
 from understudy_agent.own_files import make_directory
-from understudy_wire.messages import TEXT_CHARACTERS_MAX, JobRefused
+from understudy_wire.facts import JobRefused
+from understudy_wire.values import TEXT_CHARACTERS_MAX
 
 POLL_SECONDS = 0.25
 """Interval at which the directory is read when the kernel does not report new files."""

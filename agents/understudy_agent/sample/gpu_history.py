@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlSample
 from understudy_agent.sample.recent import Growth, Share
-from understudy_wire.messages import TEXT_CHARACTERS_MAX, Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
+from understudy_wire.values import TEXT_CHARACTERS_MAX
 
 HARDWARE_SLOWDOWN = 0x08 | 0x40 | 0x80
 """nvmlClocksEventReason bits: slowdown by the hardware, because of heat or its power supply."""

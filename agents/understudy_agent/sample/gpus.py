@@ -27,7 +27,7 @@ from understudy_agent.log import fields, log
 from understudy_agent.sample.gpu_history import GpuHistory
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import Message, NvmlEvent, NvmlSample
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 LINE_BYTES_MAX = 1 << 20
 SUPERVISE_SECONDS = 1.0

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from understudy_agent.own_files import read_file, replace_file
-from understudy_wire.messages import NOT_UNDERSTOOD, Gpu
+from understudy_wire.hardware import Gpu
+from understudy_wire.values import NOT_UNDERSTOOD
 
 
 class Seen(msgspec.Struct):

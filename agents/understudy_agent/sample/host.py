@@ -11,16 +11,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from understudy_agent.sample.hardware_history import HardwareHistory, Seen
-from understudy_wire.messages import (
-    DISKS_PER_NODE_MAX,
-    NOT_MOUNTED,
-    PORTS_PER_NODE_MAX,
-    SIZE_MAX,
-    VERSIONS_PER_NODE_MAX,
-    Disk,
-    Host,
-    printable,
-)
+from understudy_wire.hardware import NOT_MOUNTED, Disk, Host
+from understudy_wire.messages import PORTS_PER_NODE_MAX
+from understudy_wire.values import DISKS_PER_NODE_MAX, SIZE_MAX, VERSIONS_PER_NODE_MAX, printable
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _STA_UNSYNC = 0x40

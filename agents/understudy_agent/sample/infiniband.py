@@ -17,16 +17,10 @@ from msgspec.structs import replace
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.optics import UNKNOWN, Light
 from understudy_agent.sample.recent import Growth
-from understudy_wire.messages import (
-    LABEL_CHARACTERS_MAX,
-    NAME_CHARACTERS_MAX,
-    PORTS_PER_NODE_MAX,
-    READING_MAX,
-    HardwareEvent,
-    HardwareKind,
-    Port,
-    printable,
-)
+from understudy_wire.facts import HardwareEvent, HardwareKind
+from understudy_wire.hardware import Port
+from understudy_wire.messages import PORTS_PER_NODE_MAX
+from understudy_wire.values import LABEL_CHARACTERS_MAX, NAME_CHARACTERS_MAX, READING_MAX, printable
 
 ACTIVE = "ACTIVE"
 

@@ -23,8 +23,8 @@ from typing import Protocol
 import msgspec
 
 from understudy_agent.sample.kernel_record import RecordError, asked_for, parse_record
+from understudy_wire.facts import KernelEvent, KernelLogPolicy, KernelPattern
 from understudy_wire.kernel_line import is_about_a_device
-from understudy_wire.messages import KernelEvent, KernelLogPolicy, KernelPattern
 
 POLL_SECONDS = 0.05
 RECORDS_PER_READ_MAX = 1000

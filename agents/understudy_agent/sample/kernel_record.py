@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from understudy_wire.facts import KernelEvent, KernelPattern
 from understudy_wire.kernel_line import Form, decode, is_about_a_device, is_of_the_kernel, quotes_a_process
-from understudy_wire.messages import TEXT_CHARACTERS_MAX, KernelEvent, KernelPattern
+from understudy_wire.values import TEXT_CHARACTERS_MAX
 
 _RECORD = re.compile(
     r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,18}),(?P<microseconds>\d{1,16}),(?P<flags>[^,;]*)[^;]*;(?P<text>.*)",

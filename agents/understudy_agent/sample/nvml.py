@@ -17,17 +17,16 @@ import pynvml
 
 from understudy_agent.sample.nvlink import links_up, nvlink_errors
 from understudy_agent.sample.nvml_sample import NvmlSample
-from understudy_wire.messages import (
-    GPUS_PER_NODE_MAX,
+from understudy_wire.hardware import Gpu, GpuStatus
+from understudy_wire.messages import GPUS_PER_NODE_MAX
+from understudy_wire.pci import normal_bus_id
+from understudy_wire.values import (
     LABEL_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
     PART_NUMBER_CHARACTERS_MAX,
     READING_MAX,
-    Gpu,
-    GpuStatus,
     printable,
 )
-from understudy_wire.pci import normal_bus_id
 
 FAST_SECONDS = 0.0
 """Read each time."""

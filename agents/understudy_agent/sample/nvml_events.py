@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from understudy_agent.sample.nvml_sample import NvmlEvent
-from understudy_wire.messages import HardwareEvent, HardwareKind, KernelEvent
+from understudy_wire.facts import HardwareEvent, HardwareKind, KernelEvent
 
 KERNEL_LOG_SECONDS = 5.0
 """An Xid of NVML waits for its line in the kernel log for this time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 
 class NvmlSample(msgspec.Struct, frozen=True, tag="sample"):

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from understudy_agent.sample.ethtool import module_memory
-from understudy_wire.messages import NAME_CHARACTERS_MAX, PARTS_PER_NODE_MAX, Part, PartKind, printable
+from understudy_wire.hardware import Part, PartKind
+from understudy_wire.messages import PARTS_PER_NODE_MAX
+from understudy_wire.values import NAME_CHARACTERS_MAX, printable
 
 VPD_BYTES_MAX = 32 * 1024
 TEXT_CHARACTERS_MAX = 128

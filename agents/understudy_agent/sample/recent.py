@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable
 
-from understudy_wire.messages import RECENT_SECONDS
+from understudy_wire.hardware import RECENT_SECONDS
 
 
 class Growth:

@@ -23,7 +23,7 @@ from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.stages import KeptResult
-from understudy_wire.messages import Part
+from understudy_wire.hardware import Part
 
 Targets = Annotated[
     list[str],

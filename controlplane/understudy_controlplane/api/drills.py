@@ -36,7 +36,8 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.repairs import RepairStore
-from understudy_wire.messages import NOT_UNDERSTOOD, KernelEvent
+from understudy_wire.facts import KernelEvent
+from understudy_wire.values import NOT_UNDERSTOOD
 
 
 class DrillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

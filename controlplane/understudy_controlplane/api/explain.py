@@ -39,7 +39,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
 from understudy_controlplane.store.recoveries import RecoveryFilter
 from understudy_controlplane.store.report import ReportStore
-from understudy_wire.messages import Layout, Tier
+from understudy_wire.facts import Layout, Tier
 
 CHECKPOINTS_SHOWN = 100
 RANKS_MAX = 2**31 - 1

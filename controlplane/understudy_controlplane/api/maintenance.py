@@ -30,7 +30,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.site_maintenance import MaintenanceStore
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 MaintenanceId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/maintenance` shows it.")]
 

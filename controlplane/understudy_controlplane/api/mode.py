@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 BELOW = {Mode.OBSERVE: Verb.MODE_OBSERVE, Mode.APPROVE: Verb.MODE_APPROVE}
 WHY = {

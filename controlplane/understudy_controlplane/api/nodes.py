@@ -34,7 +34,7 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.store.queries import Record
 from understudy_controlplane.store.stages import KeptResult
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 from understudy_wire.stages import UNITS, StageName
 
 HOST_LIST_CHARACTERS_MAX = 8192

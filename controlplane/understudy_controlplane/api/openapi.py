@@ -50,11 +50,10 @@ from understudy_controlplane.fleet.operator import Outcome, Verb
 from understudy_controlplane.ingest.alertmanager import AlertmanagerBody
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
 from understudy_controlplane.ingest.site_signals import SignalBody, SignalRecords
+from understudy_wire.launcher import LauncherAnswer, LauncherReport
 from understudy_wire.messages import (
     Acknowledgement,
     Challenge,
-    LauncherAnswer,
-    LauncherReport,
     NodeToken,
     NodeTokenRequest,
     Refusal,

@@ -33,7 +33,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 from understudy_controlplane.store.repairs import RepairStore
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy_controlplane.ingest.answers import JSON
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import Record
-from understudy_wire.messages import EPOCH_SECONDS_MAX
+from understudy_wire.values import EPOCH_SECONDS_MAX
 
 NAME_CHARACTERS_MAX = 255
 

@@ -34,7 +34,7 @@ from understudy_controlplane.store.queries import (
     RequestFilter,
 )
 from understudy_controlplane.store.recoveries import RecoveryFilter
-from understudy_wire.messages import EvidenceKind
+from understudy_wire.facts import EvidenceKind
 
 DECISIONS_MAX = 500
 REQUESTS_MAX = 50

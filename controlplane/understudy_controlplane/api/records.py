@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RecoveryStep
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.suspicion import SuspicionCause
-from understudy_wire.messages import Gpu, Host, Part, PartKind, Port
+from understudy_wire.hardware import Gpu, Host, Part, PartKind, Port
 from understudy_wire.stages import StageName, StageStatus
 
 

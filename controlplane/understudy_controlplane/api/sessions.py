@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.identity import PERMISSIONS, Identity, Permis
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.store.database import StoreError
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 LOGINS_PER_SECOND_PER_TOKEN = 0.1
 """Each is an entry of the audit."""

@@ -29,7 +29,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 
 class SizeBody(RequestBody, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -29,7 +29,8 @@ from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.ingest.answers import answer
-from understudy_wire.messages import CREDENTIAL_CHARACTERS_MAX, NOT_UNDERSTOOD
+from understudy_wire.messages import CREDENTIAL_CHARACTERS_MAX
+from understudy_wire.values import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

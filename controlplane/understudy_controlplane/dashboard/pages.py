@@ -45,7 +45,7 @@ from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record
 from understudy_controlplane.store.recoveries import RecoveryFilter
-from understudy_wire.messages import Tier
+from understudy_wire.facts import Tier
 
 LISTED = 100
 BEFORE = "before-"

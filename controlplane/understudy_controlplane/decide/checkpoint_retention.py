@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from understudy_controlplane.decide.restore_point import Catalogue, judged
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, Condition, JobKey, Keep
-from understudy_wire.messages import Tier
+from understudy_wire.facts import Tier
 
 LAST_MIN = 2
 """Whatever a job says: the newest one may turn out to be bad."""

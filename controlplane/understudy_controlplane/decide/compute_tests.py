@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_wire.messages import ComputeTestOrder
+from understudy_wire.ranks import ComputeTestOrder
 
 MULTIPLICATIONS = 10
 """Multiplications of a test; the hook reports how long the shortest took (`understudy.compute.REPEATS`)."""

@@ -15,7 +15,7 @@ from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.node import IN_REPAIR, NodeState, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import KernelEvent
+from understudy_wire.facts import KernelEvent
 
 ANY_GPU = "0000:01:00.0"
 """Address used for a node whose GPUs are not known."""

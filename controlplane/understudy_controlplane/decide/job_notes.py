@@ -13,7 +13,7 @@ from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt, FirstNan, Job
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import JobNote
+from understudy_wire.ranks import JobNote
 
 SLOWNESS = frozenset({Signal.STRAGGLER_SUSPECTED, Signal.STRAGGLER_CONFIRMED, Signal.GANG_SLOW})
 TEXT_CHARACTERS_MAX = 1000

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.job import JobKey, group_sizes
 from understudy_controlplane.fleet.node import REASON_PREFIX, NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, Recovery, RecoveryKind, StepName, StepStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import LauncherOrders, RankLayout, Restart
+from understudy_wire.launcher import LauncherOrders, RankLayout, Restart
 
 
 def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> dict[int, LauncherOrders | None]:

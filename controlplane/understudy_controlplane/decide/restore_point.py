@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.job import (
     StoredAnomaly,
     StoredRestoreReport,
 )
-from understudy_wire.messages import AnomalyKind, RestoreOutcome, Tier
+from understudy_wire.facts import AnomalyKind, RestoreOutcome, Tier
 
 NAMED_MAX = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from understudy_wire.messages import Layout
+from understudy_wire.facts import Layout
 
 
 class Part(NamedTuple):

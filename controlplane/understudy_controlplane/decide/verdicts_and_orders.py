@@ -16,7 +16,7 @@ from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.peers import Turn, turns
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import LauncherOrders
+from understudy_wire.launcher import LauncherOrders
 
 
 @dataclass(frozen=True, slots=True)

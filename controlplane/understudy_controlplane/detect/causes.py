@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.node import NodeView
-from understudy_wire.messages import Gpu, Host, Port
+from understudy_wire.hardware import Gpu, Host, Port
 
 
 class Cause(StrEnum):

@@ -24,7 +24,8 @@ from understudy_controlplane.fleet.incident import PORT_DOWN
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import Gpu, HardwareEvent, HardwareKind, Port
+from understudy_wire.facts import HardwareEvent, HardwareKind
+from understudy_wire.hardware import Gpu, Port
 
 ACTIVE = "ACTIVE"
 

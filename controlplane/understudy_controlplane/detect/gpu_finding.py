@@ -6,7 +6,7 @@ from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 
 def gpu_finding(  # where, what it means, why, and which repair

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.slurm import gpus_of_gres, has_gpus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 
 ERROR_CHARACTERS_MAX = 200
 

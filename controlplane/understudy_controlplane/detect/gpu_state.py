@@ -9,7 +9,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import FaultClass, Repair, default_policy
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 
 SIGNALS = {FaultClass.HARDWARE: Signal.HARDWARE_FAULT, FaultClass.DRAIN: Signal.DRAIN_AT_JOB_END}
 

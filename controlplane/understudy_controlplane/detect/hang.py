@@ -34,7 +34,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.topology import REDUNDANT
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 RANKS_SHOWN_MAX = 32
 

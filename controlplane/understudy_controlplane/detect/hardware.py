@@ -24,7 +24,8 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_wire.messages import Gpu, GpuStatus, HardwareKind
+from understudy_wire.facts import HardwareKind
+from understudy_wire.hardware import Gpu, GpuStatus
 
 GPU_MISSING = GpuStatus.MISSING
 FABRIC_AS_IT_SHOULD_BE = (None, 0, FABRIC_COMPLETED)

@@ -11,7 +11,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import ClockDetail, Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import NOT_MOUNTED, Disk
+from understudy_wire.hardware import NOT_MOUNTED, Disk
 
 SILENT_SECONDS = 30.0
 """An agent that has just been started takes a moment to read them for the first time."""

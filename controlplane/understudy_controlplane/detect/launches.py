@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
-from understudy_wire.messages import LauncherPhase
+from understudy_wire.launcher import LauncherPhase
 
 USERS_MIN = 2
 """One user's program may have its own reasons for failing first on the same node, and is submitted repeatedly; and a

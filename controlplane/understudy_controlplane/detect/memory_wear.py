@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 
 def gpu_memory(node: NodeView, gpu: Gpu) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ import msgspec
 from understudy_controlplane.fleet.drill import is_drill
 from understudy_controlplane.fleet.node import StoredKernelEvent
 from understudy_controlplane.xid_policy import default_policy
+from understudy_wire.facts import KernelEvent
 from understudy_wire.kernel_line import Form, KernelLine, decode
-from understudy_wire.messages import KernelEvent
 
 STORMS_OF_A_KIND_MAX = 30
 KINDS_MAX = 500

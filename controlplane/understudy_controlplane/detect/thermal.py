@@ -12,7 +12,7 @@ from understudy_controlplane.config import Hardware
 from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.node import NodeView
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 
 def held_back(node: NodeView, gpu: Gpu, policy: Hardware) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 CORRECTED_PER_DAY_MIN = 1000
 GROWTH_MIN = 4.0

@@ -11,7 +11,7 @@ from understudy_controlplane.figures.checkpoint_interval import FailureRate, bes
 from understudy_controlplane.figures.tier_cadence import TierCost, cadences, class_rates
 from understudy_controlplane.fleet.job import MeasuredCheckpoint
 from understudy_controlplane.fleet.saving import FailureClass, SaveCost
-from understudy_wire.messages import Tier
+from understudy_wire.facts import Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from understudy_controlplane.figures.causes import FABRIC, HANG, PROGRAM, SITE, 
 from understudy_controlplane.figures.checkpoint_interval import FailureRate, best_interval
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.saving import FailureClass, TierCadence
-from understudy_wire.messages import Tier
+from understudy_wire.facts import Tier
 
 OUTLIVES: Mapping[Tier, frozenset[FailureClass]] = {
     Tier.PEER: frozenset({FailureClass.PROCESS, FailureClass.NODE}),

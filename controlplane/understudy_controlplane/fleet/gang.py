@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_wire.messages import EarlierAllocations, LauncherOrders, LauncherPhase, LauncherState
+from understudy_wire.launcher import EarlierAllocations, LauncherOrders, LauncherPhase, LauncherState
 
 LEAVING = frozenset({LauncherPhase.WAITING, LauncherPhase.LEAVING, LauncherPhase.DONE})
 """Phases in which a launcher starts no further launch."""

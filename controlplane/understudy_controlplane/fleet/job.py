@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from understudy_controlplane.fleet.slurm import SlurmJob
-from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome, Tier
+from understudy_wire.facts import AnomalyKind, Layout, RestoreOutcome, Tier
 from understudy_wire.parallelism import words_of_sizes
 
 CHECKPOINTS = "checkpoints="

@@ -12,7 +12,9 @@ from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
-from understudy_wire.messages import Gpu, HardwareEvent, Host, Keeper, KernelEvent, Part, Port
+from understudy_wire.facts import HardwareEvent, KernelEvent
+from understudy_wire.hardware import Gpu, Host, Part, Port
+from understudy_wire.messages import Keeper
 
 REASON_PREFIX = "understudy:"
 """Every reason that the control plane gives Slurm begins with this; other reasons are an administrator's or Slurm's."""

@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from understudy_controlplane.fleet.hostlist import HostListError, expand
-from understudy_wire.messages import LauncherState, LaunchStarted
+from understudy_wire.facts import LaunchStarted
+from understudy_wire.launcher import LauncherState
 
 NAMES_CHARACTERS_MAX = 1 << 20
 """Length of all names together, and of the text that names them: 12,500 nodes whose names have 80 characters. A text of

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from understudy_controlplane.fleet.job import Attempt, JobKey
-from understudy_wire.messages import SaveOrder, Tier
+from understudy_wire.facts import Tier
+from understudy_wire.ranks import SaveOrder
 
 
 class SaveCause(StrEnum):

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
-from understudy_wire.messages import Training
 from understudy_wire.places import Place
+from understudy_wire.ranks import Training
 
 BLOCK_STEPS = 100
 BLOCKS_KEPT = 3

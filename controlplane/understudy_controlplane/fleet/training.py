@@ -8,7 +8,8 @@ from statistics import fmean, median
 import numpy as np
 
 from understudy_controlplane.fleet.steps import StepTable
-from understudy_wire.messages import Gpu, Training
+from understudy_wire.hardware import Gpu
+from understudy_wire.ranks import Training
 
 PEAK_FLOPS = {
     "H100 PCIe": 756e12,

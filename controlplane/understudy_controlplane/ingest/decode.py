@@ -11,26 +11,13 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect, structs
 
-from understudy_wire.messages import (
-    NOT_UNDERSTOOD,
-    RELEASE,
-    Anomaly,
-    AnomalyKind,
-    Fact,
-    FileResult,
-    HardwareEvent,
-    HardwareKind,
-    Keeper,
-    Part,
-    ProgramFiles,
-    RankWindow,
-    Report,
-    RestoreOutcome,
-    RestoreReport,
-    in_words,
-    printable,
-)
+from understudy_wire.facts import Anomaly, AnomalyKind, Fact, HardwareEvent, HardwareKind, RestoreOutcome, RestoreReport
+from understudy_wire.files import FileResult
+from understudy_wire.hardware import Part
+from understudy_wire.messages import RELEASE, Keeper, Report
+from understudy_wire.ranks import ProgramFiles, RankWindow
 from understudy_wire.unknown import KIND, NAME_CHARACTERS_MAX, unknown_in
+from understudy_wire.values import NOT_UNDERSTOOD, in_words, printable
 
 _report = msgspec.json.Decoder(Report)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])

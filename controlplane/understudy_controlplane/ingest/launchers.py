@@ -17,17 +17,11 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.reports import ReportDependencies, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers
 from understudy_controlplane.store.database import StoreError
-from understudy_wire.messages import (
-    NOT_UNDERSTOOD,
-    REPORT_BYTES_MAX,
-    WIRE_VERSION,
-    LauncherAnswer,
-    LauncherReport,
-    LauncherState,
-    in_words,
-)
+from understudy_wire.launcher import LauncherAnswer, LauncherReport, LauncherState
+from understudy_wire.messages import REPORT_BYTES_MAX, WIRE_VERSION
+from understudy_wire.values import NOT_UNDERSTOOD, in_words
 
-COMPARE = "compare it with agents/understudy_wire/messages.py"
+COMPARE = "compare it with agents/understudy_wire/launcher.py"
 
 _decoder = msgspec.json.Decoder(LauncherReport)
 

@@ -30,14 +30,8 @@ from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.reports import read_body, wrong_version
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.tokens import TokenStore
-from understudy_wire.messages import (
-    NOT_UNDERSTOOD,
-    WIRE_VERSION,
-    Challenge,
-    NodeClaim,
-    NodeToken,
-    NodeTokenRequest,
-)
+from understudy_wire.messages import WIRE_VERSION, Challenge, NodeClaim, NodeToken, NodeTokenRequest
+from understudy_wire.values import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

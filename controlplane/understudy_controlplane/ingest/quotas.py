@@ -13,7 +13,7 @@ import msgspec
 
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.ingest.rates import Rates
-from understudy_wire.messages import Fact, JobFact
+from understudy_wire.facts import Fact, JobFact
 
 USER_BYTES_EACH_HOUR = 16 << 20
 NODE_BYTES_EACH_HOUR = 256 << 20

@@ -35,29 +35,21 @@ from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.launches import LaunchStore
+from understudy_wire.facts import CheckpointDeleted, Fact, KernelEvent, KernelLogPolicy, ShardFile
+from understudy_wire.files import FileResult, FileTask
 from understudy_wire.messages import (
-    DISKS_PER_NODE_MAX,
     FACTS_PER_REPORT_MAX,
     GPUS_PER_NODE_MAX,
-    NOT_UNDERSTOOD,
     PORTS_PER_NODE_MAX,
-    RANKS_PER_NODE_MAX,
     REPORT_BYTES_MAX,
-    STEPS_PER_WINDOW_MAX,
-    TEXT_CHARACTERS_MAX,
     WIRE_VERSION,
     Acknowledgement,
-    CheckpointDeleted,
-    Fact,
-    FileResult,
-    FileTask,
     KeptJob,
-    KernelEvent,
-    KernelLogPolicy,
     Report,
     RestorePoint,
-    ShardFile,
 )
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX
+from understudy_wire.values import DISKS_PER_NODE_MAX, NOT_UNDERSTOOD, TEXT_CHARACTERS_MAX
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
-from understudy_wire.messages import NOT_UNDERSTOOD
+from understudy_wire.values import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from understudy_controlplane.fleet.job import Attempt
-from understudy_wire.messages import ComputeTestOrder, RankWindow
+from understudy_wire.ranks import ComputeTestOrder, RankWindow
 
 
 class ComputeTestOrders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from understudy_wire.messages import JobNote, RankWindow
+from understudy_wire.ranks import JobNote, RankWindow
 
 
 class JobNotes:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
-from understudy_wire.messages import LauncherOrders
+from understudy_wire.launcher import LauncherOrders
 
 WAITING_MAX = 2000
 """A poll above this number is answered at once; its agent asks again."""

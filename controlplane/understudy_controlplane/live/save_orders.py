@@ -15,7 +15,7 @@ import msgspec
 
 from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.saving import SavingGang, SettledSave, WantedSave
-from understudy_wire.messages import OrderState, RankWindow, SaveOrder, SavesFollowed
+from understudy_wire.ranks import OrderState, RankWindow, SaveOrder, SavesFollowed
 
 MARGIN_SECONDS = 8.0
 """Time for an order to reach all ranks, for their answers and for its confirmation: over five intervals between

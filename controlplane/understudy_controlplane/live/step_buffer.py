@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, Block, Durations, StepTable, Transfers
-from understudy_wire.messages import Collective, RankWindow, Training
+from understudy_wire.ranks import Collective, RankWindow, Training
 
 STEPS_KEPT = 128
 STEP_SECONDS_MAX = 1e6

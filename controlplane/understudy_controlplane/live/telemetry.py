@@ -15,8 +15,11 @@ from understudy_controlplane.live.job_notes import JobNotes
 from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
-from understudy_wire.messages import RANKS_PER_NODE_MAX, WORK_MAX, GpuStatus, Part, ProgramFiles, RankWindow, Report
+from understudy_wire.hardware import GpuStatus, Part
+from understudy_wire.messages import Report
 from understudy_wire.places import Place
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, ProgramFiles, RankWindow
+from understudy_wire.values import WORK_MAX
 
 STEP_SECONDS_MAX = 1e6
 RANKS_PER_NODE_USUAL = 16

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 
 from understudy_controlplane.fleet.gpu import WearSample
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 SAMPLE_SECONDS = 5 * 3600.0
 SAMPLES_MAX = 34

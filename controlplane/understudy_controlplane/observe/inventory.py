@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.sources import RepairReads
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 RECORD_INTERVAL_SECONDS = 3600.0
 

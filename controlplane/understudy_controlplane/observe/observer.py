@@ -40,7 +40,7 @@ from understudy_controlplane.observe.sources import Sources
 from understudy_controlplane.observe.topology_reader import TopologyReader
 from understudy_controlplane.slurm.parse import slurmd_timeout
 from understudy_controlplane.slurm.protocol import miscounts_dead_gangs
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""

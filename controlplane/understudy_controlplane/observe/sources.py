@@ -45,7 +45,7 @@ from understudy_controlplane.fleet.steps import StepTable, Suspended
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.slurm.protocol import SlurmReads
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 
 class FactReads(Protocol):

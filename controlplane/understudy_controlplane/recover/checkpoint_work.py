@@ -13,7 +13,8 @@ from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
 from understudy_controlplane.recover.file_tasks import FileWork, Part, task_numbers
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_wire.messages import AnnouncedFile, FileResult, FileTask, Tier
+from understudy_wire.facts import Tier
+from understudy_wire.files import AnnouncedFile, FileResult, FileTask
 
 GIVEN_UP_MAX = 1000
 HEARD_SECONDS_MAX = 60.0

@@ -16,7 +16,8 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey, WrittenCheckpoint
 from understudy_controlplane.recover.checkpoint_work import CheckpointPart, CheckpointWork, Nodes, Work
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_wire.messages import AnnouncedFile, CopyFiles, FileOutcome, FileResult, Tier
+from understudy_wire.facts import Tier
+from understudy_wire.files import AnnouncedFile, CopyFiles, FileOutcome, FileResult
 
 log = structlog.get_logger()
 

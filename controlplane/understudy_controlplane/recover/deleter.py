@@ -20,7 +20,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.recover.checkpoint_work import CheckpointPart, CheckpointWork, Work
 from understudy_controlplane.recover.restore import ANY_LATER, RestorePoints, RunCheckpoints
 from understudy_controlplane.store.checkpoints import EXPIRED_WHY, CheckpointStore
-from understudy_wire.messages import AnnouncedFile, DeleteFiles, FileOutcome, FileResult, Tier
+from understudy_wire.facts import Tier
+from understudy_wire.files import AnnouncedFile, DeleteFiles, FileOutcome, FileResult
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import structlog
 
 from understudy_controlplane.clock import Clock
-from understudy_wire.messages import FileResult, FileTask
+from understudy_wire.files import FileResult, FileTask
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ from understudy_controlplane.fleet.job import (
 from understudy_controlplane.fleet.run_attempts import RunAttempt
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_wire.messages import Layout, RestoreOutcome, Tier
+from understudy_wire.facts import Layout, RestoreOutcome, Tier
 
 log = structlog.get_logger()
 

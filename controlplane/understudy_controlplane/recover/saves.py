@@ -23,7 +23,8 @@ from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.report import ReportStore
-from understudy_wire.messages import OrderState, Tier
+from understudy_wire.facts import Tier
+from understudy_wire.ranks import OrderState
 
 log = structlog.get_logger()
 

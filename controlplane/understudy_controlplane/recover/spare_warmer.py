@@ -18,7 +18,8 @@ from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.recover.file_tasks import FileWork, Part, task_numbers
-from understudy_wire.messages import FileOutcome, FileResult, ProgramFiles, WarmFiles
+from understudy_wire.files import FileOutcome, FileResult, WarmFiles
+from understudy_wire.ranks import ProgramFiles
 
 log = structlog.get_logger()
 

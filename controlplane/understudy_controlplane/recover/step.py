@@ -27,7 +27,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmView
 from understudy_controlplane.slurm.protocol import Slurm
-from understudy_wire.messages import LauncherOrders
+from understudy_wire.launcher import LauncherOrders
 from understudy_wire.stages import StageResult
 
 PlanT = TypeVar("PlanT", bound=PlanBase)

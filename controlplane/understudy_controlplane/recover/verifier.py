@@ -14,7 +14,7 @@ import structlog
 from understudy_controlplane.config import Checkpoints
 from understudy_controlplane.fleet.job import Condition, WrittenCheckpoint
 from understudy_controlplane.recover.checkpoint_work import CheckpointPart, CheckpointWork, Work
-from understudy_wire.messages import AnnouncedFile, FileOutcome, FileResult, ReadFiles
+from understudy_wire.files import AnnouncedFile, FileOutcome, FileResult, ReadFiles
 
 log = structlog.get_logger()
 

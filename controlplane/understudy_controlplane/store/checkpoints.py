@@ -43,7 +43,7 @@ from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import of_job, rows_of_job
 from understudy_controlplane.store.shard_map import Shard, shards_of_row, unpack
-from understudy_wire.messages import AnomalyKind, Layout, RestoreOutcome, Tier
+from understudy_wire.facts import AnomalyKind, Layout, RestoreOutcome, Tier
 
 WRITTEN_OVER_WHY = "a later checkpoint has written its files"
 

@@ -51,8 +51,7 @@ from understudy_controlplane.store.database import (
 )
 from understudy_controlplane.store.fleet import note_run
 from understudy_controlplane.store.shard_map import unpack
-from understudy_wire.messages import (
-    NOT_UNDERSTOOD,
+from understudy_wire.facts import (
     Anomaly,
     CheckpointDeleted,
     CheckpointShard,
@@ -73,6 +72,7 @@ from understudy_wire.messages import (
     Tier,
     TrainingInputs,
 )
+from understudy_wire.values import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
 

@@ -12,7 +12,8 @@ from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
-from understudy_wire.messages import EarlierAllocations, LaunchCause, LauncherPhase, LauncherState
+from understudy_wire.facts import LaunchCause
+from understudy_wire.launcher import EarlierAllocations, LauncherPhase, LauncherState
 
 _END, _JOB = tables.launch_end, tables.job
 LAUNCHES_MAX = 200

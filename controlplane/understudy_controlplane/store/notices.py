@@ -40,7 +40,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.launches import ANY_LAUNCH, COUNT_FROM, RESTORED_STEP
 from understudy_controlplane.store.recoveries import plan_of
-from understudy_wire.messages import LaunchCause
+from understudy_wire.facts import LaunchCause
 
 AT_ONCE = 500
 """Rows of one query."""

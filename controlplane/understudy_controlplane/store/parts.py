@@ -10,7 +10,7 @@ from sqlalchemy import Engine, bindparam, select, tuple_, update
 
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
-from understudy_wire.messages import Part
+from understudy_wire.hardware import Part
 
 _SEEN = tables.part_seen
 _KNOWN = select(_SEEN.c.id, _SEEN.c.kind, _SEEN.c.identity, _SEEN.c.node).where(

@@ -33,7 +33,7 @@ from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import ID_MAX, insert_new, reading
-from understudy_wire.messages import Gpu
+from understudy_wire.hardware import Gpu
 
 _DECISION, _INTENT = tables.decision, tables.operator_intent
 _QUARANTINES = (

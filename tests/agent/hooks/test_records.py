@@ -19,7 +19,7 @@ from understudy_agent.hooks import records
 from understudy_agent.hooks.inotify import DirectoryWatch
 from understudy_agent.hooks.records import LOG_BYTES_MAX, RECORD_BYTES_MAX, RECORDS_AT_ONCE, HookRecords, JobGone
 from understudy_agent.hooks.verdict import VerdictFile
-from understudy_wire.messages import JobRefused
+from understudy_wire.facts import JobRefused
 
 pytestmark = pytest.mark.integration
 

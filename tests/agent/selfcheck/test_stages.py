@@ -22,7 +22,7 @@ from understudy_selfcheck.check import KindResult, Result
 from understudy_selfcheck.heat import HeatWatch
 from understudy_selfcheck.node import Device, NodeResult
 from understudy_selfcheck.stage_runs import NotPossible, Place, clock_offset_ms, filesystem_of, run_stages
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 from understudy_wire.stages import (
     DEFAULTS,
     LINE_BYTES_MAX,

@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import Service
 from understudy_controlplane.fleet.subject import SubjectKind
-from understudy_wire.messages import GpuStatus
+from understudy_wire.hardware import GpuStatus
 from understudy_wire.stages import StageName, StageStatus
 
 IN_SERVICE = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION})

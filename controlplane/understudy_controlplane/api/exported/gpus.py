@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from understudy_controlplane.api.exported.metric import Metric, Sample, escaped
 from understudy_controlplane.api.exported.source import Source
-from understudy_wire.messages import Gpu, GpuStatus
+from understudy_wire.hardware import Gpu, GpuStatus
 
 
 def _of_gpus(value: Callable[[Gpu], float | None]) -> Callable[[Source], Iterator[Sample]]:

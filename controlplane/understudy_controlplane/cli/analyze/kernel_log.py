@@ -36,8 +36,9 @@ from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.facts import KernelEvent
 from understudy_wire.kernel_line import is_about_a_device, is_of_the_kernel
-from understudy_wire.messages import TEXT_CHARACTERS_MAX, KernelEvent
+from understudy_wire.values import TEXT_CHARACTERS_MAX
 
 LINE_BYTES_MAX = 65_536
 """A longer line is read in pieces of this size."""

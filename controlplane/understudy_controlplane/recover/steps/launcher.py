@@ -7,7 +7,7 @@ from understudy_controlplane.fleet.gang import ENDED_WELL, Gang
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait
 from understudy_controlplane.slurm.protocol import Slurm
-from understudy_wire.messages import LauncherPhase
+from understudy_wire.launcher import LauncherPhase
 
 
 def observe_launcher(context: StepContext) -> Observation:

@@ -1,0 +1,177 @@
+"""Reports of the ranks of a node, and what the control plane tells them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from understudy_wire.values import (
+    CollectiveName,
+    Count,
+    Line,
+    PackedProgram,
+    Section,
+    Size,
+    Stack,
+    Step,
+    Time,
+    UserId,
+    WireEnum,
+    WorldSize,
+)
+
+STEPS_PER_WINDOW_MAX = 512
+RANKS_PER_NODE_MAX = 256
+
+PEERS_MAX = 6
+"""With which a rank's transfers are reported: in a pipeline it has two or four."""
+
+
+class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last collective that a rank entered. A rank that hangs usually hangs there.
+
+    Ranks that run the same program enter the same collectives in the same order, so a rank whose `sequence` is behind
+    its peers' is the one that they wait for.
+    """
+
+    name: CollectiveName
+    sequence: Size  # counts the collectives that this rank's process entered; the first is 1
+    entered_at: Time
+    step: Step | None = None  # the step that the rank was in; None between steps
+    inside: bool = False  # it had not left it when the rank reported this
+
+
+Value = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Amount = Annotated[float, Meta(ge=0, le=1e30)]
+
+
+class Training(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank last reported of its training; None: not reported, or no number."""
+
+    step: Step | None = None
+    loss: Value | None = None
+    grad_norm: Value | None = None
+    tokens_per_second: Amount | None = None  # of its replica
+    flops_per_token: Amount | None = None  # that the model needs
+    compute_step: Step | None = None  # after which its GPU was tested last
+    compute_seconds: Amount | None = None  # that the same multiplication took there as on all ranks
+    all_reduce_seconds: Amount | None = (
+        None  # that the same all-reduce took in its group, such as the ranks of its node
+    )
+
+
+class OrderState(WireEnum):
+    """Of an order to save, on its way to all ranks of a gang."""
+
+    UNKNOWN = "unknown"
+    PROPOSED = "proposed"  # no rank follows it yet; of a rank: it can follow
+    VALID = "valid"  # every rank can follow: they do
+    WITHDRAWN = "withdrawn"
+    FOLLOWED = "followed"  # of a rank: it has reached the step, and the order counts from there on
+    LATE = "late"  # of a rank: it had passed the step before it knew of it
+
+
+class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order"):
+    """To all ranks of an attempt: save before `step`, and from there on every so many steps.
+
+    The agent passes it on unchanged to ranks of this attempt and user.
+    """
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    user_id: UserId
+    number: Count  # counts the orders of an attempt, from 1
+    step: Step
+    state: OrderState
+    every: Count = 0  # 0: as the training's own code says
+    memory_every: Count = 0  # the same of saves in the memory of its nodes
+
+
+class ComputeTestOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="compute_test_order"):
+    """To all ranks of an attempt that test their GPUs between steps: do so after `step` as well. A rank that has ended
+    this step ignores it.
+    """
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    user_id: UserId
+    step: Step
+
+
+class JobNote(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_note"):
+    """What the owner of a job should know now: rank 0 of this attempt writes it into the job's output, once."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+    user_id: UserId
+    key: str  # a note that has this one already was written
+    text: str
+
+
+class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank knows of the orders to save, where its training asks for them."""
+
+    asked: Step  # the last step for which the training has asked
+    number: Count = 0  # of the newest order that it knows; 0: none
+    state: OrderState | None = None  # of that order, on this rank
+    step: Step = 0  # ... and what it says
+    every: Count = 0
+    own_every: Count = 0  # what counts without an order; 0: nothing
+    in_force: Count | None = None  # number of the order by which the rank saves; 0: by none; None: an older hook
+    asks_memory: bool = False  # its training asks when to save in the memory of its nodes, too
+    memory_every: Count = 0  # as `every` and `own_every`
+    own_memory_every: Count = 0
+
+
+class Transfers(msgspec.Struct, frozen=True):
+    """What a rank spent in transfers with one peer, in each step of a window, waiting for the peer included."""
+
+    peer: Count  # its rank
+    seconds: list[float]
+
+
+class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The training steps that one rank finished since the agent's last report; none where only its last collective is
+    reported again.
+
+    Steps are consecutive: the i-th entry of each list belongs to step `first_step + i`.
+    `self_seconds` is the step's duration less the time spent waiting in collectives: the rank's own
+    time. In a synchronous job the wall time is equal on all ranks; the self time shows the slow one.
+    """
+
+    job_id: Count
+    restart_count: Count  # SLURM_RESTART_COUNT; it and `launch` identify the attempt of the job
+    rank: Count
+    world_size: WorldSize
+    gpu_index: Count | None = None  # on this node; None where the rank uses no GPU
+    user_id: UserId = 0  # of the rank's process, as the kernel reports
+    role: Line = ""  # ranks are compared with peers of the same role only, such as a pipeline stage
+    first_step: Step = 0
+    self_seconds: list[float] = []
+    wall_seconds: list[float] = []
+    launch: Count = 0  # of the gang within this allocation, as its launcher counts
+    collective: Collective | None = None  # None: none was reported
+    section: Section | None = None
+    """What the training does besides steps, such as "evaluation"; empty: nothing that it names; None: not reported."""
+    stack: Stack = ""  # where it stands still, innermost frame first
+    dp_rank: Count | None = None  # ranks that have the same one process the same batches; None: not known
+    data_seconds: list[float] = []  # waiting for data, of each step; empty: none waited
+    work: list[float | None] = []  # how much each step had to do, in a unit of the training's own; empty: not known
+    training: Training | None = None
+    saves: SavesFollowed | None = None  # None: the training does not ask
+    transfers: Annotated[list[Transfers], Meta(max_length=PEERS_MAX)] = []  # with single peers; empty: not known
+    ended: bool = False  # its process has ended, or reports no more
+
+
+class ProgramFiles(msgspec.Struct, frozen=True):
+    """Shared objects and compiled Python modules that a rank of a job has read to start, as its hook packed them."""
+
+    job_id: Count
+    restart_count: Count
+    user_id: UserId  # from the kernel
+    packed: PackedProgram
