@@ -1,4 +1,4 @@
-"""Reports of the ranks of a node, and what the control plane tells them."""
+"""Reports of the ranks of a node, and what the control plane sends them."""
 
 from __future__ import annotations
 
