@@ -17,7 +17,7 @@ from pathlib import Path
 from tests import NOT_POSSIBLE_HERE, REPOSITORY
 
 REPORTS = REPOSITORY / "build" / "long"
-STAGES = ("unit", "patient", "integration", "cluster", "timed", "cluster-timed")
+STAGES = ("unit", "patient", "integration", "cluster", "long", "timed", "cluster-timed")
 BENCHMARKS = (
     "ingest",
     "slurm_read",

@@ -69,10 +69,14 @@ class Stage:
     @property
     def expression(self) -> str:
         """The marks of its tests, as `pytest -m` has them."""
-        return " and ".join((*self.wanted, *(f"not {mark}" for mark in self.unwanted)))
+        return " and ".join((*self.wanted, *(f"not {mark}" for mark in self._unwanted)))
 
     def has(self, marks: frozenset[str]) -> bool:
-        return marks.issuperset(self.wanted) and marks.isdisjoint(self.unwanted)
+        return marks.issuperset(self.wanted) and marks.isdisjoint(self._unwanted)
+
+    @property
+    def _unwanted(self) -> tuple[str, ...]:
+        return self.unwanted if "long" in self.wanted else (*self.unwanted, "long")
 
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
@@ -94,6 +98,7 @@ STAGES = {
     "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=BY_FILE),
     "timed": Stage(("timed",), ("cluster",), promises_times=True),
     "cluster": Stage(("cluster",), ("timed",), options=CLUSTERS, needs_slurm_versions=True),
+    "long": Stage(("long",), options=CLUSTERS, needs_slurm_versions=True),
     "cluster-timed": Stage(("cluster", "timed"), options=TWO_CLUSTERS, needs_slurm_versions=True, promises_times=True),
 }
 

@@ -40,10 +40,10 @@ EXPEDITED = replace(DEBIAN_14, settings=("SlurmctldParameters=enable_expedited_r
     ("slurm", "gateway", "requeue"),
     [
         pytest.param(NATIVE, Gateway.AUTO, "--requeue", id="22.05-auto"),
-        pytest.param(DEBIAN_13, Gateway.AUTO, "--requeue", id="24.11-auto"),
-        pytest.param(DEBIAN_14, Gateway.CLI, "--requeue", id="26.05-cli"),
-        pytest.param(DEBIAN_14, Gateway.PYSLURM, "--requeue", id="26.05-pyslurm"),
-        pytest.param(EXPEDITED, Gateway.CLI, "--requeue=expedite", id="26.05-expedite"),
+        pytest.param(DEBIAN_13, Gateway.AUTO, "--requeue", id="24.11-auto", marks=pytest.mark.long),
+        pytest.param(DEBIAN_14, Gateway.CLI, "--requeue", id="26.05-cli", marks=pytest.mark.long),
+        pytest.param(DEBIAN_14, Gateway.PYSLURM, "--requeue", id="26.05-pyslurm", marks=pytest.mark.long),
+        pytest.param(EXPEDITED, Gateway.CLI, "--requeue=expedite", id="26.05-expedite", marks=pytest.mark.long),
     ],
 )
 def test_a_gang_is_recovered_twice_and_ends_as_if_nothing_had_happened(
@@ -105,6 +105,7 @@ def test_a_gang_is_recovered_twice_and_ends_as_if_nothing_had_happened(
         assert attempts[2]["from"] > attempts[1]["from"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slurm", [pytest.param(DEBIAN_13, id="24.11"), pytest.param(DEBIAN_14, id="26.05")])
 def test_a_gang_with_spares_of_its_own_keeps_its_allocation(make_site: MakeSite, slurm: Installation) -> None:
     """Launcher, agents and control plane together, after an Xid and then a dead node. Of its spares, n4 is in the rack

@@ -17,7 +17,7 @@ from tests.testbed.fake_nvml import FakeGpus, build, h100_node
 from understudy_agent.config import NvmlConfig
 from understudy_wire.ranks import RankWindow
 
-pytestmark = [pytest.mark.integration, pytest.mark.patient]
+pytestmark = [pytest.mark.integration, pytest.mark.patient, pytest.mark.long]
 
 SLOW_DATA = """
 import time

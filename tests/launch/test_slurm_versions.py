@@ -12,7 +12,7 @@ from tests.launch.gang import GangJob
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, Installation
 from tests.testbed.site import Site
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 PYTHON = Path("/usr/bin/python3")
 """Python of the other Debian, where nothing is installed: the launcher needs no more."""

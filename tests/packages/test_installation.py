@@ -171,6 +171,7 @@ def test_from_a_clean_debian_to_services_and_back(machine: Machine, built: list[
     assert traces(machine) == before
 
 
+@pytest.mark.long
 def test_three_machines_of_a_site_keep_nhc_x11_and_their_own_prologs(
     site: dict[str, Machine], built: list[Path]
 ) -> None:
