@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ORDINARY: Mapping[tuple[str, ...], str] = {
-    ("hang.not_arrived", "hang.unexplained"): "A program counts its steps within an epoch, trains a second time, or "
-    "resumes from an older step: steps that end are progress, whatever their number. It evaluates, compiles or uploads "
-    "for an hour: a gang counts as hung by its longest pause, times a factor, and not once its ranks have all ended.",
-    ("hang.silent",): "A program that marks no collectives evaluates for longer than ever before: it has the longest "
-    "time that it ever took, times a factor, more while its GPUs work, and twice the time after each restart.",
+    ("hang.not_arrived", "hang.unexplained"): "A program counts its steps within an epoch, or "
+    "evaluates, compiles or uploads for an hour: steps that end are progress, and a gang counts as hung by a multiple "
+    "of its longest pause.",
+    ("hang.silent",): "A program that marks no collectives evaluates for longer than ever before: it has a multiple of "
+    "the longest time that it ever took.",
     ("hang.still",): "The same, within that time: recorded.",
     ("hang.together", "hang.switch"): "A file server, a licence server or a switch is away: gangs that stopped "
     "together are not restarted; behind a failed switch they wait for it first.",
     ("silence.node_dead",): "The control plane's route to a node is away, or slurmctld missed one answer: a node with "
     "a job is dead only where its gang stands still with it, its own launcher has lost it, or Slurm shows for two "
-    "minutes that it does not respond. A gang that loses a node while the control plane does not reach another one is "
-    "requeued by Slurm's own time-out, and gets spares then (row 300).",
+    "minutes that it does not respond.",
     ("silence.agent", "silence.never_heard", "silence.heard"): "An agent is upgraded or not installed yet, a node "
     "reboots: the node is unknown until its agent reports, and no job is touched.",
     ("silence.mass", "silence.domain"): "A switch or the control plane's host reboots: nothing is concluded of many "
     "silent nodes; a rack has a minute to come back, and only gangs that stand still with it leave.",
-    ("straggler.self_time", "straggler.clean"): "A rank has longer sequences, writes the checkpoint, or is warmed up "
-    "later: only what stands out window after window counts, only the node's own hardware confirms it, and the gang "
-    "moves only when that costs less than to stay.",
+    ("straggler.self_time", "straggler.clean"): "A rank has longer sequences, or writes the checkpoint: "
+    "only what stands out window after window counts, only the node's own hardware confirms it, and the gang moves "
+    "only when that costs less than to stay.",
     ("straggler.not_priced",): "The same for a gang that announces no checkpoints: it stays, because a move may cost "
     "all that it has done, and a person is notified.",
     ("straggler.together", "straggler.data_wait", "straggler.data_together", "straggler.transfers"): "A file server or "
@@ -40,7 +39,7 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ): "A launcher has too few nodes and asks for the requeue of its own job: only its gang is moved, "
     "and its node stays in service.",
     ("stopped.gang",): "Slurm or its owner requeues a job that ran on a node which has left service since: only a gang "
-    "that pends, and that no one holds or puts off, is given other nodes; nothing that runs is ended.",
+    "that pends is given other nodes.",
     ("seats.lost",): "An administrator drains a node on which a gang is about to start again: the gang gets another "
     "one, and has not begun to work.",
     ("xid.*", "sxid.*"): "A program divides by zero or reads outside its memory, which reports an Xid as well: by the "
@@ -48,9 +47,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("xid.unread",): "A new driver writes a line in a new form: recorded.",
     ("gpu.lost", "nvml.lost", "nvml.reset_required", "nvml.recovery_action"): "An administrator resets a GPU: the "
     "driver refuses that while a job uses it. What the driver calls lost, or has to be reset, computes nothing.",
-    ("gpus.missing",): "An administrator takes a GPU away for a virtual machine, or it is being reset: after a minute "
-    "the node is at fault, but a gang that has finished steps there since stays to the end of its job, or until it "
-    "hangs.",
+    ("gpus.missing",): "An administrator takes a GPU away for a virtual machine, or it is being reset: a gang that has "
+    "finished steps there since stays to the end of its job.",
     ("gpus.replaced", "gpus.too_few"): "A GPU was changed, or slurm.conf names more than there are: the node is a "
     "suspect, and is tested once no job uses it.",
     (
@@ -66,21 +64,20 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ): "A driver is upgraded or starting, an agent may not open the devices: after a minute the node is a suspect.",
     ("driver.silent",): "NVML is slow while many processes start, or a driver is upgraded: a suspect; of many at once, "
     "recorded.",
-    ("driver.silent_and_stalled",): "The same while a gang there evaluates: its driver has to be silent, and the gang "
-    "to stand still, for a minute each, and since about the same time.",
+    (
+        "driver.silent_and_stalled",
+    ): "The same while a gang there evaluates: driver and gang have to be silent for a minute.",
     ("memory.row_remap_failed", "memory.sram_threshold"): "An old flag of a GPU that an administrator keeps on: "
     "`observe_rules` keeps the rule from acting. The driver sets it for an uncorrectable error without a spare row.",
     ("memory.row_remap_pending",): "A GPU remaps a row, which is what rows are for: its jobs run to their end first.",
     ("memory.host_uncorrected",): "One error in a page that the kernel has taken out of use: a suspect.",
-    ("memory.wear",): "A GPU remaps a few rows early in its life: recorded; a site that wants such nodes left has a "
-    "gang leave only where its start and its checkpoints are known, and the move pays.",
+    (
+        "memory.wear",
+    ): "A GPU remaps a few rows early in its life: recorded; with `leave_worn` a gang leaves only where the move pays.",
     ("thermal.slowed",): "A warm hour, a power cap of the site: a suspect; only a rank that lags behind confirms it.",
     ("infiniband.port_down",): "A cable is moved, or its switch boots: ports that go down together are their switch. "
-    "The port is not one that the gang uses: where it has finished steps since, it stays to the end of its job, or "
-    "until it hangs.",
-    ("infiniband.port_flaps",): "A technician reseats a cable three times: a gang that has finished steps since stays "
-    "to the end of its job, or until it hangs. A switch reboots three times: its ports go down together, and count for "
-    "none of its nodes.",
+    "A gang that has finished steps since stays to the end of its job.",
+    ("infiniband.port_flaps",): "A technician reseats a cable three times, or a switch reboots: as above.",
     ("infiniband.port_unsteady", "infiniband.too_few_ports"): "A cable that is being laid: a suspect.",
     ("nvlink.down", "fabric.unhealthy", "fabric.not_registered", "fabric.module_hot", "fabric.manager_down"): "The "
     "Fabric Manager restarts after an upgrade: a suspect.",
