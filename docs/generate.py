@@ -58,7 +58,7 @@ GUARDS = {
     Because.FLEET_BUDGET: "the limit of nodes quarantined at once is reached",
     Because.HOURLY_BUDGET: "the limit of quarantines within an hour is reached",
     Because.RULE_BUDGET: "this rule has taken out as many nodes within a day, or a week, as one rule may: a person is "
-    "paged at once, and `understudy breaker reset REASON` lets it continue",
+    "paged, and `understudy breaker reset REASON` lets it continue",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
     Because.RESTART_BUDGET: "the limit of restarts of a hung gang without progress is reached",
     Because.RELEASE_BUDGET: "Understudy's Prolog refused nodes to this job too often within the hour",
@@ -69,23 +69,20 @@ GUARDS = {
     Because.REPAIR_BUDGET: "the limit of nodes in repair or validation at once is reached",
     Because.COOLDOWN: "the last repair of this node was less than a minute ago",
     Because.BUSY: "a node is validated on request only while no job uses it",
-    Because.MAINTENANCE: "the node is in a maintenance of an operator that takes all its nodes at once, or a "
-    "reservation with the flag MAINT has it in Slurm, or will before a validation would be over: it is neither "
-    "repaired nor validated until that is over",
-    Because.MASS_SILENCE: "so many agents fell silent together that the cause is taken to be the network or the "
-    "control plane; only operators' requests and what a node's own hardware proves are carried out",
-    Because.MASS_HANG: "so many gangs stopped at the same time that the cause is taken to be the network, the storage "
-    "or the control plane; only operators' requests and what a node's own hardware proves are carried out",
-    Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one partition, switch, "
-    "block or domain is reached: the gang stays where it is",
-    Because.PARTITION_DOWN: "Slurm starts no job in the gang's partition (DOWN or INACTIVE): requeued, a gang that "
-    "runs would only wait; it stays where it is",
+    Because.MAINTENANCE: "a maintenance or a reservation with the flag MAINT has the node: it is neither repaired nor "
+    "validated until that is over",
+    Because.MASS_SILENCE: "so many agents fell silent together that the cause is the network or the control plane; "
+    "operators' requests and what a node's own hardware proves are carried out",
+    Because.MASS_HANG: "so many gangs stopped at the same time that the cause is the network, the storage or the "
+    "control plane; as above",
+    Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one domain is reached",
+    Because.PARTITION_DOWN: "Slurm starts no job in the gang's partition (DOWN or INACTIVE): a gang that runs stays",
     Because.DETECTOR_FAILED: "a detector failed, so it is not known what is wrong with the node: it is neither "
     "repaired nor validated, and does not return",
     Because.DECISION_FAILED: "an error in this decision, or in another one about the same gang: nothing is done, and a "
     "person is notified",
     Because.LEFT_TO_PERSON: "Understudy cannot requeue this gang (no `--requeue`, `--nodelist`, another user's "
-    "reservation), and waiting changes nothing: a person is paged at once, with its owner and what ends it",
+    "reservation): a person is paged at once",
     Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
 }
 
@@ -409,8 +406,8 @@ def xid_policy() -> str:
         "",
         *KERNEL_LINES.splitlines(),
         "",
-        "| name | line | meaning | class | repair | hours |",
-        "|---|---|---|---|---|---|",
+        "| name | meaning | class | repair | hours |",
+        "|---|---|---|---|---|",
         *(_kernel_row(name, row) for name, row in policy.kernel.items()),
         "",
         "## The driver's recovery actions",
@@ -450,9 +447,8 @@ def _judged(row: PolicyRow) -> tuple[str, ...]:
 
 
 def _kernel_row(name: str, row: KernelRow) -> str:
-    line = " … ".join(f"`{part}`" for part in (row.prefix, *row.contains))
     hours = f"{row.hours:g}" if row.fault is FaultClass.SUSPECT else ""
-    return f"| {name} | {line} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} |"
+    return f"| {name} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} |"
 
 
 def _repeated(row: PolicyRow) -> str:
