@@ -12,6 +12,7 @@ import torch
 
 from .monitor import Monitor
 from .never_raise import never_raise, warn_once
+from .state_pickle import as_bytes
 
 Computed = Union[torch.Tensor, Iterable[torch.Tensor]]
 
@@ -94,11 +95,7 @@ def _same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     """Bit for bit: NaN equals itself, and 0 differs from -0."""
     pairs = list(zip(some, others))
     alike = len(some) == len(others) and all(one.dtype == other.dtype for one, other in pairs)
-    return alike and all(torch.equal(_bytes(one), _bytes(other)) for one, other in pairs)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+    return alike and all(torch.equal(as_bytes(one), as_bytes(other)) for one, other in pairs)
 
 
 def _synchronize() -> None:

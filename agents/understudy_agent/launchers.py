@@ -1,10 +1,7 @@
 """Launchers on this node: their reports go to the control plane, its answers go back to them, both unchanged.
 
-Belongs here: one long poll for each connected launcher, and the steps that ranks on this node have finished. Must not:
-judging whether a node is bad, or keeping orders for a launcher that has disconnected.
-
-A long poll, because orders must arrive within milliseconds and the control plane never calls an agent. It is bounded in
-the number of launchers, in polls (one for each) and in seconds.
+A long poll for each connected launcher, because orders must arrive within milliseconds and the control plane never
+calls an agent. It is bounded in the number of launchers, in polls (one for each) and in seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Files that the programs of this node have read to start, as their ranks 0 report them, for spares to read them too.
-
-Belongs here: which are reported, and when again. Must not: reading any of them (`files/warm.py`).
-"""
+"""Files that the programs of this node have read to start, as their ranks 0 report them, for spares to read too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Places for connections, in shares, from any thread: a user, a job or an address that comes late has one too.
-
-Belongs here: who has a place, and who makes room. Must not: what a connection says.
-"""
+"""Places for connections, in shares, from any thread: a user, a job or an address that comes late has one too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What a keeper holds: parts of saves, within limits, until a newer save is whole or the job is over.
 
-Belongs here: which part is held, for whom, and which one goes. Must not: sockets, or where content comes from.
-
 A save is whole when every rank's part of it is held; the ranks agree on that before they begin the next one, and name
 the last whole one with each part. So at most two saves of a rank are held: the last whole one and the one after it.
 """
@@ -86,7 +84,6 @@ class Counts:
     bytes_received: int = 0
     bytes_sent: int = 0
     refused: int = 0
-    lost_copies: int = 0
 
 
 class Store:

@@ -10,20 +10,19 @@ from contextlib import closing
 from dataclasses import replace
 
 from understudy_launcher.agent_client import AgentLine
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.guardian import Inheritance, guard
 from understudy_launcher.hub import Hub, open_server
 from understudy_launcher.launcher import EXIT_CANNOT_START, Launcher
 from understudy_launcher.node_list import counted
-from understudy_launcher.nodes import Nodes
+from understudy_launcher.nodes import FileVerdicts, Nodes
 from understudy_launcher.open_files import NotEnoughFiles, OpenFiles, have_files_for
 from understudy_launcher.options import Options, UsageError, parse
 from understudy_launcher.progress import FileProgress, HookProgress, Progress, TimeAlive
 from understudy_launcher.rank_socket import socket_path
 from understudy_launcher.signals import handled
 from understudy_launcher.slurm import Allocation, NoAllocation, NodeStates, asked_for_no_kill, read_allocation
-from understudy_launcher.steps import Steps
-from understudy_launcher.verdicts import FileVerdicts
+from understudy_launcher.slurm_steps import Steps
 from understudy_wire.tls import JobKey, make_key
 
 EXIT_USAGE = 2

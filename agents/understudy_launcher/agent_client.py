@@ -67,7 +67,9 @@ class Orders:
     bad: Mapping[str, str] = field(default_factory=dict)
     restart: Restart | None = None
     places: Mapping[str, str] = field(default_factory=dict)
+    """Node that the gang leaves → the spare that costs the gang least in its place."""
     layout: Layout | None = None
+    """None: the order of ranks makes no difference, as far as is known."""
     may_shrink: bool = False
 
 
@@ -89,7 +91,7 @@ class AgentLine:
         self._notices: OrderedDict[int, LaunchNotice] = OrderedDict()
         self._sent_at: dict[int, float] = {}
         self._next_id = 0
-        self._orders = Orders()
+        self.orders = Orders()
         self._progress: tuple[int, int] = (-1, -1)
         self.count_from = 0
         """What has to be taken off its step for the number that the program gave it."""
@@ -114,24 +116,14 @@ class AgentLine:
 
     def poll(self) -> Mapping[str, str]:
         """Its verdicts, as last received. They stay valid while the connection is broken."""
-        return self._orders.bad
-
-    @property
-    def places(self) -> Mapping[str, str]:
-        """Node that the gang leaves → the spare that costs the gang least in its place."""
-        return self._orders.places
-
-    @property
-    def layout(self) -> Layout | None:
-        """None: the order of ranks makes no difference, as far as is known."""
-        return self._orders.layout
+        return self.orders.bad
 
     @property
     def may_shrink(self) -> bool:
         """The site allows a gang whose job does so, too, to continue with fewer nodes: no other node fits it now. While
         the control plane is silent, that is not known.
         """
-        return self._orders.may_shrink and not self.silent
+        return self.orders.may_shrink and not self.silent
 
     @property
     def connected(self) -> bool:
@@ -167,7 +159,7 @@ class AgentLine:
 
     def restart(self, launch: int) -> Restart | None:
         """An order to restart that is about this launch."""
-        restart = self._orders.restart
+        restart = self.orders.restart
         return restart if restart is not None and restart.launch >= launch else None
 
     def trouble(self) -> str:
@@ -198,10 +190,6 @@ class AgentLine:
     def resume(self, notices: Sequence[LaunchNotice]) -> None:
         self._notices = OrderedDict((one["id"], one) for one in notices)
         self._next_id = max(self._notices, default=0)
-
-    @property
-    def unacknowledged(self) -> int:
-        return len(self._notices)
 
     # -- the connection ------------------------------------------------------------------------------------------
 
@@ -316,7 +304,7 @@ class AgentLine:
             self._note_step(int(answer.get("launch", 0)), int(answer["step"]), int(answer.get("count_from", 0)))
         if answer.get("orders") is None:  # the earlier orders stand
             return
-        self._orders = _orders(answer["orders"])
+        self.orders = _orders(answer["orders"])
         earlier = answer.get("earlier", {})
         self.launches_without_progress = int(earlier.get("launches_without_progress", 0))
         self.best_step = earlier.get("best_step")

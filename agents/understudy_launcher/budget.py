@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.launch import Launch
 from understudy_launcher.launch_result import History, add_earlier_allocations
 from understudy_launcher.progress import Progress

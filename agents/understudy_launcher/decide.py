@@ -1,7 +1,5 @@
-"""What follows from the end of a launch. Pure: no clock, no processes, no files.
-
-Belongs here: the table of rows, and when each applies. Must not: noticing that a launch is over (`launch_over.py`), or
-carrying out what follows (`launcher.py`).
+"""What follows from the end of a launch: the table of rows, and when each applies. Pure: no clock, no processes, no
+files.
 
 A failed rank alone puts no blame on a node: the program is blamed until ranks on the same node have failed first in two
 consecutive launches while other ranks ran well. On a spare that has just joined a gang which ran before, the first
@@ -109,10 +107,6 @@ def _is_done(case: Case) -> bool:
     return case.first is None and not case.ended.running
 
 
-def _is_stopping(case: Case) -> bool:
-    return bool(case.ended.stopping)
-
-
 def _cannot_start(case: Case) -> bool:
     """True if each of the ranks that failed alike failed by itself, and not because the first one had failed.
 
@@ -149,16 +143,8 @@ def _may_requeue(case: Case) -> bool:
     return case.bad_without_spares and case.rules.when_out_of_spares is OutOfSpares.POOL
 
 
-def _cannot_replace(case: Case) -> bool:
-    return case.bad_without_spares
-
-
 def _budget_is_spent(case: Case) -> bool:
     return case.history.without_progress >= case.rules.launches_without_progress_max
-
-
-def _restart_is_ordered(case: Case) -> bool:
-    return bool(case.ended.restart_reason)
 
 
 def _is_black_hole(case: Case) -> bool:
@@ -182,19 +168,6 @@ def _others_ran_well(ended: Ended, first: Failure) -> bool:
     return len(ended.seats) > 1 and (ended.running > 0 or any(one.node != first.node for one in ended.failures[1:]))
 
 
-def _a_rank_failed(case: Case) -> bool:
-    return case.first is not None
-
-
-def _hung(case: Case) -> bool:
-    return case.ended.hung_seconds > 0
-
-
-def _step_was_ended(_case: Case) -> bool:
-    """Nothing else is left: ranks were running, and none of them failed."""
-    return True
-
-
 TABLE = (
     Row("L10", "every rank ended well: the job is done", Cause.DONE, Action.FINISH, _is_done, outcomes.done),
     Row(
@@ -202,7 +175,7 @@ TABLE = (
         "the job is stopping: nothing more is started",
         Cause.STOPPED,
         Action.FINISH,
-        _is_stopping,
+        lambda case: bool(case.ended.stopping),
         outcomes.stop,
     ),
     Row(
@@ -219,7 +192,7 @@ TABLE = (
     Row(
         "L50",
         "nodes are bad and there are enough spares: a spare replaces each; the rank order stays",
-        *(Cause.HARDWARE, Action.RELAUNCH, _can_replace, outcomes.replace_bad),
+        *(Cause.HARDWARE, Action.RELAUNCH, _can_replace, lambda case: outcomes.with_spares(case, case.bad)),
     ),
     Row(
         "L60",
@@ -239,7 +212,7 @@ TABLE = (
     Row(
         "L90",
         "nodes are bad, there are too few spares: the job fails",
-        *(Cause.HARDWARE, Action.FAIL, _cannot_replace, outcomes.fail),
+        *(Cause.HARDWARE, Action.FAIL, lambda case: case.bad_without_spares, outcomes.fail),
     ),
     Row(
         "L100",
@@ -249,7 +222,7 @@ TABLE = (
     Row(
         "L110",
         "the control plane reports that the gang hangs: restart, without the node it names where there is a spare",
-        *(Cause.HANG, Action.RELAUNCH, _restart_is_ordered, outcomes.restart_as_ordered),
+        *(Cause.HANG, Action.RELAUNCH, lambda case: bool(case.ended.restart_reason), outcomes.restart_as_ordered),
     ),
     Row(
         "L120",
@@ -266,17 +239,32 @@ TABLE = (
     Row(
         "L130",
         "a rank failed: restart on the same nodes",
-        *(Cause.PROGRAM, Action.RELAUNCH, _a_rank_failed, outcomes.restart_failed),
+        *(
+            Cause.PROGRAM,
+            Action.RELAUNCH,
+            lambda case: case.first is not None,
+            outcomes.restart,
+        ),
     ),
     Row(
         "L140",
         "the gang hung: restart on the same nodes; it is not known which node is behind, so none is blamed",
-        *(Cause.HANG, Action.RELAUNCH, _hung, outcomes.restart_hung),
+        *(
+            Cause.HANG,
+            Action.RELAUNCH,
+            lambda case: case.ended.hung_seconds > 0,
+            outcomes.restart,
+        ),
     ),
     Row(
         "L150",
         "the gang's step was ended in Slurm from outside: restart on the same nodes",
-        *(Cause.OUTSIDE, Action.RELAUNCH, _step_was_ended, outcomes.restart_ended),
+        *(
+            Cause.OUTSIDE,
+            Action.RELAUNCH,
+            lambda _: True,
+            outcomes.restart,
+        ),
     ),
 )
 """Sorted: the first row that applies decides."""

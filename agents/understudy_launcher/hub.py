@@ -95,11 +95,6 @@ class Hub:
         self._selector.register(self._server, selectors.EVENT_READ)
         self.port: int = self._server.getsockname()[1]
 
-    @property
-    def strangers(self) -> int:
-        """Connections whose other side has not been verified yet."""
-        return len(self._unverified)
-
     def silent(self, seconds: float) -> Iterator[SeatLink]:
         """Verified seats that have been silent for longer, and do not rest. Takes no time where there are none."""
         now = time.monotonic()

@@ -1,5 +1,5 @@
-"""One start of the gang, and its result: what is known of it, and the samples that `seating`, `launch_over`, `ending`
-and `decide` judge. Times are given.
+"""One start of the gang, and its result: what is known of it, and the samples that `launch_start`, `launch_over`,
+`launch_leftovers` and `decide` judge. Times are given.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy_launcher import seating
-from understudy_launcher.collected import Shown, printable
-from understudy_launcher.ending import SILENT_SECONDS, EndingSample
+from understudy_launcher import launch_start
+from understudy_launcher.evidence_findings import Shown, printable
 from understudy_launcher.hub import silence_of
+from understudy_launcher.launch_leftovers import SILENT_SECONDS, EndingSample
 from understudy_launcher.launch_over import (
     HOOK_STEP_SEEN_SECONDS,
     STEP_SEEN_SECONDS,
@@ -23,7 +23,7 @@ from understudy_launcher.launch_over import (
 from understudy_launcher.launch_result import Ended, Failure
 from understudy_launcher.options import Options
 from understudy_launcher.saved_state import LaunchMemory
-from understudy_launcher.steps import Step
+from understudy_launcher.slurm_steps import Step
 from understudy_wire.errors import ProtocolError
 
 LAST_WORDS_MAX = 16
@@ -172,11 +172,11 @@ class Launch:
         self.over, self.over_at = over, now
         self.running_when_over = self.ranks - len(self.ended)
 
-    def seating_sample(self, now: float, condemned: Mapping[str, str]) -> seating.SeatingSample:
+    def seating_sample(self, now: float, condemned: Mapping[str, str]) -> launch_start.SeatingSample:
         bad = {node: condemned[node] for node in self.seats if node in condemned}
         bad |= {node: "its seat disconnected before the start" for node in self.seats if node in self.step.lost}
         links = {node: self.step.link(node) for node in self.seats}
-        return seating.SeatingSample(
+        return launch_start.SeatingSample(
             seats=self.seats,
             age_seconds=now - self.ordered_at,
             bad=bad,

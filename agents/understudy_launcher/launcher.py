@@ -1,7 +1,7 @@
 """The launcher: one gang, launch after launch, until it is done or cannot go on.
 
-It carries out what is judged elsewhere (`seating`, `launch_over`, `ending`, `decide`, `signals`), and waits for nothing
-without a bound.
+It carries out what is judged elsewhere (`launch_start`, `launch_over`, `launch_leftovers`, `decide`, `signals`), and
+waits for nothing without a bound.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
 
-from understudy_launcher import ending, launch_over, seating
+from understudy_launcher import launch_leftovers, launch_over, launch_start
 from understudy_launcher.agent_client import AgentLine
 from understudy_launcher.budget import Budget
 from understudy_launcher.checkpoint_files import look_for
 from understudy_launcher.command import group_sizes
 from understudy_launcher.decide import Action, Decision, decide
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.guardian import Inheritance
 from understudy_launcher.hub import Hub
 from understudy_launcher.launch import Launch, remembered
@@ -32,10 +32,10 @@ from understudy_launcher.progress import Progress
 from understudy_launcher.rank_order import arrange
 from understudy_launcher.reports import Reports
 from understudy_launcher.saved_state import LauncherMemory
-from understudy_launcher.seats import Seats
+from understudy_launcher.seat_messages import SeatMessages
 from understudy_launcher.signals import Meaning, Signals
+from understudy_launcher.slurm_steps import Steps, ended_step
 from understudy_launcher.standbys import Standbys
-from understudy_launcher.steps import Steps, ended_step
 from understudy_wire.parallelism import DATA_PARALLEL, parallelism_of
 
 EXIT_NODES_MISSING = 69
@@ -99,7 +99,7 @@ class Launcher:
         self._standbys = Standbys(options, nodes, steps)
         self._budget = Budget(progress, options.rules.launches_without_progress_max, events, lambda: line.count_from)
         self._reports = Reports(options, nodes.names, events, line)
-        self._seats = Seats(options, hub, steps, self._standbys, self._reports)
+        self._seats = SeatMessages(options, hub, steps, self._standbys, self._reports)
         self._phase = Phase.SEATING
         self._launch: Launch
         self._hang: LaunchEnd | None = None
@@ -226,7 +226,7 @@ class Launcher:
             self._inherited.file.write(memory)
 
     def _resume(self, memory: LauncherMemory) -> None:
-        """Seats whose ranks run, or are being ended, connect again. Raises OSError as `_order` does."""
+        """SeatMessages whose ranks run, or are being ended, connect again. Raises OSError as `_order` does."""
         steps = self._steps.resume(memory.steps)
         self._nodes.resume(memory.lost, memory.away, memory.barred)
         self._budget.resume(memory.history, memory.best_step, memory.took_over)
@@ -332,26 +332,26 @@ class Launcher:
     def _seat(self) -> None:
         self._heed_selfchecks(self._options.seat_seconds)
         sample = self._launch.seating_sample(time.monotonic(), self._nodes.condemned())
-        patience = seating.patience(self._options.seat_seconds, self._seating_seconds)
-        outcome = seating.judge_seating(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)
+        patience = launch_start.patience(self._options.seat_seconds, self._seating_seconds)
+        outcome = launch_start.judge_seating(sample, patience, one_rank_a_gpu=self._options.procs_per_node is None)
         self._nodes.bar(outcome.barred)
         match outcome.next:
-            case seating.Next.GO if self._awaits_layout(sample.age_seconds):
+            case launch_start.Next.GO if self._awaits_layout(sample.age_seconds):
                 pass
-            case seating.Next.GO:
+            case launch_start.Next.GO:
                 self._seating_seconds = self._seating_seconds or sample.age_seconds
                 self._go()
-            case seating.Next.AGAIN:
+            case launch_start.Next.AGAIN:
                 self._order_again()
-            case seating.Next.STEP_FAILED:
+            case launch_start.Next.STEP_FAILED:
                 self._try_again_or_give_up(f"srun ended with {sample.srun_status} before any node answered")
-            case seating.Next.REPLACE:
+            case launch_start.Next.REPLACE:
                 self._close(LaunchEnd(outcome.bad))
 
     def _try_again_or_give_up(self, why: str) -> None:
         """The next step is on the same nodes: none of them is to blame."""
         self._failed_steps += 1
-        if self._failed_steps < seating.attempts_max(self._launch.number):
+        if self._failed_steps < launch_start.attempts_max(self._launch.number):
             self._order_again()
             return
         self._reports.cannot_start(why)
@@ -366,7 +366,7 @@ class Launcher:
 
     def _arrange(self) -> None:
         """The order of nodes for a launch that begins on other nodes than the one before."""
-        launch, layout = self._launch, self._line.layout
+        launch, layout = self._launch, self._line.orders.layout
         if layout is None or self._options.keep_rank_order or launch.seats == self._begun_on:
             return
         sizes = parallelism_of(layout.group_sizes.split()) or DATA_PARALLEL
@@ -472,7 +472,7 @@ class Launcher:
 
     def _domains(self) -> Mapping[str, Sequence[str]]:
         """Domains of its nodes, as far as they are known."""
-        known = {} if self._line.layout is None else self._line.layout.domains
+        known = {} if self._line.orders.layout is None else self._line.orders.layout.domains
         return {node: known[node] for node in self._launch.seats if node in known}
 
     # -- ending a launch ---------------------------------------------------------------------------------------
@@ -492,7 +492,7 @@ class Launcher:
         now = time.monotonic()
         launch = self._launch
         sample = launch.ending_sample(now, self._nodes.unusable(), verdict_may_follow=self._line.has_orders)
-        outcome = ending.judge_ending(sample, self._options.kill_seconds)
+        outcome = launch_leftovers.judge_ending(sample, self._options.kill_seconds)
         if outcome.ask_slurm:
             self._steps.kill(launch.step)
         if outcome.slow:
@@ -509,7 +509,7 @@ class Launcher:
             self._reports.last_words(launch)
         stopping = "the ranks were asked for a last checkpoint" if self._signals.warned else ""
         stepped = self._line.stepped().at is not None
-        ended = launch.summary(bad, stopping, self._line.places, stepped=stepped)
+        ended = launch.summary(bad, stopping, self._line.orders.places, stepped=stepped)
         decision = decide(ended, before, self._standbys.spares(launch), self._rules)
         if launch.began_at is not None:
             self._reports.ended(launch, decision, before)

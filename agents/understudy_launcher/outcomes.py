@@ -71,17 +71,13 @@ def try_without_first_node(case: Case) -> Outcome:
     return Outcome(reason, tuple(spare if node == first.node else node for node in case.ended.seats))
 
 
-def replace_bad(case: Case) -> Outcome:
-    return _with_spares(case, case.bad)
-
-
 def replace_black_hole(case: Case) -> Outcome:
     first = case.ended.failures[0]
     count = failed_first_count(first.node, case.history)
     why = f"its ranks failed first in {count} consecutive launches while others ran well"
     if is_newcomer(first.node, case.ended, case.history):
         why = f"{NEW_THERE} ({first})"
-    outcome = _with_spares(case, {first.node: why})
+    outcome = with_spares(case, {first.node: why})
     return replace(outcome, black_hole=(first.node, first.node_rank))
 
 
@@ -91,7 +87,7 @@ def ask_pool(case: Case) -> Outcome:
     return Outcome(reason, case.ended.seats, black_hole=(first.node, first.node_rank))
 
 
-def _with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
+def with_spares(case: Case, bad: Mapping[str, str]) -> Outcome:
     replaced = replacements(list(bad), case.spares, case.ended.places)
     seats = seats_after(case.ended.seats, (), replaced)
     return Outcome(f"{by_reason(bad)}; {_replacements(replaced)}", seats, blamed=bad)
@@ -118,13 +114,10 @@ def fail(case: Case) -> Outcome:
 
 def give_up(case: Case) -> Outcome:
     ended, history, first = case.ended, case.history, case.first
+    spent = f"{counted(history.without_progress, 'launch', 'launches')} without progress; the last: {_why_over(case)}"
     if first is None:
-        no_step = f"no new step for {ended.hung_seconds:.1f} s" if ended.hung_seconds else ""
-        why = ended.restart_reason or no_step or "its step in Slurm was ended"
-        launches = counted(history.without_progress, "launch", "launches")
-        reason = f"{launches} without progress; the last: {why}. The job is not started again"
-        return Outcome(reason, exit_code=STEP_ENDED_EXIT_CODE)
-    reason = f"{counted(history.without_progress, 'launch', 'launches')} without progress; the last: {first}"
+        return Outcome(f"{spent}. The job is not started again", exit_code=STEP_ENDED_EXIT_CODE)
+    reason = spent
     cleared = tuple(
         node for node, node_rank in history.black_holes if node_rank == first.node_rank and node != first.node
     )
@@ -144,20 +137,16 @@ def restart_as_ordered(case: Case) -> Outcome:
     return Outcome(reason, seats_after(ended.seats, (), replaced))
 
 
-def restart_failed(case: Case) -> Outcome:
-    return _on_same_nodes(case, str(case.ended.failures[0]))
+def restart(case: Case) -> Outcome:
+    reason = f"{_why_over(case)}; started again on the same nodes ({_budget(case)})"
+    return Outcome(reason, case.ended.seats)
 
 
-def restart_hung(case: Case) -> Outcome:
-    return _on_same_nodes(case, f"no new step for {case.ended.hung_seconds:.1f} s")
-
-
-def restart_ended(case: Case) -> Outcome:
-    return _on_same_nodes(case, "its step in Slurm was ended")
-
-
-def _on_same_nodes(case: Case, why: str) -> Outcome:
-    return Outcome(f"{why}; started again on the same nodes ({_budget(case)})", case.ended.seats)
+def _why_over(case: Case) -> str:
+    if case.first is not None:
+        return str(case.first)
+    no_step = f"no new step for {case.ended.hung_seconds:.1f} s" if case.ended.hung_seconds else ""
+    return case.ended.restart_reason or no_step or "its step in Slurm was ended"
 
 
 def _replacements(replaced: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from understudy_launcher.greeting import node_name
+from understudy_launcher.join_launcher import node_name
 
 PIECE_BYTES = 65_536
 LAST_BYTES_MAX = 8192

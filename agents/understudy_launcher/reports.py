@@ -1,4 +1,4 @@
-"""Reports of a gang and its launches: to people and programs (`events.py`), and to the control plane."""
+"""Reports of a gang and its launches: to people and programs (`event_log.py`), and to the control plane."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from understudy_launcher.agent_client import AgentLine
-from understudy_launcher.collected import cause_line, findings, first_failed, fitted, text_of
 from understudy_launcher.command import group_sizes
 from understudy_launcher.decide import Decision
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
+from understudy_launcher.evidence_findings import cause_line, findings, first_failed, fitted, text_of
 from understudy_launcher.launch import Launch
 from understudy_launcher.launch_over import MANY_SILENT_SECONDS, MANY_SLOW_SECONDS, LaunchEnd
 from understudy_launcher.launch_result import History, Rules

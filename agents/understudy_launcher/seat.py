@@ -22,10 +22,9 @@ from dataclasses import replace
 from enum import Enum
 
 from understudy_launcher.binding import Binding, binding_for_seat
-from understudy_launcher.channel import Channel
 from understudy_launcher.evidence import Collection
 from understudy_launcher.first_check import check
-from understudy_launcher.greeting import CLOSED, Greeting, gpu_count, join, node_name, rejoin
+from understudy_launcher.join_launcher import CLOSED, Greeting, gpu_count, join, node_name, rejoin
 from understudy_launcher.ports import PORTS, bind_a_port, port_range
 from understudy_launcher.process_tree import become_subreaper, end_everything_below, kill_below
 from understudy_launcher.protocol import (
@@ -38,9 +37,10 @@ from understudy_launcher.protocol import (
     encode,
     number,
 )
+from understudy_launcher.rank_channel import Channel
+from understudy_launcher.rank_environment import Part, read_part
 from understudy_launcher.rank_output import OutputOptions, output_for_seat
 from understudy_launcher.seat_ranks import Exit, Ranks
-from understudy_launcher.task import Part, read_part
 from understudy_launcher.warm_pool import WarmInterpreter
 from understudy_wire.errors import ProtocolError
 

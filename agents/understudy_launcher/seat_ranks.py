@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from understudy_launcher import command as commands
 from understudy_launcher.binding import Binding, BindingError, NodeBinding
-from understudy_launcher.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_launcher.evidence import Collection, Places, RanksHere
-from understudy_launcher.greeting import node_name
+from understudy_launcher.join_launcher import node_name
 from understudy_launcher.process_tree import first_catching, kill_tree, oom_kills, parents
+from understudy_launcher.rank_channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_launcher.rank_container import starter_for
+from understudy_launcher.rank_environment import Part, rank_environment
 from understudy_launcher.rank_output import Console, OutputOptions, Outputs, Relay, path_of
 from understudy_launcher.rank_process import bound_to, exit_status_of
-from understudy_launcher.task import Part, rank_environment
 from understudy_launcher.warm_pool import WarmInterpreter, WarmPool
 
 HUNG_LINES = 10

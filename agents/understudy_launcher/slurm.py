@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.node_list import fold
 from understudy_launcher.protocol import SECRET_VARIABLE
 

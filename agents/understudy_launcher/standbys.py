@@ -7,10 +7,10 @@ import time
 from understudy_launcher.launch import Launch
 from understudy_launcher.launch_over import SETTLE_SECONDS, are_many, lost_to_silence
 from understudy_launcher.launch_result import replacements, seats_after
+from understudy_launcher.launch_start import START_AGAIN_SECONDS
 from understudy_launcher.nodes import Nodes
 from understudy_launcher.options import Options
-from understudy_launcher.seating import START_AGAIN_SECONDS
-from understudy_launcher.steps import Step, Steps
+from understudy_launcher.slurm_steps import Step, Steps
 
 PROBE_SECONDS = 15.0
 
@@ -124,4 +124,4 @@ class Standbys:
         if now - self._probed_at > PROBE_SECONDS:
             self._probed_at = now
             for node in self._nodes.probe_candidates():  # a step for each, so that a dead one does not delay the others
-                self._steps.retire_after(self._steps.start([node], probe=True), PROBE_SECONDS - 1)
+                self._steps.start([node], probe=True).expires_at = now + PROBE_SECONDS - 1

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from understudy_launcher.binding import NodeBinding
-from understudy_launcher.channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_launcher.command import PythonProgram
 from understudy_launcher.protocol import SECRET_VARIABLE
+from understudy_launcher.rank_channel import DESCRIPTOR_VARIABLE, Channel
 from understudy_launcher.rank_container import WARM_PROGRAM, Starter
+from understudy_launcher.rank_environment import RESTORE_POINT, threads_of_rank
 from understudy_launcher.rank_output import Outputs, Relay
 from understudy_launcher.rank_process import bound_to
-from understudy_launcher.task import RESTORE_POINT, threads_of_rank
 
 _NOT_YET = (SECRET_VARIABLE, *RESTORE_POINT)
 

@@ -5,7 +5,6 @@ but for a file that the disk stages write and delete.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import secrets
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from understudy_agent.sample.host import STA_UNSYNC, read_clock
 from understudy_selfcheck.heat import HeatWatch, ReadGpus, by_nvml
 from understudy_selfcheck.network import NetworkError, judge
 from understudy_selfcheck.node import CheckOptions, NodeResult, check_node, measure_links
@@ -91,27 +91,13 @@ def _run(name: StageName, stage: Stage, run: Callable[[Stage, Place], float | Ou
 
 # -- clock ------------------------------------------------------------
 
-STA_UNSYNC, STA_NANO = 0x0040, 0x2000
-
-
-class _Timex(ctypes.Structure):
-    """`struct timex` of <sys/timex.h>, as far as it is read; the kernel writes 208 bytes."""
-
-    _fields_ = [
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("rest", ctypes.c_byte * 256),
-    ]
+STA_NANO = 0x2000
 
 
 def _clock(stage: Stage, place: Place) -> float:  # noqa: ARG001
     """How far this clock is off at most, in milliseconds, as the kernel knows it from the time service."""
-    library, found = ctypes.CDLL(None, use_errno=True), _Timex()
-    if library.adjtimex(ctypes.byref(found)) < 0:
+    _, found = read_clock()
+    if found is None:
         raise NotPossible("the kernel does not say how far its clock is off")
     return clock_offset_ms(found.status, found.offset, found.esterror)
 

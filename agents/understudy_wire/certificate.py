@@ -1,8 +1,8 @@
 """A private key on the curve P-256, and a certificate for it, without any program: Python's `ssl` makes none.
 
-Belongs here: the key, and its form as PEM. Must not: signatures. The certificate's own is no signature at all, since
-seats compare the certificate's fingerprint and nothing else (`tls.py`); for any other use it is worthless. OpenSSL
-calculates the public key again when it loads the private one, and refuses a certificate that does not fit.
+The certificate's signature is none at all, since seats compare the certificate's fingerprint and nothing else
+(`tls.py`); for any other use it is worthless. OpenSSL calculates the public key again when it loads the private one,
+and refuses a certificate that does not fit.
 """
 
 from __future__ import annotations

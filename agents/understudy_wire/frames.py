@@ -1,6 +1,5 @@
-"""Messages between a rank and its keeper, and between keepers: a length, a JSON object, and sometimes bytes after it.
-
-Belongs here: framing, limits, and the descriptor that may come with a message. Must not: what a message asks for.
+"""Messages between a rank and its keeper, and between keepers: a length, a JSON object, and sometimes bytes or a
+descriptor after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The stages of a validation: what the site's file says of each, and what became of it.
-
-Belongs here: names, units, limits, and the line in which results travel. Must not: measuring (`selfcheck/stage_runs.py`
-does), Slurm. The control plane imports this module.
+"""The stages of a validation: what the site's file says of each, and what became of it: names, units, limits, and the
+line in which results travel.
 """
 
 from __future__ import annotations

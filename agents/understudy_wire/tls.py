@@ -1,8 +1,5 @@
 """TLS between launcher and seats, with a key that is made for the job and that its seats pin.
 
-Belongs here: making the key, and both ends of a connection up to its messages. Must not: messages (`protocol.py`), or
-waiting on the launcher's end.
-
 A seat runs what the launcher sends and the launcher believes what seats report, on a network that other users' programs
 can reach. The seat knows the fingerprint of the launcher's certificate from its command line, and the secret, by which
 the launcher knows it, from its environment: both come through Slurm. So no authority is needed, and no clock is asked.

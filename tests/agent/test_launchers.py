@@ -24,11 +24,10 @@ from understudy_agent.uplink import RejectedError
 from understudy_launcher import messages
 from understudy_launcher.agent_client import AgentLine, Restart
 from understudy_launcher.checkpoint_files import NamedCheckpoints
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.messages import LauncherState
-from understudy_launcher.nodes import Nodes
+from understudy_launcher.nodes import FileVerdicts, Nodes
 from understudy_launcher.progress import HookProgress, TimeAlive
-from understudy_launcher.verdicts import FileVerdicts
 from understudy_wire.facts import LaunchEnded, LaunchStarted
 from understudy_wire.launcher import EarlierAllocations, LauncherAnswer, LauncherOrders, LauncherReport
 from understudy_wire.launcher import LauncherState as WireState
@@ -166,9 +165,9 @@ def test_launches_are_reported_although_the_agent_comes_late(
     line.announce(ENDED)
     for _ in range(5):
         line.turn()
-    assert line.unacknowledged == 2
+    assert len(line.notices) == 2
     with running_agent(config):
-        turn_until(line, lambda: not line.unacknowledged)
+        turn_until(line, lambda: not line.notices)
     started, ended = (one for one in control_plane.facts if isinstance(one, LaunchStarted | LaunchEnded))
     assert started == msgspec.convert({**STARTED, "user_id": os.getuid()}, LaunchStarted)
     assert ended == msgspec.convert({**ENDED, "user_id": os.getuid()}, LaunchEnded)

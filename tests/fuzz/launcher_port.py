@@ -12,7 +12,7 @@ from functools import cache
 
 from tests.launch.keys import JOB_KEY
 from understudy_launcher.agent_client import AgentLine
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.hub import Hub, open_server
 from understudy_launcher.launch import Launch
 from understudy_launcher.nodes import Nodes
@@ -20,10 +20,10 @@ from understudy_launcher.options import parse
 from understudy_launcher.protocol import encode
 from understudy_launcher.reports import Reports
 from understudy_launcher.saved_state import StepMemory
-from understudy_launcher.seats import Seats
+from understudy_launcher.seat_messages import SeatMessages
 from understudy_launcher.slurm import Allocation
+from understudy_launcher.slurm_steps import Steps
 from understudy_launcher.standbys import Standbys
-from understudy_launcher.steps import Steps
 
 KEY = replace(JOB_KEY, secret="understudy")
 """The same in each run, so that inputs can be kept."""
@@ -49,7 +49,7 @@ class Port:
         steps = Steps(self.hub, Allocation("1", names, 8), options, KEY)
         step = steps.resume([StepMemory(0, names, os.getpid(), time.monotonic(), "1", False)])[0]
         standbys = Standbys(options, nodes, steps)
-        self.seats = Seats(options, self.hub, steps, standbys, Reports(options, names, events, line))
+        self.seats = SeatMessages(options, self.hub, steps, standbys, Reports(options, names, events, line))
         self.launch = Launch(0, names, step, time.monotonic())
 
     def converse(self, content: bytes, encrypted: bool) -> None:
@@ -69,9 +69,9 @@ class Port:
                 with contextlib.suppress(OSError):
                     program.send(content)
                 self.turn()
-        while self.hub.strangers and time.monotonic() < deadline:
+        while self.hub._unverified and time.monotonic() < deadline:
             self.turn()
-        assert not self.hub.strangers, "a connection of a program that has gone is still held"
+        assert not self.hub._unverified, "a connection of a program that has gone is still held"
 
     def turn(self) -> None:
         for link, message in self.hub.wait(0.0):

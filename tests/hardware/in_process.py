@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.testbed.configuration import free_ports
-from understudy_launcher.channel import DESCRIPTOR_VARIABLE, Channel
+from understudy_launcher.rank_channel import DESCRIPTOR_VARIABLE, Channel
 
 LEAVE_SECONDS = 20.0
 START_SECONDS = 90.0

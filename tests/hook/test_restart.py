@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from understudy import restart
-from understudy_launcher.channel import DESCRIPTOR_VARIABLE, Channel
+from understudy_launcher.rank_channel import DESCRIPTOR_VARIABLE, Channel
 
 pytestmark = pytest.mark.integration
 

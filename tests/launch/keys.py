@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_launcher.greeting import Greeting
+from understudy_launcher.join_launcher import Greeting
 from understudy_wire.tls import make_key
 
 JOB_KEY = make_key()

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from understudy_launcher.budget import Budget
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.launch import Launch
 from understudy_launcher.progress import FileProgress
-from understudy_launcher.steps import Step
+from understudy_launcher.slurm_steps import Step
 
 pytestmark = pytest.mark.integration
 

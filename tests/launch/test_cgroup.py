@@ -33,7 +33,7 @@ from pathlib import Path
 from understudy_launcher import process_tree
 from understudy_launcher.command import Meeting
 from understudy_launcher.seat_ranks import Ranks
-from understudy_launcher.task import Part
+from understudy_launcher.rank_environment import Part
 
 events = Path(sys.argv[1])
 process_tree.oom_kills.__defaults__ = (Path(sys.argv[2]), Path(sys.argv[3]))

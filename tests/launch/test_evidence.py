@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.launch.test_collected import dump, entry
+from tests.launch.test_evidence_findings import dump, entry
 from understudy import evidence as hook
 from understudy.collectives import CollectiveLog
 from understudy_launcher import evidence
 from understudy_launcher.evidence import Places, recorded_in_file
 from understudy_launcher.process_tree import has_handler
 from understudy_launcher.protocol import LINE_BYTES_MAX, encode
-from understudy_launcher.seats import SEAT_BYTES_MAX
+from understudy_launcher.seat_messages import SEAT_BYTES_MAX
 
 
 def test_hook_and_seat_have_the_same_names_and_read_the_recorder_alike() -> None:

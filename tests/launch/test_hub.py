@@ -13,9 +13,9 @@ from dataclasses import replace
 import pytest
 
 from tests.launch.keys import GREETING, JOB_KEY
-from understudy_launcher import greeting
-from understudy_launcher.greeting import Greeting
+from understudy_launcher import join_launcher
 from understudy_launcher.hub import Hub, open_server
+from understudy_launcher.join_launcher import Greeting
 from understudy_launcher.protocol import Lines, Message, encode
 from understudy_wire.errors import ProtocolError
 
@@ -43,10 +43,10 @@ def connect(hub: Hub) -> socket.socket:
 def seat_of(hub: Hub) -> socket.socket:
     """A seat's connection, which the hub has accepted."""
     found: list[socket.socket] = []
-    thread = threading.Thread(target=lambda: found.append(greeting.greet(connect(hub), GREETING)))
+    thread = threading.Thread(target=lambda: found.append(join_launcher.greet(connect(hub), GREETING)))
     thread.start()
     try:
-        assert received(hub) == [(greeting.node_name(), {"type": "hello"})]
+        assert received(hub) == [(join_launcher.node_name(), {"type": "hello"})]
     finally:
         thread.join(20)
     return found[0]
@@ -58,7 +58,7 @@ def refused(hub: Hub, seats: Greeting) -> BaseException:
 
     def greet() -> None:
         try:
-            greeting.greet(connect(hub), seats).close()
+            join_launcher.greet(connect(hub), seats).close()
         except (OSError, ProtocolError) as error:
             errors.append(error)
 
@@ -181,7 +181,7 @@ def test_a_program_that_speaks_no_tls_is_disconnected_and_ignored(hub: Hub, sent
 
 def test_a_program_without_the_secret_is_disconnected_and_ignored(hub: Hub) -> None:
     assert "closed the connection" in str(refused(hub, replace(GREETING, secret="a guess")))
-    assert hub.strangers == 0
+    assert len(hub._unverified) == 0
 
 
 def test_a_seat_accepts_no_launcher_that_does_not_have_the_key_of_its_job(hub: Hub) -> None:
@@ -205,10 +205,10 @@ def test_nothing_that_travels_can_be_read(hub: Hub) -> None:
         far, _ = proxy.accept()
         with far, connect(hub) as onward:
             threads = [threading.Thread(target=pass_on, args=pair) for pair in ((far, onward), (onward, far))]
-            threads.append(threading.Thread(target=lambda: greeting.greet(near, GREETING).close()))
+            threads.append(threading.Thread(target=lambda: join_launcher.greet(near, GREETING).close()))
             for thread in threads:
                 thread.start()
-            assert received(hub) == [(greeting.node_name(), {"type": "hello"})]
+            assert received(hub) == [(join_launcher.node_name(), {"type": "hello"})]
             threads[2].join(10)
             onward.shutdown(socket.SHUT_RDWR)
             assert [message["type"] for _, message in received(hub)] == ["lost"]
@@ -225,7 +225,7 @@ def test_half_a_handshake_does_not_delay_the_launcher(hub: Hub) -> None:
         began = time.monotonic()
         assert received(hub, 0.3) == []
         assert time.monotonic() - began < 1.0
-        assert hub.strangers == 1
+        assert len(hub._unverified) == 1
 
 
 def test_it_wakes_up_for_another_connection_and_does_not_read_it(hub: Hub) -> None:

@@ -21,17 +21,17 @@ from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.packed_nodes import with_nodes
 from understudy_launcher import (
     agent_client,
-    channel,
     decide,
     launch_over,
     launcher,
     messages,
     protocol,
+    rank_channel,
     rank_socket,
 )
 from understudy_launcher.command import Meeting
 from understudy_launcher.decide import TABLE
-from understudy_launcher.task import Part, rank_environment
+from understudy_launcher.rank_environment import Part, rank_environment
 from understudy_wire import facts, values
 from understudy_wire import launcher as wire
 
@@ -106,7 +106,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     line._take(rank_messages.encode(answer))
     assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_client.Restart(2, "it hangs", ("n1",)))
     with socket.socket() as line._connection:
-        assert (line.places, line.may_shrink) == ({"n2": "n4"}, True)
+        assert (line.orders.places, line.may_shrink) == ({"n2": "n4"}, True)
     line._connection = None
     assert (line.launches_without_progress, line.best_step, line.step(), line.count_from) == (2, 40, 50, 20)
     assert line.restore_point() == (40, "/c")
@@ -156,7 +156,7 @@ def test_the_launcher_and_the_hook_look_for_the_same_socket(
 
 
 def test_the_seat_and_the_hook_use_the_same_descriptor_variable() -> None:
-    assert understudy.restart.DESCRIPTOR_VARIABLE == channel.DESCRIPTOR_VARIABLE
+    assert understudy.restart.DESCRIPTOR_VARIABLE == rank_channel.DESCRIPTOR_VARIABLE
 
 
 def test_the_hook_reads_a_ranks_identity_from_the_environment_that_the_seat_sets() -> None:

@@ -17,21 +17,20 @@ from pathlib import Path
 import pytest
 
 from tests.launch.keys import JOB_KEY
-from understudy_launcher import process_tree, steps, warm
+from understudy_launcher import process_tree, slurm_steps, warm
 from understudy_launcher.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_launcher.decide import TABLE
-from understudy_launcher.events import Events
+from understudy_launcher.event_log import Events
 from understudy_launcher.first_check import Checked, check
 from understudy_launcher.hub import Hub, open_server
 from understudy_launcher.launch_result import OutOfSpares
-from understudy_launcher.nodes import Nodes
+from understudy_launcher.nodes import FileVerdicts, Nodes
 from understudy_launcher.options import UsageError, parse
 from understudy_launcher.progress import FileProgress, TimeAlive
 from understudy_launcher.protocol import LINE_BYTES_MAX, SECRET_VARIABLE, Lines, encode, number
+from understudy_launcher.rank_environment import Part, rank_environment
 from understudy_launcher.slurm import Allocation, NodeStates, down_nodes, srun_arguments
-from understudy_launcher.steps import Step, Steps
-from understudy_launcher.task import Part, rank_environment
-from understudy_launcher.verdicts import FileVerdicts
+from understudy_launcher.slurm_steps import Step, Steps
 from understudy_wire import certificate
 from understudy_wire.errors import ProtocolError
 from understudy_wire.tls import is_secret, launcher_context, make_key
@@ -224,7 +223,7 @@ def test_a_failing_sinfo_is_reported_once(
 def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_command(tmp_path, "scancel", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(steps, "SCANCEL_SECONDS", 0.1)
+    monkeypatch.setattr(slurm_steps, "SCANCEL_SECONDS", 0.1)
     hub = Hub(JOB_KEY, open_server())
     all_steps = Steps(hub, Allocation("7", ("n1",), 1), parse(["--nodes", "1", "--", "x"]), JOB_KEY)
     with subprocess.Popen(["true"]) as srun:

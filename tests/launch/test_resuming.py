@@ -15,7 +15,7 @@ from understudy.identity import read_identity
 from understudy_launcher.checkpoint_files import look_for
 from understudy_launcher.command import Meeting
 from understudy_launcher.options import UsageError, parse
-from understudy_launcher.task import APPENDED_VARIABLE, Part, rank_environment
+from understudy_launcher.rank_environment import APPENDED_VARIABLE, Part, rank_environment
 
 RESUMES = ["--resume-args=--init_from=resume --eval_interval=2", "--resume-if", "out/ckpt.pt"]
 COMMAND = [sys.executable, begins_again.__file__, "config.py"]

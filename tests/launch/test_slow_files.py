@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from understudy_launcher.nodes import FileVerdicts
 from understudy_launcher.progress import FileProgress
 from understudy_launcher.slow_files import LINES_MAX, READ_SECONDS_MAX, LateText, SlowRead
-from understudy_launcher.verdicts import FileVerdicts
 
 
 def test_a_value_is_read_when_it_is_asked_for() -> None:

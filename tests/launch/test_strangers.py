@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launch.keys import GREETING, JOB_KEY
-from understudy_launcher import greeting, hub
+from understudy_launcher import hub, join_launcher
 from understudy_launcher.hub import Hub, open_server
 from understudy_launcher.open_files import NotEnoughFiles, OpenFiles, files_for, needed
 from understudy_launcher.protocol import Message, encode
@@ -48,7 +48,7 @@ def a_seat_gets_in(to: Hub, seconds: float = 5.0) -> bool:
 
     def greet() -> None:
         try:
-            with greeting.greet(connect(to, "127.0.0.77"), GREETING) as link:
+            with join_launcher.greet(connect(to, "127.0.0.77"), GREETING) as link:
                 while link.recv(64):  # until the hub closes it
                     pass
         except (OSError, AssertionError) as error:
@@ -163,7 +163,7 @@ def test_idle_strangers_of_one_host_keep_no_seat_out(opened: Hub) -> None:
         for _ in range(3 * hub.STRANGERS_OF_AN_ADDRESS_MAX):
             strangers.enter_context(connect(opened))
             list(opened.wait(0))
-        assert opened.strangers <= hub.STRANGERS_OF_AN_ADDRESS_MAX
+        assert len(opened._unverified) <= hub.STRANGERS_OF_AN_ADDRESS_MAX
         assert a_seat_gets_in(opened, seconds=1.0)
 
 
@@ -180,7 +180,7 @@ def test_a_flood_from_a_seats_own_host_does_not_keep_it_out(opened: Hub, monkeyp
                     strangers.enter_context(connect(opened))
 
     def seat() -> None:
-        with greeting.join(GREETING, opened.port) as link:
+        with join_launcher.join(GREETING, opened.port) as link:
             joined.set()
             over.wait(10)
             link.close()
@@ -206,7 +206,7 @@ def test_at_the_limit_it_stops_accepting_and_comes_back(opened: Hub, monkeypatch
         deadline = time.monotonic() + 0.2
         while time.monotonic() < deadline:
             list(opened.wait(0.01))
-            assert opened.strangers <= 3
+            assert len(opened._unverified) <= 3
         assert a_seat_gets_in(opened)
 
 

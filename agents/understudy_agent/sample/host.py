@@ -16,7 +16,7 @@ from understudy_wire.messages import PORTS_PER_NODE_MAX
 from understudy_wire.values import DISKS_PER_NODE_MAX, SIZE_MAX, VERSIONS_PER_NODE_MAX, printable
 
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
-_STA_UNSYNC = 0x40
+STA_UNSYNC = 0x40
 
 _PRESSURE = re.compile(r"^(some|full) avg10=[\d.]+ avg60=([\d.]+)", re.MULTILINE)
 _MEMINFO = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB", re.MULTILINE)
@@ -27,7 +27,7 @@ VERSION_CHARACTERS_MAX = 128
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
 
-class _Timex(ctypes.Structure):
+class Timex(ctypes.Structure):
     """struct timex of adjtimex(2), as far as it is needed; `rest` has the size of the other fields."""
 
     _fields_ = (
@@ -39,6 +39,13 @@ class _Timex(ctypes.Structure):
         ("status", ctypes.c_int),
         ("rest", ctypes.c_long * 32),
     )
+
+
+def read_clock() -> tuple[int, Timex | None]:
+    """What adjtimex(2) returns, and the state; None: a sandbox forbids the call."""
+    state = Timex()
+    result = int(ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state)))
+    return result, state if result >= 0 else None
 
 
 def read_host(sys: Path, proc: Path, disks: Sequence[Path]) -> Host:
@@ -123,11 +130,10 @@ def _pressure(proc: Path, resource: str, which: str) -> float | None:
 
 def _clock() -> tuple[bool | None, float | None]:
     """True if the kernel considers its clock synchronised, and its bound on the error. Reading it changes nothing."""
-    state = _Timex()
-    result = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
-    if result < 0:  # a sandbox that forbids the call
+    result, state = read_clock()
+    if state is None:
         return None, None
-    return result != _TIME_ERROR and not state.status & _STA_UNSYNC, state.maxerror / 1e6
+    return result != _TIME_ERROR and not state.status & STA_UNSYNC, state.maxerror / 1e6
 
 
 def _disk(path: Path) -> Disk:

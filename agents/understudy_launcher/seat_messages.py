@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy_launcher.collected import read_shown
+from understudy_launcher.evidence_findings import read_shown
 from understudy_launcher.hub import Hub, SeatLink
 from understudy_launcher.launch import Launch
 from understudy_launcher.launch_over import LaunchEnd
@@ -15,8 +15,8 @@ from understudy_launcher.node_list import fold
 from understudy_launcher.options import Options
 from understudy_launcher.protocol import Message, encode_each, number, text
 from understudy_launcher.reports import Reports
+from understudy_launcher.slurm_steps import Step, Steps
 from understudy_launcher.standbys import Standbys
-from understudy_launcher.steps import Step, Steps
 from understudy_wire.errors import ProtocolError
 
 SEAT_BYTES_MAX = 256 * 1024
@@ -25,7 +25,7 @@ ALL_BYTES_MAX = 48 * 1024 * 1024
 """Most bytes that the ranks of a gang show before they are ended."""
 
 
-class Seats:
+class SeatMessages:
     """Receives from the seats of all steps; sends to the seats of a launch."""
 
     def __init__(self, options: Options, hub: Hub, steps: Steps, standbys: Standbys, reports: Reports) -> None:
@@ -43,7 +43,7 @@ class Seats:
         """
         links = launch.step.links
         master = links[launch.seats[0]]
-        processes = self._processes(master)
+        processes = self._options.ranks_on(master.gpus)
         for link in links.values():
             self._hub.wake(link, known=link.node in launch.places)
         common = {
@@ -94,9 +94,6 @@ class Seats:
     def _connected(self, launch: Launch) -> dict[str, SeatLink]:
         links = {node: launch.step.link(node) for node in launch.seats}
         return {node: link for node, link in links.items() if link is not None}
-
-    def _processes(self, link: SeatLink) -> int:
-        return self._options.ranks_on(link.gpus)
 
     # -- from the seats ---------------------------------------------------------------------------------------
 
@@ -151,7 +148,9 @@ class Seats:
         step.step_id = link.step
         self._reports.seat(link.node, step.generation)
         if self._options.preload and not (step.retired_at or step.probe):
-            self._hub.send(link, "prepare", processes=self._processes(link), torchrun=self._options.torchrun)
+            self._hub.send(
+                link, "prepare", processes=self._options.ranks_on(link.gpus), torchrun=self._options.torchrun
+            )
         self._standbys.welcome(step, link.node, launch)
         if not self._options.preload:
             self._let_rest(step, link, launch)

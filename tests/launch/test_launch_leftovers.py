@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_launcher.ending import EndingSample, EndingState, judge_ending
+from understudy_launcher.launch_leftovers import EndingSample, EndingState, judge_ending
 from understudy_launcher.launch_over import MANY_SLOW_SECONDS
 
 SEATS = ("a", "b", "c", "d")

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from understudy_launcher.collected import (
+from understudy_launcher.evidence import recorded
+from understudy_launcher.evidence_findings import (
     EVIDENCE_BYTES_MAX,
     Shown,
     findings,
@@ -16,7 +17,6 @@ from understudy_launcher.collected import (
     read_shown,
     text_of,
 )
-from understudy_launcher.evidence import recorded
 
 GROUP = "0:default_pg"
 

@@ -53,6 +53,7 @@ class Step:
     """Nodes whose seat was connected then, and disconnects because of it."""
     retired_at: float | None = None
     expires_at: float | None = None
+    """It ends then in any case."""
     probe: bool = False
     awaited: set[str] = field(default_factory=set)
     """Nodes whose seats had a connection to a launcher that was killed, and may connect again."""
@@ -217,10 +218,6 @@ class Steps:
             step.retired_at = time.monotonic()
             for node in step.nodes:
                 self.leave(step, node)
-
-    def retire_after(self, step: Step, seconds: float) -> None:
-        """The step ends after this time in any case."""
-        step.expires_at = time.monotonic() + seconds
 
     def retire_all(self) -> None:
         for step in self._steps.values():

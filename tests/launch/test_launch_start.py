@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_launcher.seating import Next, SeatingSample, SeatingState, attempts_max, judge_seating, patience
+from understudy_launcher.launch_start import Next, SeatingSample, SeatingState, attempts_max, judge_seating, patience
 
 SEATS = ("a", "b", "c")
 EIGHT = dict.fromkeys(SEATS, 8)
