@@ -67,15 +67,3 @@ class Collective(ContextDecorator):
     ) -> None:
         self._waiting.__exit__(kind, error, trace)
         self._log.leave()
-
-
-class NoCollective(ContextDecorator):
-    """Stands for a collective of a monitor that is not active."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass

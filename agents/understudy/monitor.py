@@ -25,7 +25,7 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar, overload
 
 from .checkpoints import Checkpoints
 from .clocks import Clocks, FinishedStep, StepTimer, TransferClock, WaitingClock
-from .collectives import Collective, NoCollective
+from .collectives import Collective
 from .evidence import answer_when_asked
 from .file_system import DamagedObjectError, ObjectStoreError, absolute, file_size, tier_of
 from .gpu import gpu_index as index_of_gpu
@@ -344,12 +344,10 @@ class Monitor:
         self._waiting.add(seconds)
         self._transfers.add(peer, seconds)
 
-    def collective(self, name: str) -> Collective | NoCollective:
+    def collective(self, name: str) -> Collective:
         """Around a collective, or as a decorator: its time counts as waiting. The last one that was entered explains a
         hang.
         """
-        if self._link is None:
-            return NoCollective()
         return Collective(name, self._outbox.collectives, self._waiting)
 
     @contextlib.contextmanager

@@ -27,7 +27,7 @@ from understudy_agent.log import fields, log
 from understudy_agent.ranks import RankServer
 from understudy_agent.reload import reloaded
 from understudy_agent.sample.ethtool import PauseStorms
-from understudy_agent.sample.gpus import GpuProcess, GpuSource, NoGpus
+from understudy_agent.sample.gpus import GpuProcess, GpuSource
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.host import read_host, read_mounts, with_history
 from understudy_agent.sample.infiniband import PortHistory, read_ports
@@ -93,7 +93,7 @@ class Agent:
         )
         self._hardware = HardwareHistory(config.run_directory / "hardware.json", self._boot_id)
         self._gpus: GpuSource = gpus or (
-            GpuProcess(self._hardware, config.nvml.interval_seconds) if config.nvml.enabled else NoGpus()
+            GpuProcess(self._hardware, config.nvml.interval_seconds) if config.nvml.enabled else GpuSource()
         )
         self._nvml_events = NvmlEvents(self._boot_id)
         host = config.host

@@ -38,8 +38,12 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
         raise OSError(f"other users can write to {path}; chmod go-w {path}")
 
 
-def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
-    """Complete, or as it was before; `durable`: on the disk when it returns. Raises OSError."""
+def replace_file(
+    path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False, owner: tuple[int, int] | None = None
+) -> None:
+    """Complete, or as it was before; `durable`: on the disk when it returns. `owner`: user and group, else those of
+    this process. Raises OSError.
+    """
     unfinished = path.with_name(f".{path.name}.new")
     try:
         descriptor = _create(unfinished, mode)
@@ -52,6 +56,8 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, *, durable: bool
     try:
         try:
             _write(descriptor, content)
+            if owner is not None:
+                os.fchown(descriptor, *owner)
             if durable:
                 os.fsync(descriptor)
         finally:

@@ -26,6 +26,8 @@ from understudy_launcher.messages import (
     NamesTooLongError,
     within_a_line,
 )
+from understudy_launcher.protocol import Lines
+from understudy_wire.errors import ProtocolError
 
 CONNECT_SECONDS = 1.0
 """Pause between two attempts to reach the agent."""
@@ -84,7 +86,7 @@ class AgentLine:
         self._connection: socket.socket | None = None
         self._connect_at = 0.0
         self._pause = CONNECT_SECONDS
-        self._received = b""
+        self._received = Lines(LINE_BYTES_MAX)
         self._outgoing = b""
         self._state: LauncherState | None = None
         self._state_sent: LauncherState | None = None
@@ -230,7 +232,7 @@ class AgentLine:
             return
         self._connection = connection
         self._heard_again_at = now
-        self._received = self._outgoing = b""
+        self._received, self._outgoing = Lines(LINE_BYTES_MAX), b""
         self._state_sent = None
         self._sent_at.clear()
 
@@ -267,16 +269,15 @@ class AgentLine:
                 return
             if not piece:
                 raise ConnectionError("the agent closed the connection")
-            *lines, self._received = (self._received + piece).split(b"\n")
-            if len(self._received) > LINE_BYTES_MAX:
-                raise ConnectionError(f"the agent sent a line of more than {LINE_BYTES_MAX} bytes")
-            for line in lines:
-                self._take(line)
+            try:
+                for message in self._received.feed(piece):
+                    self._take(message)
+            except ProtocolError as error:
+                raise ConnectionError(f"the agent's answer is not understood: {error}") from error
 
-    def _take(self, line: bytes) -> None:
-        """Raises ConnectionError where the line cannot be understood."""
+    def _take(self, message: dict[str, Any]) -> None:
+        """Raises ConnectionError where the message cannot be understood."""
         try:
-            message = json.loads(line)
             match message["type"]:
                 case "answer":
                     self._take_answer(message)

@@ -18,7 +18,7 @@ from tests.agent.running_agent import agent_config, running_agent, write_xid
 from tests.testbed.fake_fabric import FakeFabric
 from understudy_agent import loop
 from understudy_agent.config import Config, HostConfig
-from understudy_agent.sample.gpus import NoGpus
+from understudy_agent.sample.gpus import GpuSource
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.sampler import Sampler
@@ -39,7 +39,7 @@ def config(tmp_path: Path, plane: FakeControlPlane) -> Config:
     return agent_config(tmp_path, plane.url)
 
 
-class OneGpu(NoGpus):
+class OneGpu(GpuSource):
     """A GPU whose state is sampled on request, and a driver that can stop answering."""
 
     def __init__(self) -> None:

@@ -103,7 +103,7 @@ def test_the_launcher_reads_every_answer_of_the_control_plane() -> None:
     )
     line = agent_client.AgentLine("/nowhere", 7, 0)
     line.report({**STATE, "launch": 3})
-    line._take(rank_messages.encode(answer))
+    line._take(json.loads(rank_messages.encode(answer)))
     assert (line.poll(), line.restart(2)) == ({"n2": "Xid 79"}, agent_client.Restart(2, "it hangs", ("n1",)))
     with socket.socket() as line._connection:
         assert (line.orders.places, line.may_shrink) == ({"n2": "n4"}, True)
@@ -120,15 +120,15 @@ def test_a_gang_is_not_still_for_the_time_in_which_its_steps_could_not_arrive(mo
     step_50 = rank_messages.encode(wire.LauncherAnswer("v", wire.LauncherOrders(), launch=3, step=50))
     assert line.stepped() == launch_over.Stepped(None, None), "it has made no step"
     line._connection = socket.socket()
-    line._take(step_50)
+    line._take(json.loads(step_50))
     assert line.stepped() == launch_over.Stepped(100.0, 100.0)
     now = 200.0
-    line._take(step_50)
+    line._take(json.loads(step_50))
     assert line.stepped() == launch_over.Stepped(100.0, 100.0), "the same step again"
-    line._take(b'{"type": "silent"}')
+    line._take({"type": "silent"})
     assert line.stepped() == launch_over.Stepped(100.0, None), "the control plane does not answer"
     now = 300.0
-    line._take(step_50)
+    line._take(json.loads(step_50))
     assert line.stepped() == launch_over.Stepped(100.0, 300.0), "it answers again"
     line.report({**STATE, "launch": 4})
     assert line.stepped() == launch_over.Stepped(None, None), "another launch"

@@ -14,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import unified_diff
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +30,7 @@ from understudy_agent.hooks.slurm_conf import (
     with_site,
 )
 from understudy_agent.hooks.slurm_conf import problems as slurm_conf_problems
-from understudy_agent.own_files import create_directory
+from understudy_agent.own_files import create_directory, replace_file
 
 DIRECTORY = Path("/etc/slurm/understudy")
 RUN_DIRECTORY = "/run/understudy"
@@ -40,6 +40,7 @@ CONFIGLESS = Path("/run/slurm/conf/slurm.conf")
 
 ALL_RUN_SINCE = (24, 5)
 BEFORE = ".before-understudy"
+ROOT = (0, 0)
 
 SCRIPTS = {
     "prolog": 0o755,
@@ -228,10 +229,10 @@ def install(
         text = (files(__package__) / "scripts" / name).read_text(encoding="utf-8")
         for placeholder, value in fillings.items():
             text = text.replace(placeholder, value)
-        _replace(directory / name, text, mode)
+        replace_file(directory / name, text.encode(), mode, durable=True, owner=ROOT)
     if slurm_conf is not None and slurm_conf.exists():
         for script, text in site_scripts(_read(slurm_conf), directory).items():
-            _replace(script, text, 0o755)
+            replace_file(script, text.encode(), 0o755, durable=True, owner=ROOT)
 
 
 def advice(directory: Path, slurm_conf: Path) -> str:
@@ -278,7 +279,8 @@ def _edit(slurm_conf: Path, directory: Path) -> int:
             shutil.copy2(real, before)
         status = real.stat()
         text = "".join(lines).encode("utf-8", "surrogateescape")
-        _replace(real, text, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        owner = (status.st_uid, status.st_gid)
+        replace_file(real, text, stat.S_IMODE(status.st_mode), durable=True, owner=owner)
     sys.stdout.write(_diff(conf, changed) or f"{conf.main}: has all lines that the hooks need; nothing was changed\n")
     if changed:
         sys.stdout.write(
@@ -294,7 +296,7 @@ def _for_node(path: str) -> str:
 
 def _check_python(python: str) -> None:
     """The TaskProlog runs as the job's user."""
-    closed = [folder for folder in _above(Path(python)) if not folder.stat().st_mode & stat.S_IXOTH]
+    closed = [folder for folder in Path(python).resolve().parents if not folder.stat().st_mode & stat.S_IXOTH]
     if closed or not Path(python).resolve().stat().st_mode & stat.S_IXOTH:
         sys.stderr.write(
             f"understudy install-hooks: note: {closed[0] if closed else python} is closed to users, so jobs "
@@ -312,7 +314,7 @@ def _check_safe(directory: Path) -> None:
     """A user who can write to a folder above it becomes root with the next job; and a job whose user cannot reach the
     TaskProlog fails. Raises InstallError.
     """
-    for folder in _above(directory):
+    for folder in directory.resolve().parents:
         status = folder.stat()
         if status.st_uid != 0:
             raise InstallError(f"{folder} is owned by user {status.st_uid}, not by root; choose another --directory")
@@ -324,23 +326,6 @@ def _check_safe(directory: Path) -> None:
             raise InstallError(
                 f"users cannot enter {folder}, and the TaskProlog runs as the user; choose another --directory"
             )
-
-
-def _above(path: Path) -> Iterable[Path]:
-    return path.resolve().parents
-
-
-def _replace(path: Path, text: str | bytes, mode: int, user: int = 0, group: int = 0) -> None:
-    unfinished = path.with_name(f".{path.name}.new")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode() if isinstance(text, str) else text)
-        file.flush()
-        os.fchown(file.fileno(), user, group)
-        os.fchmod(file.fileno(), mode)
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -52,32 +51,17 @@ class Bounds:
     restart_most: float = 60.0
 
 
-class GpuSource(Protocol):
+class GpuSource:
+    """Shows no GPUs, where the configuration of the node disables NVML."""
+
     def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None:
         """Called in the event loop. `on_news`: a requested sample is there, or one with a GPU in another state."""
-        ...
 
     def stop(self) -> None:
         """Returns at once, also while a reading is in progress."""
-        ...
 
-    def take_now(self) -> None: ...
-
-    def newest(self) -> NvmlSample: ...
-
-    def silent_seconds(self) -> float: ...
-
-    def unkillable(self) -> bool: ...
-
-
-class NoGpus:
-    """The configuration of the node disables NVML."""
-
-    def start(self, on_news: Callable[[], None], on_event: Callable[[NvmlEvent], None]) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def take_now(self) -> None: ...
+    def take_now(self) -> None:
+        """Requests a sample of everything."""
 
     def newest(self) -> NvmlSample:
         return NvmlSample()
@@ -89,7 +73,7 @@ class NoGpus:
         return False
 
 
-class GpuProcess:
+class GpuProcess(GpuSource):
     def __init__(
         self,
         hardware: HardwareHistory,
