@@ -533,11 +533,6 @@ class Monitor:
         if link is not None:
             link.abandon()
 
-    def _close_at_exit(self) -> None:
-        link = self._link
-        if link is not None:
-            self.close(EXIT_SECONDS_MAX if link.connected.is_set() else 0.1)
-
     def _finish_step(self, finished: FinishedStep) -> None:
         self._outbox.steps.append(finished)
         self._outbox.stall.progressed()
@@ -642,7 +637,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     for monitor in list(_monitors):
-        monitor._close_at_exit()
+        if monitor._link is not None:
+            monitor.close(EXIT_SECONDS_MAX if monitor._link.connected.is_set() else 0.1)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -106,7 +106,8 @@ class PeerState:
         self._group = group
         self._connect()
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-        mine = Node(_node_name(), self._link.address if self._link else "", _domain(os.environ))
+        name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        mine = Node(name, self._link.address if self._link else "", _domain(os.environ))
         nodes = [Node(*one) for one in _gather(tuple(mine), group)]
         lists = nodes.index(mine) == rank  # the lowest of the node
         holdings = _gather((mine.keeper, self._list() if lists else [], trust, at_least), group)
@@ -115,7 +116,7 @@ class PeerState:
         chosen = None
         self._whole = self._last = None
         for choice in choices(found, world_size, at_least) if trusted else []:
-            if _all(self._take(choice, mine), group):
+            if _least(int(self._take(choice, mine)), group):
                 chosen = choice
                 break
             log.warning("understudy: the save of step %d in memory cannot be restored by every rank", choice.save[2])
@@ -435,17 +436,9 @@ def _least(own: int, group: Any) -> int:
     return int(one.item())
 
 
-def _all(own: bool, group: Any) -> bool:
-    return bool(_least(int(own), group))
-
-
 def _attempt() -> dict[str, int]:
     identity = read_identity(os.environ)
     return {"restart_count": identity.restart_count, "launch": identity.launch}
-
-
-def _node_name() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _domain(environment: Any) -> str:

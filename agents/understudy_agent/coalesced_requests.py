@@ -22,7 +22,7 @@ class CoalescedRequests:
 
     def __init__(self, ask: Callable[[RestorePointRequest], Awaitable[RestorePoint]]) -> None:
         self._ask = ask
-        self._open: dict[RestorePointRequest, asyncio.Task[RestorePoint]] = {}
+        self._open: dict[RestorePointRequest, asyncio.Future[RestorePoint]] = {}
 
     async def __call__(self, request: RestorePointRequest) -> RestorePoint:
         """Raises RestorePointError."""
@@ -34,14 +34,11 @@ class CoalescedRequests:
                 )
             if len(self._open) >= REQUESTS_OPEN_MAX:
                 raise RestorePointError(f"{REQUESTS_OPEN_MAX} requests are open on this node; try again")
-            task = self._open[request] = asyncio.create_task(self._send(request))
+            task = self._open[request] = asyncio.ensure_future(self._ask(request))
             task.add_done_callback(lambda done: self._finish(request, done))
         return await asyncio.shield(task)  # a caller that disconnects cancels only its own wait
 
-    async def _send(self, request: RestorePointRequest) -> RestorePoint:
-        return await self._ask(request)
-
-    def _finish(self, request: RestorePointRequest, task: asyncio.Task[RestorePoint]) -> None:
+    def _finish(self, request: RestorePointRequest, task: asyncio.Future[RestorePoint]) -> None:
         if task.cancelled() or task.exception() is not None or task.result().look:
             del self._open[request]
         else:

@@ -69,6 +69,7 @@ class Agent:
         self._config = config
         self._boot_id = read_boot_id(config)
         self._started_at = min(time.time(), EPOCH_SECONDS_MAX)
+        self._due = asyncio.Event()
         self._facts = FactQueue()
         self._spool = Spool(config.spool or config.run_directory / "facts.spool")
         self._spooling: asyncio.Task[None] | None = None
@@ -88,7 +89,7 @@ class Agent:
             self._facts,
             self._windows,
             CoalescedRequests(self._uplink.restore_point),
-            self._on_fact,
+            self._due.set,
             Launchers(config.cluster, config.node, self._uplink.launcher_orders),
         )
         self._hardware = HardwareHistory(config.run_directory / "hardware.json", self._boot_id)
@@ -114,7 +115,6 @@ class Agent:
         self._host: Host | None = None
         self._file_tasks = FileTasks()
         self._fetched = FetchedCheckpoints(self._ranks.is_here)
-        self._due = asyncio.Event()
         self._stopping = asyncio.Event()
         self._manager = ServiceManager()
 
@@ -174,9 +174,6 @@ class Agent:
     @property
     def _disks(self) -> tuple[Path, ...]:
         return self._config.host.disks
-
-    def _on_fact(self) -> None:
-        self._due.set()
 
     def _put(self, fact: Fact, settle: Settle) -> None:
         self._facts.put(fact, settle)

@@ -160,7 +160,7 @@ class Keeper:
             try:
                 self._users.enter(link, user_id)
                 link.settimeout(None)
-                link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(LOCAL_SECONDS))
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(LOCAL_SECONDS), 0))
                 assert self._local is not None
                 Conversation(self._local, frames, user_id).run()
             except ProtocolError as error:
@@ -223,7 +223,3 @@ def _name(link: socket.socket) -> str:
         return str(link.getpeername()[0])
     except OSError:
         return ""
-
-
-def _timeval(seconds: float) -> bytes:
-    return struct.pack("ll", int(seconds), 0)

@@ -17,7 +17,7 @@ import msgspec
 
 from understudy_selfcheck.network import NetworkError
 from understudy_selfcheck.node import CheckOptions, Device, NodeResult, check_node
-from understudy_selfcheck.peer_jobs import NetworkOrder, chosen, take_part
+from understudy_selfcheck.peer_jobs import NetworkOrder, take_part
 from understudy_selfcheck.stage_runs import Place, run_stages
 from understudy_wire.stages import StagesError, StageStatus, line_of, read_stages
 
@@ -80,7 +80,7 @@ def _network(options: argparse.Namespace) -> NetworkOrder | None:
     return NetworkOrder(
         name,
         options.address or name,
-        tuple(chosen(options.peers)),
+        tuple(filter(None, options.peers.split(","))),
         options.partition,
         options.usual,
         options.transport,

@@ -26,6 +26,7 @@ JOIN_SECONDS = 45.0
 
 SILENT_SECONDS = 60.0
 LINE_BYTES_MAX = 64 * 1024
+BACKLOG = 64
 _NUMBER = struct.Struct("!d")
 
 Pair = tuple[int, int]
@@ -241,7 +242,7 @@ class Host:
 
     def __init__(self, name: str, token: str, bind: str = "") -> None:
         self._name, self._token = name, token
-        self._server = _listener(bind)
+        self._server = socket.create_server((bind, 0), backlog=BACKLOG)
         self.port: int = self._server.getsockname()[1]
 
     def gather(self, peers: int, seconds: float = JOIN_SECONDS, transport: str = "auto") -> SocketMesh:
@@ -258,7 +259,8 @@ class Host:
         self._server.close()
         if not joined:
             raise NetworkError("no peer was free in time")
-        meeting = _free_port()
+        with socket.create_server(("", 0)) as probe:
+            meeting = int(probe.getsockname()[1])
         names = [self._name, *(hello["name"] for _, hello, _ in joined)]
         at = [["", 0], *([address, int(hello["port"])] for _, hello, address in joined)]
         if transport == "auto":
@@ -275,7 +277,7 @@ class Host:
 
 def join(name: str, address: tuple[str, int], token: str, seconds: float = JOIN_SECONDS) -> SocketMesh:
     """A peer. Raises OSError and NetworkError."""
-    server = _listener("")
+    server = socket.create_server(("", 0), backlog=BACKLOG)
     host = socket.create_connection(address, timeout=seconds)
     host.settimeout(seconds + SILENT_SECONDS)
     _say(host, {"token": token, "name": name, "port": server.getsockname()[1], "nccl": has_nccl()})
@@ -303,15 +305,6 @@ def has_nccl() -> bool:
     except ImportError:
         return False
     return torch.version.cuda is not None and torch.cuda.is_available() and torch.distributed.is_nccl_available()
-
-
-def _listener(bind: str) -> socket.socket:
-    return socket.create_server((bind, 0), backlog=64)
-
-
-def _free_port() -> int:
-    with _listener("") as probe:
-        return int(probe.getsockname()[1])
 
 
 def _admitted(link: socket.socket, token: str) -> dict[str, Any] | None:

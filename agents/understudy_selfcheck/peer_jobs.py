@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from understudy_selfcheck.network import JOIN_SECONDS, Host, NetworkError, Rates, SocketMesh, join, measure
@@ -114,7 +114,3 @@ def measured(joined: SocketMesh, seconds: float) -> Rates | None:
     mesh.close()
     joined.close()
     return rates
-
-
-def chosen(names: str) -> Sequence[str]:
-    return [name for name in names.split(",") if name]

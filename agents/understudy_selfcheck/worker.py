@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from understudy_selfcheck.backend import Backend, CannotRun
 from understudy_selfcheck.check import Extent, Result, check
@@ -79,18 +80,16 @@ def run(device: str, extent: Extent) -> WorkerResult:
         return WorkerResult(cannot_run=str(error))
     except RuntimeError as error:
         return WorkerResult(failure=str(error)[:2000])
+    found = WorkerResult(backend.name, backend.device_name, backend.uuid)
     try:
-        result = check(backend, extent, time.perf_counter)
+        return replace(found, result=check(backend, extent, time.perf_counter))
     except MemoryError as error:
-        return WorkerResult(
-            backend.name, backend.device_name, backend.uuid, cannot_run=f"not enough memory is free: {error}"
-        )
+        return replace(found, cannot_run=f"not enough memory is free: {error}")
     except RuntimeError as error:  # what torch raises when the device itself fails
         problem = f"{type(error).__name__}: {error}"[:2000]
         if type(error).__name__ == "OutOfMemoryError":
-            return WorkerResult(backend.name, backend.device_name, backend.uuid, cannot_run=problem)
-        return WorkerResult(backend.name, backend.device_name, backend.uuid, failure=problem)
-    return WorkerResult(backend.name, backend.device_name, backend.uuid, result)
+            return replace(found, cannot_run=problem)
+        return replace(found, failure=problem)
 
 
 def measure_links(kind: str, seconds: float) -> LinkResult:
