@@ -108,7 +108,7 @@ class SectionEntered(msgspec.Struct, frozen=True, tag="section"):
 
 
 class GpuUsed(msgspec.Struct, frozen=True, tag="gpu"):
-    """Which GPU this rank uses. It goes before the index in the hello, which counts within the rank's cgroup."""
+    """The GPU that this rank uses. It goes before the index in the hello, which counts within the rank's cgroup."""
 
     uuid: Annotated[str, Meta(max_length=96, pattern=PRINTABLE)]
 
@@ -198,7 +198,7 @@ class LaunchNotice(msgspec.Struct, frozen=True, tag="launch"):
 
 
 class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
-    """Where the training thread is when no step has ended for minutes, innermost frame first."""
+    """The training thread's stack when no step has ended for minutes, innermost frame first."""
 
     text: Stack
 
@@ -226,7 +226,7 @@ class SavesSeen(SavesFollowed, frozen=True, tag="saves"):
 
 
 Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen | SavesSeen
-"""Where a rank is: only the last of each kind counts."""
+"""Only the last message of each kind counts."""
 
 LauncherMessage = LauncherState | LaunchNotice
 

@@ -60,7 +60,7 @@ def _copy_file(source: Path, target: Path, announced: dict[str, Any], pace: Pace
 
 
 def _copy_content(reading: int, writing: int, announced: dict[str, Any], begun: int, pace: Pace) -> str:
-    """From `begun` on, before which it is there. The checksum of all of it; empty: there is none."""
+    """Copies from `begun` on; what is before it is there. Returns the checksum of all of it; empty: there is none."""
     size = announced["size_bytes"]
     update, value = sum_named(announced["checksum"]) or (lambda _: None, lambda: "")
     at = min(begun, size)
@@ -80,7 +80,7 @@ def _copy_content(reading: int, writing: int, announced: dict[str, Any], begun: 
 
 
 def _is_there(target: Path, announced: dict[str, Any], pace: Pace) -> bool:
-    """With the same content, from an earlier copy."""
+    """True if an earlier copy with the same content is there."""
     try:
         return read_file(str(target), announced, True, pace)
     except (OSError, Finding):

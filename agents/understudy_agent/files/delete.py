@@ -11,7 +11,7 @@ from typing import Any
 from understudy_agent.files.announced import WRITTEN_AFTER_SECONDS, Finding
 
 PIN = ".keep"
-"""Of a checkpoint's folder, a file that keeps it from being deleted; beside a checkpoint of one file, with its name."""
+"""A file in a checkpoint's folder that keeps it from being deleted; beside a checkpoint of one file, with its name."""
 
 
 def delete(task: dict[str, Any]) -> str:
@@ -54,5 +54,5 @@ def _check_deletable(place: Path, announced: dict[str, Any]) -> None:
 
 
 def _folders(place: Path, path: Path) -> list[Path]:
-    """Of a file, within the checkpoint's own folder."""
+    """Folders of a file, within the checkpoint's own folder."""
     return [one for one in place.parents if one.is_relative_to(path)]

@@ -1,4 +1,4 @@
-"""Where tensors lie in the files of torch.distributed.checkpoint, without torch.
+"""Places of tensors in the files of torch.distributed.checkpoint, without torch.
 
 Its manifest and each tensor's description are pickles, which are a user's. Nothing of what they describe is made:
 whatever class or function they name, an inert one stands for it.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 LOCAL_HEADER_BYTES = 30
 DESCRIPTION_BYTES_MAX = 1 << 20
-"""Of one tensor."""
+"""Most bytes of one tensor's description."""
 
 _GETS = {"GET", "BINGET", "LONG_BINGET"}
 _PUTS = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
@@ -32,7 +32,7 @@ KINDS: Mapping[str, tuple[str, int]] = {
     "FloatStorage": ("F32", 4),
     "DoubleStorage": ("F64", 8),
 }
-"""As torch names storages: safetensors' name of the numbers in them, and their bytes. Others are not looked into."""
+"""torch's name of a storage → safetensors' name of the numbers in it, and their bytes. Others are not looked into."""
 
 
 class Item(NamedTuple):
@@ -71,7 +71,7 @@ class _Inert:
         return read and read[_READ.index(name)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Of an ordered dictionary."""
+        """An ordered dictionary calls it."""
 
 
 class _Storage(NamedTuple):
@@ -97,7 +97,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def items(manifest: bytes) -> dict[str, list[Item]]:
-    """By file. What is not understood is left out."""
+    """Items by file. What is not understood is left out."""
     try:
         found = _load(_forgetful(manifest)).get("storage_data")
         known = found.items() if isinstance(found, dict) else ()

@@ -36,7 +36,7 @@ BACK_WITHIN_SECONDS = 600.0
 LOOK_SECONDS = 30.0
 JOBS_MAX = 1000
 REMOVED_OF_USER_MAX = 16
-"""At each look, of what a removal that was broken off has left: a user can make any number of them."""
+"""Most that each look removes of what a removal that was broken off has left: a user can make any number of them."""
 
 REMOVE_SECONDS_MAX = 600
 
@@ -119,8 +119,8 @@ async def _remove_as(user_id: int, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Where it is a folder of this process's user, and never through a link. First it gets another name: a rank that
-    comes back meanwhile finds all of it, or nothing. Raises OSError.
+    """Removes a folder of this process's user, and never through a link. First it gets another name: a rank that comes
+    back meanwhile finds all of it, or nothing. Raises OSError.
     """
     if not _belongs_to(path, os.geteuid()):
         raise FileNotFoundError(path)

@@ -177,7 +177,7 @@ def _check(value: str, announced: dict[str, Any]) -> None:
 
 
 def _read(place: Place, announced: dict[str, Any], whole: bool, pace: Pace) -> bool:
-    """Whether its content is proven. Raises Finding."""
+    """True if its content is proven. Raises Finding."""
     key, name = place.key(announced["file"]), place.name(announced["file"])
     found = place.find(key)
     if found is None:
@@ -203,7 +203,7 @@ def _read(place: Place, announced: dict[str, Any], whole: bool, pace: Pace) -> b
 
 
 def delete(task: dict[str, Any]) -> str:
-    """As `delete.py` does with files. Raises Finding."""
+    """Does the same as `delete.py` with files. Raises Finding."""
     with _as_findings(task["path"]):
         return _delete(Place(task["path"]), task["files"], not task["only_look"])
 
@@ -233,8 +233,8 @@ _known: list[Any] = []
 
 
 def prepare(task: dict[str, Any]) -> None:
-    """Before the rights of root are given up: users need not be able to read the agent's Python. Imports what the task
-    needs, and reads nothing that is a user's.
+    """Imports what the task needs, before the rights of root are given up: users need not be able to read the agent's
+    Python. Reads nothing that is a user's.
     """
     if not any(task.get(name, "").startswith(SCHEME) for name in ("path", "copy_to")):
         return
@@ -275,7 +275,7 @@ def _config() -> Any:
 
 
 def _certificates() -> str:
-    """Of authorities, that botocore brings or finds."""
+    """Certificates of authorities, that botocore brings or finds."""
     import botocore.httpsession
 
     return str(botocore.httpsession.get_cert_path(True))

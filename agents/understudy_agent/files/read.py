@@ -31,7 +31,7 @@ DESCRIPTION_BYTES = 8192
 DISTCP = ".distcp"
 HEADER_BYTES_MAX = 100_000_000  # safetensors' own limit
 INFINITY = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F80_0000, "F64": 0x7FF0_0000_0000_0000}
-"""As an unsigned number, by safetensors' name of the type; what is larger, without its sign, is NaN."""
+"""Infinity as an unsigned number, by safetensors' name of the type; what is larger, without its sign, is NaN."""
 
 
 class NanLook:
@@ -73,7 +73,7 @@ def _has_nan(data: bytes, size: int, infinity: int) -> bool:
 
 
 class PacedFile(io.RawIOBase):
-    """Of a descriptor from `begin` on, for zipfile."""
+    """A file for zipfile that begins at `begin` of a descriptor."""
 
     def __init__(self, descriptor: int, size: int, pace: Pace, begin: int = 0) -> None:
         self._descriptor, self._size, self._pace, self._begin, self._at = descriptor, size, pace, begin, 0
@@ -119,7 +119,7 @@ def read(task: dict[str, Any], pace: Pace) -> str:
 
 
 def read_file(place: str, announced: dict[str, Any], whole: bool, pace: Pace) -> bool:
-    """Whether its content is proven, and not only readable. Raises Finding."""
+    """True if its content is proven, and not only readable. Raises Finding."""
     descriptor = open_announced(place, announced)
     try:
         try:
@@ -243,7 +243,7 @@ def _regions_of_distcp(descriptor: int, size: int, items: Iterable[distcp.Item],
 
 
 def _items_of_distcp(path: Path) -> dict[str, list[distcp.Item]]:
-    """By file, as the manifest names them. None, where it cannot be read: what is wrong with it is found later."""
+    """Items by file, as the manifest names them. None if it cannot be read: what is wrong with it is found later."""
     try:
         return distcp.items(_read_manifest(path / ".metadata"))
     except (Finding, OSError):

@@ -8,11 +8,11 @@ import resource
 from pathlib import Path
 
 MEMORY_BYTES_MAX = 512 << 20
-"""Of its address space: it shares the agent's limit, and the content of files is a user's."""
+"""Most bytes of its address space: it shares the agent's limit, and the content of files is a user's."""
 
 
 def take_rights(user: int, group: int, *groups: int) -> None:
-    """For good: afterwards no way leads back to root."""
+    """Afterwards no way leads back to root."""
     os.setgroups(groups)
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
@@ -21,7 +21,7 @@ def take_rights(user: int, group: int, *groups: int) -> None:
 
 
 def bound_memory() -> None:
-    """Of this process, which shares the agent's limit: it ends before the agent."""
+    """This process shares the agent's limit: it ends before the agent."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))

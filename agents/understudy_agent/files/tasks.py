@@ -21,9 +21,11 @@ from understudy_wire.values import printable
 
 PROGRAM = program("carry_out")
 SECONDS_MIN, SECONDS_MAX = 600.0, 2 * 3600.0
-"""For one task. A file that only seems large must not keep those of others waiting: at 200 MB/s the limit is 1.4 TB."""
+"""Limits for one task. A file that only seems large must not keep those of others waiting: at 200 MB/s the limit is 1.4
+TB.
+"""
 TIMES_LONGER = 3.0
-"""Than the rate allows: then the file system hangs."""
+"""A task that takes this many times what the rate allows: then the file system hangs."""
 RESULT_BYTES_MAX = 65_536
 
 
@@ -106,7 +108,9 @@ def _seconds_max(task: FileTask) -> float:
 
 
 def memory_is_limited(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Of this service, by systemd. What its processes read counts, too: no more of it stays in the page cache."""
+    """True if systemd limits the memory of this service. What its processes read counts, too: no more of it stays in
+    the page cache.
+    """
     try:
         own = next(line for line in (proc / "self/cgroup").read_text().splitlines() if line.startswith("0::"))
         return (cgroups / own.removeprefix("0::/") / "memory.max").read_text().strip() != "max"
@@ -115,9 +119,9 @@ def memory_is_limited(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/
 
 
 def in_own_unit(seconds_max: float) -> list[str]:
-    """Before a command: systemd runs it outside the limits of the agent's service, with no more of root than it needs
-    to take its owner's rights. Settings of systemd 239, and none that gives it file systems of its own: programs lie on
-    those that are mounted when they are asked for.
+    """Words that go before a command: systemd runs it outside the limits of the agent's service, with no more of root
+    than it needs to take its owner's rights. Settings of systemd 239, and none that gives it file systems of its own:
+    programs lie on those that are mounted when they are asked for.
     """
     settings = (
         *("Nice=19", "IOSchedulingClass=idle", f"RuntimeMaxSec={seconds_max:.0f}"),

@@ -13,7 +13,7 @@ from typing import Any
 from understudy_agent.files.announced import BLOCK_BYTES, Finding, Pace
 
 PROGRAM_BYTES_MAX = 4 << 20
-"""Of the paths of a program's files."""
+"""Most bytes of the paths of a program's files."""
 
 
 def warm(task: dict[str, Any], pace: Pace) -> str:
