@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import perf_counter
-from types import TracebackType
 from typing import NamedTuple, SupportsFloat, SupportsInt
 
 
@@ -28,9 +27,7 @@ class WaitingClock:
                 self._since = perf_counter()
             self._waiting += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._waiting -= 1
             if self._waiting == 0:
@@ -96,10 +93,8 @@ class Transfer:
         self._begun = perf_counter()
         self._waiting.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._waiting.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._waiting.__exit__()
         self._clock.add(self._peer, perf_counter() - self._begun)
 
 
@@ -158,9 +153,7 @@ class StepTimer:
         self._waiting.restart(self._started)
         self._data_before = self._data.restart(self._started)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end()
         now = perf_counter()
         waited, data = self._waiting.restart(now), self._data.restart(now)

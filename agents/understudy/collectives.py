@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ContextDecorator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from .clocks import WaitingClock
@@ -62,8 +61,6 @@ class Collective(ContextDecorator):
         self._log.enter(self._name)
         self._waiting.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._waiting.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._waiting.__exit__()
         self._log.leave()

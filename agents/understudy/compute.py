@@ -35,22 +35,14 @@ NUMBERS_ON_GPU, NUMBERS_ON_CPU = 2**23, 2**18
 class ComputeTest:
     """What watch_compute() registered; remove() ends it."""
 
-    def __init__(
-        self,
-        monitor: Monitor,
-        every: int,
-        multiply: Callable[[], Times],
-    ) -> None:
+    def __init__(self, monitor: Monitor, every: int, multiply: Callable[[], Times]) -> None:
         self._monitor = monitor
-        self._sum_up: Callable[[], Times] | None = None
+        self.sum_up: Callable[[], Times] | None = None
+        """An all-reduce, which all ranks of its group have agreed on."""
         self.every = max(EVERY_MIN, every)
         self._multiply = multiply
         self._pending: tuple[int, Times, Times | None] | None = None
         self._tested = False
-
-    def sum_by(self, sum_up: Callable[[], Times]) -> None:
-        """Times an all-reduce as well from now on, which all ranks of its group have agreed on."""
-        self._sum_up = sum_up
 
     def remove(self) -> None:
         self._monitor.unwatch(self.settle)
@@ -78,12 +70,12 @@ class ComputeTest:
             self._monitor.waited(perf_counter() - begun)  # it is none of the rank's own time
 
     def _summing(self) -> Times | None:
-        if self._sum_up is None:
+        if self.sum_up is None:
             return None
         try:
-            return self._sum_up()
+            return self.sum_up()
         except Exception as error:  # noqa: BLE001 - a peer is gone: this gang's end is not this test's matter
-            self._sum_up = None
+            self.sum_up = None
             warn_once("watch_compute", "the all-reduce between steps is not done any more: %r", error)
             return None
 
@@ -189,4 +181,4 @@ def _sum_in(group: dist.ProcessGroup, where: torch.device, test: ComputeTest | N
         dist.all_reduce(able, dist.ReduceOp.MIN, group)  # so that no rank's time has the waiting for others in it
         return _times(where, lambda: dist.all_reduce(numbers, group=group), SUMS)
 
-    test.sum_by(sum_up)
+    test.sum_up = sum_up

@@ -108,6 +108,9 @@ class Reports:
             message = f"no control plane watches this gang ({trouble}): the launcher works on its own"
             self._events.report("no_agent", message)
 
+    def _report(self, event: str, launch: Launch, message: str, **fields: object) -> None:
+        self._events.report(event, f"launch {launch.number}: {message}", launch=launch.number, **fields)
+
     def _lost(self, launch: Launch, spares: Sequence[str]) -> tuple[str, ...]:
         there = set(spares)
         return tuple(node for node in launch.outside(self._names) if node not in there)
@@ -164,20 +167,20 @@ class Reports:
     def arranged(self, launch: Launch, in_place: Sequence[str]) -> None:
         """Other nodes, or another order of them, than replacing in place would give."""
         moved = [f"{new} instead of {old}" for old, new in zip(in_place, launch.seats, strict=True) if old != new]
-        message = f"launch {launch.number}: groups of ranks stay in one domain: {', '.join(moved)}"
-        self._events.report("arranged", message, launch=launch.number, in_place=in_place, seats=launch.seats)
+        message = f"groups of ranks stay in one domain: {', '.join(moved)}"
+        self._report("arranged", launch, message, in_place=in_place, seats=launch.seats)
 
     def begun(self, launch: Launch, spares: Sequence[str], restore: tuple[int, str] | None) -> None:
         """`restore`: step and path that its ranks restore, while no control plane answers."""
         master = launch.step.links[launch.seats[0]]
         nodes, each = len(launch.seats), launch.ranks_per_node(self._options)
         where = f"{each} on each of {nodes} nodes" if nodes > 1 else "on 1 node"
-        message = f"launch {launch.number}: {counted(nodes * each, 'rank')}, {where} ({fold(launch.seats)})"
+        message = f"{counted(nodes * each, 'rank')}, {where} ({fold(launch.seats)})"
         standing_by = counted(len(spares), "spare") + (f" ({fold(spares)})" if spares else "")
-        self._events.report(
+        self._report(
             "launch",
+            launch,
             f"{message}; {standing_by}",
-            launch=launch.number,
             seats=launch.seats,
             spares=spares,
             warm=sum(node in launch.step.warm for node in launch.seats),
@@ -188,7 +191,7 @@ class Reports:
             message = (
                 f"no control plane answers: its ranks restore step {restore[0]}, the newest checkpoint that it named"
             )
-            self._events.report("restore_given", f"launch {launch.number}: {message}", step=restore[0], path=restore[1])
+            self._report("restore_given", launch, message, step=restore[0], path=restore[1])
         self._line.announce(
             {
                 "type": "launch_started",
@@ -214,19 +217,19 @@ class Reports:
 
     def no_first_step(self, launch: Launch, seconds: float, earlier_seconds: float) -> None:
         message = (
-            f"launch {launch.number}: no step within {seconds:.0f} s, and an earlier launch needed "
-            f"{earlier_seconds:.0f} s. Its first node is {launch.seats[0]}: a program that takes the address of rank 0 "
-            "from SLURM_JOB_NODELIST waits for another node; use MASTER_ADDR and MASTER_PORT. It is not ended for this"
+            f"no step within {seconds:.0f} s, and an earlier launch needed {earlier_seconds:.0f} s. Its first node is "
+            f"{launch.seats[0]}: a program that takes the address of rank 0 from SLURM_JOB_NODELIST waits for another "
+            "node; use MASTER_ADDR and MASTER_PORT. It is not ended for this"
         )
-        self._events.report("no_first_step", message, launch=launch.number, seconds=round(seconds, 1))
+        self._report("no_first_step", launch, message, seconds=round(seconds, 1))
 
     def started(self, launch: Launch, now: float) -> None:
         seconds = launch.since_fault(now)
         if seconds is None:
             self._events.note("started", launch=launch.number)
         else:
-            message = f"launch {launch.number}: all processes started, {seconds:.3f} s after the fault was noticed"
-            self._events.report("started", message, launch=launch.number, since_fault_seconds=seconds)
+            message = f"all processes started, {seconds:.3f} s after the fault was noticed"
+            self._report("started", launch, message, since_fault_seconds=seconds)
 
     def silent(self, launch: Launch, nodes: Sequence[str]) -> None:
         """They are not taken for lost."""
@@ -237,7 +240,7 @@ class Reports:
             " between them and the launcher is the likely cause, as steps are still made, or as they are too many to"
         )
         message += f" be replaced or share a switch; without steps they count as lost after {MANY_SILENT_SECONDS:g} s"
-        self._events.report("silent", f"launch {launch.number}: {message}", launch=launch.number, nodes=nodes)
+        self._report("silent", launch, message, nodes=nodes)
 
     # -- a launch ends -----------------------------------------------------------------------------------------
 
@@ -258,8 +261,7 @@ class Reports:
         summary = "; ".join(found) or "what its ranks were doing does not show who is missing"
         message = f"{summary} ({len(shown)} ranks on {len(launch.shown)} of {len(launch.seats)} nodes have answered)"
         text = text_of(shown, silent, found)
-        message = f"launch {launch.number}: {message}; their stacks: {self._kept_in()}"
-        self._events.report("evidence", message, launch=launch.number, silent=silent, text=text)
+        self._report("evidence", launch, f"{message}; their stacks: {self._kept_in()}", silent=silent, text=text)
         self._announce_evidence(launch, "hang", summary, text)
         launch.shown.clear()
 
@@ -274,8 +276,8 @@ class Reports:
         rank, _ = first_failed(launch.last_words[first.rank]) or (first.rank, first.status)
         line = cause_line(launch.last_words[first.rank], rank)[:LINE_CHARACTERS_MAX]
         summary = f"rank {rank} on {first.node} wrote last: {line}"
-        message = f"launch {launch.number}: {summary}; the last lines of all that failed: {self._kept_in()}"
-        self._events.report("last_words", message, launch=launch.number, text=text)
+        message = f"{summary}; the last lines of all that failed: {self._kept_in()}"
+        self._report("last_words", launch, message, text=text)
         self._announce_evidence(launch, "crash", summary, text)
 
     def _kept_in(self) -> str:
@@ -306,13 +308,13 @@ class Reports:
     def slow_to_die(self, launch: Launch, nodes: Sequence[str]) -> None:
         message = f"ranks on {len(nodes)} of {len(launch.seats)} nodes outlive SIGKILL: the nodes are not the cause"
         message += f"; waiting up to {MANY_SLOW_SECONDS:g} s"
-        self._events.report("slow_to_die", f"launch {launch.number}: {message}", nodes=nodes)
+        self._report("slow_to_die", launch, message, nodes=nodes)
 
     def decision(self, launch: Launch, decision: Decision, now: float) -> None:
-        self._events.report(
+        self._report(
             "decision",
-            f"launch {launch.number}: {decision.reason}",
-            launch=launch.number,
+            launch,
+            decision.reason,
             row=decision.row,
             action=decision.action,
             seats=decision.seats,
