@@ -56,7 +56,7 @@ class KernelPattern(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KernelLogPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which lines of the kernel log an agent passes on, besides those of the driver about GPUs and switches."""
+    """Lines of the kernel log that an agent passes on, besides those of the driver about GPUs and switches."""
 
     version: Annotated[str, Meta(min_length=1, max_length=64)]
     patterns: Annotated[tuple[KernelPattern, ...], Meta(max_length=KERNEL_PATTERNS_MAX)]
@@ -343,7 +343,7 @@ class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_e
 
 
 class EvidenceKind(StrEnum):
-    """Of what a launch's evidence is."""
+    """Reason of a launch's evidence."""
 
     @classmethod
     def _missing_(cls, value: object) -> EvidenceKind | None:

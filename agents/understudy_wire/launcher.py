@@ -69,7 +69,7 @@ class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RankLayout(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a gang whose groups of ranks need several nodes: what the launcher needs to keep each within a domain."""
+    """A gang whose groups of ranks need several nodes: what the launcher needs to keep each within a domain."""
 
     group_sizes: str = ""  # as in `LauncherState`, or as the job's comment names them
     domains: dict[str, tuple[str, ...]] = {}  # of each good node of the allocation, as "rack r1"

@@ -122,7 +122,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     keeper: Keeper | None = None  # None: there is none
     parts: Annotated[list[Part], Meta(max_length=PARTS_PER_NODE_MAX)] = []  # every few minutes; else none
     programs: Annotated[list[ProgramFiles], Meta(max_length=PROGRAMS_PER_NODE_MAX)] | None = None
-    """Of the ranks 0 on this node. None: as they were reported before; all are reported every few minutes."""
+    """Programs of the ranks 0 on this node. None: as they were reported before; all are reported every few minutes."""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -26,7 +26,7 @@ STEPS_PER_WINDOW_MAX = 512
 RANKS_PER_NODE_MAX = 256
 
 PEERS_MAX = 6
-"""With which a rank's transfers are reported: in a pipeline it has two or four."""
+"""Most peers with which a rank's transfers are reported: in a pipeline it has two or four."""
 
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,7 +63,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OrderState(WireEnum):
-    """Of an order to save, on its way to all ranks of a gang."""
+    """State of an order to save, on its way to all ranks of a gang."""
 
     UNKNOWN = "unknown"
     PROPOSED = "proposed"  # no rank follows it yet; of a rank: it can follow
@@ -74,9 +74,8 @@ class OrderState(WireEnum):
 
 
 class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order"):
-    """To all ranks of an attempt: save before `step`, and from there on every so many steps.
-
-    The agent passes it on unchanged to ranks of this attempt and user.
+    """All ranks of an attempt save before `step`, and from there on every so many steps. The agent passes it on
+    unchanged to ranks of this attempt and user.
     """
 
     job_id: Count
@@ -91,8 +90,8 @@ class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order
 
 
 class ComputeTestOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="compute_test_order"):
-    """To all ranks of an attempt that test their GPUs between steps: do so after `step` as well. A rank that has ended
-    this step ignores it.
+    """All ranks of an attempt that test their GPUs between steps do so after `step` as well. A rank that has ended this
+    step ignores it.
     """
 
     job_id: Count

@@ -44,7 +44,7 @@ def in_words(error: Exception) -> str:
 
 
 def printable(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """As a report may have it: of hardware, files and errors, which contain anything. It is cut; what is not printed,
+    """The text as a report may have it: hardware, files and errors contain anything. It is cut; what is not printed,
     half a character too, becomes a space.
     """
     text = text[:characters_max]
@@ -72,10 +72,10 @@ Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorldSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=WITHOUT_NUL)]
-"""For people. What a terminal would carry out is replaced where it is stored."""
+"""A text for people. What a terminal would carry out is replaced where it is stored."""
 
 AnyText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
-"""Of hardware, whose facts count whatever they contain: the control plane replaces what cannot be stored."""
+"""Hardware's own text, whose facts count whatever they contain: the control plane replaces what cannot be stored."""
 
 Line = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX, pattern=PRINTABLE)]
 NAME_CHARACTERS_MAX = 255
@@ -85,7 +85,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern
 LABEL_CHARACTERS_MAX = 64
 
 Label = Annotated[str, Meta(max_length=LABEL_CHARACTERS_MAX, pattern=PRINTABLE)]
-"""As hardware is known by, such as a serial number."""
+"""A name of hardware, such as a serial number."""
 
 BusId = Annotated[str, Meta(max_length=32, pattern=PRINTABLE)]
 PART_NUMBER_CHARACTERS_MAX = 80
