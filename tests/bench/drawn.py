@@ -1,4 +1,4 @@
-"""Finds drawn mutants (`tests/simulate/drawn.py`) in the simulator, and the first seed of each.
+"""Finds drawn mutants and defects of a review (`tests/simulate/drawn.py`) in the simulator, and the first seed of each.
 
 `python -m tests.bench.drawn [SEEDS [NAME...]]` writes build/bench/drawn.json after each seed. A seed runs once without
 mutants: where none of a mutant's edits would have changed an answer, its story is the same with the mutant, and it is
@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tests import REPOSITORY
-from tests.simulate.drawn import DRAWN
+from tests.simulate.drawn import DRAWN, REVIEWED
 from tests.simulate.edits import edited, tried
 from tests.simulator.run import simulate
 from tests.simulator.scenario import draw
 
+ALL = DRAWN | REVIEWED
 SEEDS = 300
 
 REPORT = REPOSITORY / "build" / "bench" / "drawn.json"
@@ -31,15 +32,16 @@ def search(seeds: Iterable[int], names: Sequence[str]) -> Iterator[dict[str, Any
     failed: list[int] = []
     for seed in seeds:
         left = [name for name in names if name not in found]
-        with tried([(name, one) for name in left for one in DRAWN[name].edits if one.can_be_tried]) as differ:
+        with tried([(name, one) for name in left for one in ALL[name].edits if one.can_be_tried]) as differ:
             violation = simulate(draw(seed)).violation
         if violation is not None:
             failed.append(seed)
             print(f"seed {seed} fails without a mutant: {violation}", flush=True)
             continue
+        differ |= {name for name in left if not any(one.can_be_tried for one in ALL[name].edits)}
         reached.update(differ)
         for name in sorted(differ):
-            with edited(*DRAWN[name].edits):
+            with edited(*ALL[name].edits):
                 violation = simulate(draw(seed)).violation
             if violation is not None:
                 found[name] = {"seed": seed, "invariant": violation.invariant}
@@ -52,7 +54,7 @@ def main() -> int:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     simulate(draw(0))  # the schema is created once
-    for figures in search(range(1, seeds + 1), sys.argv[2:] or [*DRAWN]):
+    for figures in search(range(1, seeds + 1), sys.argv[2:] or [*ALL]):
         REPORT.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
 

@@ -7,6 +7,7 @@ is found counts, whichever invariant finds it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 from tests.simulate.edits import Edit
 from understudy_controlplane.decide import (
@@ -14,6 +15,7 @@ from understudy_controlplane.decide import (
     gang_moves,
     guards,
     hangs,
+    needs,
     plans,
     quarantines,
     recovery_recheck,
@@ -22,10 +24,15 @@ from understudy_controlplane.decide import (
 )
 from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.rule_budget import over_rule_budget
+from understudy_controlplane.detect import fabric
 from understudy_controlplane.detect.hang import _Standing
 from understudy_controlplane.detect.silence import _why_not_confirmed
+from understudy_controlplane.detect.slowness_cost import SlownessCost
 from understudy_controlplane.detect.stopped import stopped
+from understudy_controlplane.fleet.slurm import SlurmNode
+from understudy_controlplane.live.step_buffer import StepBuffer
 from understudy_controlplane.loop import Loop
+from understudy_controlplane.recover import timeouts
 from understudy_controlplane.recover.step import StepContext
 from understudy_controlplane.recover.steps import job, nodes, repair
 
@@ -215,3 +222,76 @@ DRAWN: dict[str, Drawn] = {
     ),
 }
 """Name → the harm, and the lines."""
+
+REVIEWED: dict[str, Drawn] = {
+    "steps are their numbers": Drawn(
+        "A second training in the same script, or a new epoch, counts from 0: its gang is restarted as one that hangs.",
+        (
+            Edit(
+                StepBuffer.add,
+                "if first <= last:",
+                "if window.first_step + len(times) - 1 <= last:\n        return\n    if first <= last:",
+                is_effect=True,
+            ),
+        ),
+    ),
+    "an unknown cost is none": Drawn(
+        "A gang that announces no checkpoints loses all that it has done to a GPU that is a little slow.",
+        (
+            Edit(
+                cast("Any", SlownessCost.price_seconds).fget,
+                "if self.redone_seconds is None:\n        return None",
+                "if self.redone_seconds is None:\n        return 0.0",
+            ),
+        ),
+    ),
+    "no start is waited for": Drawn(
+        "A limit of its account holds a requeued gang up: its seats are given up, and others take them.",
+        (Edit(timeouts.timeout_seconds, "if patient:", "if False:"),),
+    ),
+    "no person hears that no agent reports": Drawn(
+        "The control plane's own network is down: for hours it can do nothing, and no person knows.",
+        (Edit(needs._agents, "if not fallen:", "if True:"),),
+    ),
+    "gangs of one user prove a common cause": Drawn(
+        "Jobs of one user that wait for a licence hold back what another user's broken GPU needs.",
+        (
+            Edit(
+                _Standing._witnesses,
+                "return users.total() if len(self._users) <= 1 else",
+                "return users.total() if True else",
+            ),
+            Edit(
+                guards.object_to_any,
+                "return None if proven else _object_to_mass(snapshot)",
+                "return _object_to_mass(snapshot)",
+            ),
+        ),
+    ),
+    "a spare that is away is replaced at once": Drawn(
+        "Power saving or a missed ping lets another idle node join the pool for each, and none is given back.",
+        (
+            Edit(
+                spares.held,
+                "and not (node.slurm.taken_out or node.slurm.in_maintenance)",
+                "and node.service is Service.USABLE",
+            ),
+            Edit(spares._too_many, "if is_filled_by_others or still_gathering(snapshot):", "if True:"),
+        ),
+    ),
+    "ports that move together are each their node's": Drawn(
+        "A leaf switch that reboots three times in a day takes all its nodes out of service.",
+        (Edit(fabric.own_outages, "if not alike.of_switch:", "if True:"),),
+    ),
+    "any node will do for a job": Drawn(
+        "A gang is ended for a spare with half the memory that its job asks for.",
+        (
+            Edit(
+                SlurmNode.too_small_for,
+                "memory_mb = job.memory_mb or int(place_of.memory_mb * MEMORY_ALIKE)",
+                "memory_mb = 0",
+            ),
+        ),
+    ),
+}
+"""Defects that a review has shown, put back."""

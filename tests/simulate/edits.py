@@ -65,13 +65,13 @@ def tried(edits: Iterable[tuple[str, Edit]]) -> Iterator[set[str]]:
     """
     differ: set[str] = set()
     with ExitStack() as stack:
-        for number, (name, one) in enumerate(edits):
-            function, hook = one.before(), HOOK.format(number)
+        numbered = [(HOOK.format(number), name, one) for number, (name, one) in enumerate(edits)]
+        made = [(_compared(one, hook) if one.is_effect else one).after() for hook, _, one in numbered]
+        for (hook, name, one), after in zip(numbered, made, strict=True):
+            function = one.before()
             if one.is_effect:
-                left, _, old = one.old.partition(" = ")
                 function.__globals__[hook] = _either(name, differ)
-                compared = replace(one, new=f"{left} = {hook}({old}, {one.new.removeprefix(f'{left} = ')})")
-                _replace(function, compared.after(), stack)
+                _replace(function, after, stack)
             else:
                 was = FunctionType(
                     function.__code__,
@@ -81,10 +81,15 @@ def tried(edits: Iterable[tuple[str, Edit]]) -> Iterator[set[str]]:
                     function.__closure__,
                 )
                 was.__kwdefaults__ = function.__kwdefaults__
-                function.__globals__[hook] = _both(was, one.after(), name, differ)
+                function.__globals__[hook] = _both(was, after, name, differ)
                 _replace(function, _made(f"def both(*args, **named): return {hook}(*args, **named)", function), stack)
             stack.callback(function.__globals__.pop, hook)
         yield differ
+
+
+def _compared(edit: Edit, hook: str) -> Edit:
+    left, _, old = edit.old.partition(" = ")
+    return replace(edit, new=f"{left} = {hook}({old}, {edit.new.removeprefix(f'{left} = ')})")
 
 
 def _either(name: str, differ: set[str]) -> Callable[[Any, Any], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulate.drawn import DRAWN
+from tests.simulate.drawn import DRAWN, REVIEWED
 from tests.simulate.edits import Edit, edited, tried
 from understudy_controlplane.decide import guards
 from understudy_controlplane.fleet.counted import times
@@ -12,9 +12,9 @@ from understudy_controlplane.fleet.counted import times
 LEAST = Edit(guards.scaled, "limit = max(least, int(share * of))", "limit = least")
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", DRAWN | REVIEWED)
 def test_a_drawn_mutant_fits_the_code(name: str) -> None:
-    assert all(one.after().__code__ != one.before().__code__ for one in DRAWN[name].edits)
+    assert all(one.after().__code__ != one.before().__code__ for one in (DRAWN | REVIEWED)[name].edits)
 
 
 def test_an_edit_changes_the_code_until_it_ends() -> None:

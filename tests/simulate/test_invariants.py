@@ -219,6 +219,12 @@ BROKEN: dict[str, Broken] = {
         Settings(repairs=False),
         300.0,
     ),
+    "no person hears that no agent reports": Broken(
+        "what-rests-is-listed",
+        _returns(needs, "_agents", ()),
+        (Event(40.0, Kind.ALL_AGENTS_SILENT, "", 280.0),),
+        seconds=420.0,
+    ),
     "mode observe goes on with what is under way": Broken(
         "observe-writes-nothing",
         _drawn("mode observe goes on with recoveries"),

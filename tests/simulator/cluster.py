@@ -99,6 +99,7 @@ class Machine:
     slowed_at: float = -math.inf  # when it was last known to be slow
     on_trial: bool = False  # since its last boot a rule that only observes has accused it
     accused_at: float = -math.inf  # when something was last known for which it may be taken out of service
+    inferred_at: float = -math.inf  # when that was an inference from silence, of a node that is well
     kernel_messages: int = 0  # so far: each has its own number
     heard_events: set[tuple[str, int]] = field(default_factory=set)  # boot and number, of the kernel log
     sequence: int = 0

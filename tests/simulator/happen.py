@@ -367,6 +367,15 @@ def _deletes_checkpoint(world: World, _event: Event, gang: Gang, _job: SlurmJob)
     world.cluster.delete_newest(gang, world.now)
 
 
+def _limit_reached(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
+    world.slurm.waits_for[gang.job_id] = "AssocGrpNodeLimit"
+
+    def may_start() -> None:
+        world.slurm.waits_for.pop(gang.job_id, None)
+
+    world.later(_until(world, event), may_start)
+
+
 def _leaves_at_checkpoint(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
     if job.state == "RUNNING":
         world.move_job(gang.job_id, job.nodes[0], at_checkpoint=True)
@@ -422,6 +431,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.ASKS_TO_SAVE: _asks_to_save,
     Kind.LEAVES_AT_CHECKPOINT: _leaves_at_checkpoint,
     Kind.DELETES_CHECKPOINT: _deletes_checkpoint,
+    Kind.LIMIT_REACHED: _limit_reached,
     Kind.SUSPENDS: _suspends,
     Kind.OPTS_OUT: _opts_out,
     Kind.HOLDS_JOB: _holds_job,

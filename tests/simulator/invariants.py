@@ -60,6 +60,9 @@ AFTER_CRASH_SECONDS = 15.0
 STARTED_JUST_NOW_SECONDS = 10.0
 """A job that has started since may have been unknown to the control plane when it reserved the node."""
 
+SILENT_SECONDS_MAX = 200.0
+"""Until a person sees that no agent reports."""
+
 ORDER_SECONDS_MAX = 240.0
 """Until an order to save is agreed by all ranks, or withdrawn."""
 
@@ -416,8 +419,10 @@ class Invariants:
         was_cut = now - machine.cut_until < LATE_SECONDS
         measured = not machine.alive or machine.port_is_down(now)
         machine.slowed_at = now if now < machine.slow_until else machine.slowed_at
-        if measured or self._is_asked_for(machine.name) or (was_cut and not self._makes_progress(machine)):
+        if measured or self._is_asked_for(machine.name):
             machine.accused_at = now
+        elif was_cut and not self._makes_progress(machine):
+            machine.accused_at = machine.inferred_at = now
         if not self.ledger.is_accused(machine):
             words = "nothing has happened to the node, or not since it was returned"
             raise Violation("no-decision-without-evidence", f"{effect}, and {words}")
@@ -690,6 +695,8 @@ class Invariants:
             for name, record in records.items()
             if record.state in (NodeState.QUARANTINED, NodeState.MANUAL_REPAIR) and name not in at_work
         }
+        if all(world.now < one.silent_until for one in world.cluster.machines.values()):
+            found["agents"] = Rest("are silent, all of them", SILENT_SECONDS_MAX)
         out = self._out(records)
         for gang, job in self._gangs_at_rest():
             waits_as_any_job = job.pending and out.isdisjoint((*gang.seats, *gang.spares))
@@ -937,7 +944,8 @@ class Invariants:
         named = {one.subject for one in core.loop.pulse.needs}
         for gang in world.cluster.gangs:
             job = jobs.get(gang.job_id)
-            notified = self.notified_of.intersection((f"job {gang.job_id}", *job.nodes)) if job else ()
+            own = {f"job {gang.job_id}", *(job.nodes if job is not None else ())}
+            notified = self.notified_of & own and named & own  # and it is still in the list
             if gang.over or job is None or job.ended or notified or gang.job_id in self._left_to_person:
                 continue
             if gang.hung_on == LICENCE or self._was_unreachable(gang):

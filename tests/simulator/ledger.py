@@ -248,9 +248,10 @@ class Ledger:
     def _is_at_fault(self, gang: Gang, name: str) -> bool:
         """A gang that announces no checkpoints loses more by a move than by a slow node."""
         machine = self._world.cluster.machines[name]
-        if self._is_bad(machine) or machine.accused_at > self._accusable_since(machine):
+        inferred = machine.accused_at == machine.inferred_at
+        if self._is_bad(machine) or (machine.accused_at > self._accusable_since(machine) and not inferred):
             return True
-        return gang.saves and (self.is_accused(machine) or self._world.now < machine.slow_until)
+        return gang.saves and ((self.is_accused(machine) and not inferred) or self._world.now < machine.slow_until)
 
     def _is_bad(self, machine: Machine) -> bool:
         now = self._world.now

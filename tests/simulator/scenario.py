@@ -142,6 +142,7 @@ class Kind(StrEnum):
     OBSERVES_NO_LONGER = "administrator lets the control plane act again"
     LEAVES_AT_CHECKPOINT = "operator moves the gang off its first node at its next checkpoint"
     DELETES_CHECKPOINT = "training of the gang deletes its newest checkpoint"
+    LIMIT_REACHED = "other jobs have what the account of the gang may use"  # Slurm starts it after `seconds`
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -700,7 +701,21 @@ def _deletes_checkpoints(scenario: Scenario, random: Random) -> Scenario:
     return _changed(scenario, events)
 
 
+def _waits_for_its_account(scenario: Scenario, random: Random) -> Scenario:
+    """Others wait for its nodes meanwhile."""
+    at, gang, seconds = round(random.uniform(40, 250), 2), str(_any_gang(random)), round(random.uniform(40, 140), 1)
+    limit, fault = Event(at - 1, Kind.LIMIT_REACHED, gang, seconds), Event(at, Kind.SEAT_FAILS, gang, 0.0, 79)
+    return _changed(scenario, [limit, fault, Event(at + 20, Kind.SUBMITS, number=3)], spares=2)
+
+
+def _hears_no_agent(scenario: Scenario, random: Random) -> Scenario:
+    at, seconds = round(random.uniform(FAULTS_BEGIN, 150), 2), round(random.uniform(250, 300), 1)
+    return _changed(scenario, [Event(at, Kind.ALL_AGENTS_SILENT, "", seconds)])
+
+
 RARE_DAYS = (
+    _waits_for_its_account,
+    _hears_no_agent,
     _loses_nodes_at_once,
     _is_stopped_in_a_move,
     _cannot_reach_small_jobs,
