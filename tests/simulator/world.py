@@ -55,7 +55,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.slurm import JobRequest, SlurmJob, SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
-from understudy_controlplane.recover.effect import EffectAtOnce
+from understudy_controlplane.recover import effect
 from understudy_controlplane.recover.step import nothing_to_do
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
@@ -109,6 +109,13 @@ FEW_MOVES = {
 }
 
 SMALL_NODE_MB, GANG_MB = 256_000, 400_000
+
+
+class EffectAtOnce(effect.Effect):
+    """Runs at once, without a thread."""
+
+    def _begin(self) -> None:
+        self._run()
 
 
 class Killed(BaseException):

@@ -33,10 +33,3 @@ class Effect:
             self._error = error
         finally:
             self._over.set()
-
-
-class EffectAtOnce(Effect):
-    """Runs at once, without a thread."""
-
-    def _begin(self) -> None:
-        self._run()

@@ -6,14 +6,14 @@ import functools
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import URL, Connection, Engine, Executable, Table, event, func, select
+from sqlalchemy import URL, Connection, Engine, Executable, RowMapping, Table, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import StaticPool
@@ -86,6 +86,7 @@ CONNECTIONS_MAX = 64
 """Connections of the loop and of the routes that store reports: more than threads that ask, so none waits."""
 
 Columns = ReadOnlyColumnCollection[str, Any]
+Values = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 News = Callable[[Columns, Columns], Mapping[str, Any]]
 """Computes the values to set in a stored row from its columns and those of a new row. One function for each use."""
 
@@ -374,3 +375,35 @@ def one_view(engine: Engine) -> Iterator[None]:
             yield
         finally:
             _shared_view.reset(outer)
+
+
+class Store:
+    """Records of one kind in one database. Each of these methods is a transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def _rows(self, query: Executable, values: Values = None) -> Sequence[Any]:
+        with reading(self._engine) as connection:
+            return connection.execute(query, values).all()
+
+    def _mappings(self, query: Executable, values: Values = None) -> Sequence[RowMapping]:
+        with reading(self._engine) as connection:
+            return connection.execute(query, values).mappings().all()
+
+    def _scalars(self, query: Executable, values: Values = None) -> Sequence[Any]:
+        with reading(self._engine) as connection:
+            return connection.execute(query, values).scalars().all()
+
+    def _first(self, query: Executable, values: Values = None) -> Any:
+        with reading(self._engine) as connection:
+            return connection.execute(query, values).first()
+
+    def _scalar(self, query: Executable, values: Values = None) -> Any:
+        with reading(self._engine) as connection:
+            return connection.execute(query, values).scalar()
+
+    def _write(self, statement: Executable, values: Values = None) -> int:
+        """Number of rows that it changed."""
+        with self._engine.begin() as connection:
+            return connection.execute(statement, values).rowcount

@@ -42,6 +42,7 @@ from understudy_controlplane.fleet.run_attempts import INPUTS
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
     Columns,
+    Store,
     caused_by_content,
     insert_if_new,
     insert_new,
@@ -231,11 +232,11 @@ class _Waiting:
         _take_one(self.places, place)
 
 
-class FactStore:
+class FactStore(Store):
     """One for each database and process: it counts what waits."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._lock = threading.Lock()  # taken before the database's own
         self._waiting: _Waiting | None = None  # None: not counted yet
 
@@ -428,11 +429,10 @@ class FactStore:
 
     def refusals_since(self, since: float) -> tuple[Refusal, ...]:
         """Newest first, at most REFUSALS_AT_ONCE of them."""
-        with reading(self._engine) as connection:
-            return tuple(
-                Refusal(row.node, row.job_id, row.restart_count, row.at, row.received_at, row.reason)
-                for row in connection.execute(_REFUSALS, {"since": since})
-            )
+        return tuple(
+            Refusal(row.node, row.job_id, row.restart_count, row.at, row.received_at, row.reason)
+            for row in self._rows(_REFUSALS, {"since": since})
+        )
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import ENDED_STATES
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import Store, reading
 from understudy_controlplane.store.fleet import IDS_AT_ONCE
 from understudy_controlplane.store.recoveries import RecoveryStore
 
@@ -121,9 +121,9 @@ AttemptKey = tuple[int, int, int]
 """Row of the job, restart count, launch."""
 
 
-class HistoryStore:
+class HistoryStore(Store):
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._recoveries = RecoveryStore(engine)
 
     def begins_at(self) -> float | None:
@@ -135,9 +135,8 @@ class HistoryStore:
 
     def transitions(self, since: float, until: float) -> list[Transition]:
         """Transitions of nodes, oldest first."""
-        with reading(self._engine) as connection:
-            rows = connection.execute(_TRANSITIONS, {"since": since, "until": until}).mappings()
-            return [_transition(row) for row in rows]
+        rows = self._mappings(_TRANSITIONS, {"since": since, "until": until})
+        return [_transition(row) for row in rows]
 
     def pool(self, since: float) -> list[PoolChange]:
         """What joined and left the spare pool."""
@@ -171,8 +170,7 @@ class HistoryStore:
         query = select(_RECOVERY.c.id, _RECOVERY.c.job).where(
             _RECOVERY.c.kind.in_([kind.value for kind in MOVES]), _RECOVERY.c.decided_at >= since
         )
-        with reading(self._engine) as connection:
-            return {number: job for number, job in connection.execute(query) if job is not None}
+        return {number: job for number, job in self._rows(query) if job is not None}
 
 
 class _JobReader:

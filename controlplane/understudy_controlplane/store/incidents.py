@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.finding import ACCUSING, Detail, Finding, Har
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.database import Store, insert_new, reading
 from understudy_controlplane.xid_policy import Repair
 
 _INCIDENT, _FINDING = tables.incident, tables.incident_finding
@@ -27,9 +27,9 @@ _ACCUSATIONS = (
 )
 
 
-class IncidentStore:
+class IncidentStore(Store):
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._written: Collection[tuple[int, str]] = ()
 
     def open_incidents(self) -> dict[Subject, OpenIncident]:
@@ -52,8 +52,7 @@ class IncidentStore:
         rows = [{"this": incident, "outcome": outcome, "closed_at": now} for incident, outcome in over]
         if rows:
             query = update(table).where(table.c.id == bindparam("this"), table.c.closed_at.is_(None))
-            with self._engine.begin() as connection:
-                connection.execute(query.values(closed_at=bindparam("closed_at"), outcome=bindparam("outcome")), rows)
+            self._write(query.values(closed_at=bindparam("closed_at"), outcome=bindparam("outcome")), rows)
 
     def add_evidence(self, found: Sequence[tuple[int, Finding]]) -> None:
         """More findings on subjects with an open incident, each rule once: not again what the last call was given."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bindparam, case, func, or_, select
 
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Earlier, Gang, RanOn
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import Store, reading
 from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
 from understudy_wire.facts import LaunchCause
 from understudy_wire.launcher import EarlierAllocations, LauncherPhase, LauncherState
@@ -192,10 +192,7 @@ COUNT_FROM = select(func.coalesce(func.max(tables.attempt.c.count_from), 0)).whe
 """What the furthest step of an allocation's launches before this one is counted from."""
 
 
-class LaunchStore:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class LaunchStore(Store):
     def gangs(self, cluster: str) -> dict[int, Gang]:
         """Latest reported launch by job id, of jobs that ran when they were last seen."""
         start, job = tables.launch_start, tables.job
@@ -205,8 +202,7 @@ class LaunchStore:
             .where(job.c.cluster == cluster, job.c.state == "RUNNING", job.c.restart_count == start.c.restart_count)
             .order_by(start.c.job, start.c.launch, start.c.at)
         )
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
+        rows = self._rows(query)
         return {row.job_id: Gang(_state(row), row.node) for row in rows}
 
     def earlier_allocations(self, job_row: int, restart_count: int, nodes: Collection[str]) -> Earlier:
@@ -234,19 +230,17 @@ class LaunchStore:
         the rank to another node afterwards, the node is not blamed.
         """
         found: dict[str, list[BlackHole]] = {}
-        with reading(self._engine) as connection:
-            for row in connection.execute(_BLACK_HOLES, {"since": since}):
-                hole = BlackHole(JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.at)
-                found.setdefault(row.failed_node, []).append(hole)
+        for row in self._rows(_BLACK_HOLES, {"since": since}):
+            hole = BlackHole(JobKey(row.cluster, row.job_id, row.submit_at), row.user_id, row.at)
+            found.setdefault(row.failed_node, []).append(hole)
         return found
 
     def replacements(self, cluster: str) -> dict[tuple[JobKey, int], dict[str, tuple[int, float]]]:
         """Nodes that a launcher blamed, by running job and restart count: in which launch last, and when that ended."""
         found: dict[tuple[JobKey, int], dict[str, tuple[int, float]]] = {}
-        with reading(self._engine) as connection:
-            for row in connection.execute(_REPLACEMENTS, {"of_cluster": cluster}):
-                of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
-                of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
+        for row in self._rows(_REPLACEMENTS, {"of_cluster": cluster}):
+            of_job = found.setdefault((JobKey(cluster, row.job_id, row.submit_at), row.restart_count), {})
+            of_job |= dict.fromkeys(row.blamed, (row.launch, row.at))
         return found
 
     def broken_off(self, cluster: str, since: float) -> dict[JobKey, BrokenOff]:
@@ -264,28 +258,24 @@ class LaunchStore:
         """Job and restart count of running jobs of whose last launch every rank has ended well, and when that was
         reported: they are done.
         """
-        with reading(self._engine) as connection:
-            rows = connection.execute(_RUNNING_ENDED_WELL, {"of_cluster": cluster}).all()
+        rows = self._rows(_RUNNING_ENDED_WELL, {"of_cluster": cluster})
         return {(JobKey(cluster, row.job_id, row.submit_at), row.restart_count): row.received_at for row in rows}
 
     def has_ended_well(self, job: JobKey, restart_count: int, since: float) -> bool:
         """True if every rank of this attempt's last launch ended well, as reported since then."""
-        with reading(self._engine) as connection:
-            values = {**of_job(job), "attempt": restart_count, "since": since}
-            return connection.execute(_HAS_ENDED_WELL, values).first() is not None
+        values = {**of_job(job), "attempt": restart_count, "since": since}
+        return self._first(_HAS_ENDED_WELL, values) is not None
 
     def processes(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, int, float | None]:
         """Ranks connected in the latest launch after this one, ranks in all, and start of the last one's process."""
         query = _latest_launch(tables.rank_start, restart_count, after_launch)
-        with reading(self._engine) as connection:
-            row = connection.execute(query.add_columns(func.max(tables.rank_start.c.started_at)), of_job(job)).first()
+        row = self._first(query.add_columns(func.max(tables.rank_start.c.started_at)), of_job(job))
         count, world, started = row or (0, 0, None)
         return count, world or 0, started
 
     def hook_was_used(self, job: JobKey) -> bool:
         """True if any rank of any attempt ever connected."""
-        with reading(self._engine) as connection:
-            return connection.execute(rows_of_job(tables.rank_start).limit(1), of_job(job)).first() is not None
+        return self._first(rows_of_job(tables.rank_start).limit(1), of_job(job)) is not None
 
     def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, float] | None:
         """Number and time of the first step that every rank finished in the latest launch after this one; None: not
@@ -294,8 +284,7 @@ class LaunchStore:
         table = tables.first_step
         latest = _latest_launch(table, restart_count, after_launch)
         query = latest.add_columns(func.min(table.c.step), func.max(table.c.at))
-        with reading(self._engine) as connection:
-            row = connection.execute(query, of_job(job)).first()
+        row = self._first(query, of_job(job))
         count, world, step, at = row or (0, 0, 0, 0.0)
         return (step, at) if world and count >= world else None
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
     Row,
     Select,
     and_,
@@ -37,7 +36,7 @@ from understudy_controlplane.fleet.notice import Message, MessageStatus, Notice,
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryStatus, SwapPlan
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.database import Store, insert_new, reading
 from understudy_controlplane.store.launches import ANY_LAUNCH, COUNT_FROM, RESTORED_STEP
 from understudy_controlplane.store.recoveries import plan_of
 from understudy_wire.facts import LaunchCause
@@ -134,10 +133,7 @@ _WITH_JOB = select(_RECOVERY, _JOB.c.job_id, _JOB.c.name, _JOB.c.user).join_from
 _Found = TypeVar("_Found")
 
 
-class NoticeStore:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class NoticeStore(Store):
     def begin(self, now: float) -> dict[NoticeSource, int]:
         """Number of the last row of each source that was looked at. What happened before the first start of a release
         that notifies is not reported: a row without words stands for it.
@@ -177,18 +173,17 @@ class NoticeStore:
         query = select(table.c.id, table.c.subject, table.c.reason, table.c.at).where(
             table.c.action == Action.OPEN_BREAKER.value, table.c.id > after
         )
-        with reading(self._engine) as connection:
-            return [RequestFacts(*row) for row in connection.execute(query.order_by(table.c.id).limit(AT_ONCE))]
+        return [RequestFacts(*row) for row in self._rows(query.order_by(table.c.id).limit(AT_ONCE))]
 
     def new_approvals(self, after: int) -> list[RequestFacts]:
         status = _RECOVERY.c.status == RecoveryStatus.AWAITS_APPROVAL.value
-        return [_approval(row) for row in self._rows(_WITH_JOB.where(status, _RECOVERY.c.id > after), _RECOVERY.c.id)]
+        return [_approval(row) for row in self._oldest(_WITH_JOB.where(status, _RECOVERY.c.id > after), _RECOVERY.c.id)]
 
     def approvals(self, numbers: Collection[int]) -> list[RequestFacts]:
         return self._by_number(
             numbers,
             lambda some: [
-                _approval(row) for row in self._rows(_WITH_JOB.where(_RECOVERY.c.id.in_(some)), _RECOVERY.c.id)
+                _approval(row) for row in self._oldest(_WITH_JOB.where(_RECOVERY.c.id.in_(some)), _RECOVERY.c.id)
             ],
         )
 
@@ -225,30 +220,26 @@ class NoticeStore:
         return [XidFacts(row.id, *(there or (0, "")), (row.subject,), row.reason, row.at) for row, there in found]
 
     def new_lemons(self, after: int) -> list[RequestFacts]:
-        with reading(self._engine) as connection:
-            rows = connection.execute(_NOTHING_BY_ROW, {"after": after, "row": LEMON_ROW}).all()
+        rows = self._rows(_NOTHING_BY_ROW, {"after": after, "row": LEMON_ROW})
         return [RequestFacts(row.id, row.subject, row.reason, row.at) for row in rows]
 
     def newest(self, source: NoticeSource) -> int:
         """Number of the newest row of the table that notices of this source are made from."""
-        with reading(self._engine) as connection:
-            return connection.execute(select(func.max(_TABLES[source].c.id))).scalar() or 0
+        return self._scalar(select(func.max(_TABLES[source].c.id))) or 0
 
     def has(self, source: NoticeSource, number: int) -> bool:
         query = select(_NOTICE.c.id).where(_NOTICE.c.source == source.value, _NOTICE.c.number == number)
-        with reading(self._engine) as connection:
-            return connection.execute(query).first() is not None
+        return self._first(query) is not None
 
     def _by_number(self, numbers: Collection[int], read: Callable[[list[int]], list[_Found]]) -> list[_Found]:
         ordered = sorted(numbers)
         return [one for begin in range(0, len(ordered), AT_ONCE) for one in read(ordered[begin : begin + AT_ONCE])]
 
-    def _rows(self, query: Select[Any], number: ColumnElement[int]) -> Sequence[Row[Any]]:
-        with reading(self._engine) as connection:
-            return connection.execute(query.order_by(number).limit(AT_ONCE)).all()
+    def _oldest(self, query: Select[Any], number: ColumnElement[int]) -> Sequence[Row[Any]]:
+        return self._rows(query.order_by(number).limit(AT_ONCE))
 
     def _incidents(self, *which: ColumnElement[bool]) -> list[IncidentFacts]:
-        rows = self._rows(select(_INCIDENT).where(*which), _INCIDENT.c.id)
+        rows = self._oldest(select(_INCIDENT).where(*which), _INCIDENT.c.id)
         if not rows:
             return []
         with reading(self._engine) as connection:
@@ -267,10 +258,10 @@ class NoticeStore:
         return [replace(one, without_spare=without_spare.get(one.number, "")) for one in found]
 
     def _tickets(self, *which: ColumnElement[bool]) -> list[TicketFacts]:
-        return [_ticket(row) for row in self._rows(select(_TICKET).where(*which), _TICKET.c.id)]
+        return [_ticket(row) for row in self._oldest(select(_TICKET).where(*which), _TICKET.c.id)]
 
     def _moves(self, *which: ColumnElement[bool]) -> list[MoveFacts]:
-        rows = self._rows(_WITH_JOB.where(*which), _RECOVERY.c.id)
+        rows = self._oldest(_WITH_JOB.where(*which), _RECOVERY.c.id)
         if not rows:
             return []
         with reading(self._engine) as connection:
@@ -282,13 +273,11 @@ class NoticeStore:
 
     def going_on(self) -> list[Notice]:
         """Notices whose end is waited for."""
-        with reading(self._engine) as connection:
-            return sorted((_notice(row) for row in connection.execute(_GOING_ON)), key=lambda one: one.id)
+        return sorted((_notice(row) for row in self._rows(_GOING_ON)), key=lambda one: one.id)
 
     def notices(self, ids: Collection[int]) -> dict[int, Notice]:
         def read(some: list[int]) -> list[Notice]:
-            with reading(self._engine) as connection:
-                return [_notice(row) for row in connection.execute(select(_NOTICE).where(_NOTICE.c.id.in_(some)))]
+            return [_notice(row) for row in self._rows(select(_NOTICE).where(_NOTICE.c.id.in_(some)))]
 
         return {one.id: one for one in self._by_number(ids, read)}
 
@@ -300,8 +289,7 @@ class NoticeStore:
 
     def sending(self) -> list[Message]:
         """Messages to which something may still be added, or that were not taken yet."""
-        with reading(self._engine) as connection:
-            return [_message(row) for row in connection.execute(_SENDING)]
+        return [_message(row) for row in self._rows(_SENDING)]
 
     def messages(
         self, limit: int, before: int, status: MessageStatus | None = None, receiver: str | None = None
@@ -312,13 +300,11 @@ class NoticeStore:
             query = query.where(*_OF_STATUS[status])
         if receiver is not None:
             query = query.where(_MESSAGE.c.receiver == receiver)
-        with reading(self._engine) as connection:
-            return [_message(row) for row in connection.execute(query.order_by(_MESSAGE.c.id.desc()).limit(limit))]
+        return [_message(row) for row in self._rows(query.order_by(_MESSAGE.c.id.desc()).limit(limit))]
 
     def accepted_at(self, receiver: str) -> float | None:
         """When it last took a message."""
-        with reading(self._engine) as connection:
-            found: float | None = connection.execute(_ACCEPTED_AT, {"by": receiver}).scalar()
+        found: float | None = self._scalar(_ACCEPTED_AT, {"by": receiver})
         return found
 
     def record(

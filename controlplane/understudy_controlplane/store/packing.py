@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Row, and_, case, func, or_, select, update
+from sqlalchemy import Row, and_, case, func, or_, select, update
 
 from understudy_controlplane.fleet.job import Condition
 from understudy_controlplane.store import tables
@@ -15,7 +15,7 @@ from understudy_controlplane.store.checkpoints import (
     over_on_one_path,
     shards_of,
 )
-from understudy_controlplane.store.database import Columns, insert_or_update, number_in_order, reading
+from understudy_controlplane.store.database import Columns, Store, insert_or_update, number_in_order, reading
 from understudy_controlplane.store.shard_map import pack
 
 UNFINISHED_SECONDS = 3600.0
@@ -26,21 +26,17 @@ AT_ONCE = 100
 RECORDED_OVER = [one.value for one in Condition if not one.is_gone]
 
 
-class PackingStore:
+class PackingStore(Store):
     """Packing changes nothing of what is known: a shard may be in the map and in its row. `store.retention` deletes the
     rows of packed shards, a few at a time.
     """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def pack(self, now: float) -> int:
         """How many checkpoints were packed, of those that are complete or that nothing is added to any more."""
         table = tables.checkpoint
         due = or_(is_complete(), table.c.at < now - UNFINISHED_SECONDS)
         query = select(table).where(table.c.packed.is_(False), due).order_by(table.c.at).limit(AT_ONCE)
-        with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
+        rows = self._rows(query)
         for row in rows:
             self._pack(row)
         return len(rows)
@@ -73,8 +69,7 @@ class PackingStore:
         if over:
             found = and_(table.c.id.in_(over), table.c.packed, table.c.condition.in_(RECORDED_OVER))
             why = {"condition": Condition.WRITTEN_OVER.value, "condition_why": WRITTEN_OVER_WHY}
-            with self._engine.begin() as connection:
-                connection.execute(update(table).where(found).values(why))
+            self._write(update(table).where(found).values(why))
 
 
 def _newer_map(stored: Columns, new: Columns) -> dict[str, object]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, select, tuple_, update
+from sqlalchemy import bindparam, select, tuple_, update
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import ID_MAX, insert_new, reading
+from understudy_controlplane.store.database import ID_MAX, Store, insert_new
 from understudy_wire.hardware import Part
 
 _SEEN = tables.part_seen
@@ -25,10 +25,7 @@ _SEE_AGAIN = (
 IDENTITY_CHARACTERS_MAX, TEXT_CHARACTERS_MAX = 128, 255
 
 
-class PartStore:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class PartStore(Store):
     def see(self, seen: Mapping[str, Sequence[Part]], now: float) -> None:
         """Record, for each node, the parts that are in it now. One without a serial number or GUID is not recorded."""
         here = {
@@ -76,9 +73,8 @@ class PartStore:
             query = query.where(_SEEN.c.node == node)
         if identity is not None:
             query = query.where(_SEEN.c.identity == identity)
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(at.desc(), number.desc()).limit(limit)).mappings()
-            return [dict(row) for row in rows]
+        rows = self._mappings(query.order_by(at.desc(), number.desc()).limit(limit))
+        return [dict(row) for row in rows]
 
 
 def identity_of(part: Part) -> str:

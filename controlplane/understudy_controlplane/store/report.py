@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, Select, func, select
+from sqlalchemy import Select, func, select
 
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because
 from understudy_controlplane.fleet.recovery import RecoveryKind
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import Store
 
 _INCIDENT, _RECOVERY, _DECISION = tables.incident, tables.recovery, tables.decision
 _KINDS = [kind.value for kind in SubjectKind]
@@ -33,11 +33,8 @@ class RecoveryCount:
     median_seconds: float  # from the detection of the fault to the end of the recovery
 
 
-class ReportStore:
+class ReportStore(Store):
     """Reports what began between `since` and `until`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def incidents(self, since: float, until: float) -> list[Count]:
         """Incidents by the rule that opened them."""
@@ -46,8 +43,8 @@ class ReportStore:
 
     def first_incident_at(self) -> float | None:
         """None: there was none."""
-        with reading(self._engine) as connection:
-            return connection.execute(select(func.min(_INCIDENT.c.opened_at))).scalar()
+        first: float | None = self._scalar(select(func.min(_INCIDENT.c.opened_at)))
+        return first
 
     def quarantines(self, since: float, until: float) -> list[Count]:
         """Quarantines by rule."""
@@ -82,20 +79,17 @@ class ReportStore:
         )
         query = select(ranked.c.kind, ranked.c.status, ranked.c.of, ranked.c.seconds)
         query = query.where(ranked.c.position == (ranked.c.of + 1) // 2).order_by(ranked.c.of.desc(), ranked.c.kind)
-        with reading(self._engine) as connection:
-            return [RecoveryCount(*row) for row in connection.execute(query)]
+        return [RecoveryCount(*row) for row in self._rows(query)]
 
     def seconds_lost(self, since: float, until: float) -> float:
         """Seconds that gangs lost by moves and restarts, from the fault to the end of the recovery."""
         moved = (_RECOVERY.c.kind.in_(_MOVES), _RECOVERY.c.fault_at > 0, *_planned(since, until))
         query = select(func.sum(_RECOVERY.c.ended_at - _RECOVERY.c.fault_at)).where(*moved)
-        with reading(self._engine) as connection:
-            return connection.execute(query).scalar() or 0.0
+        return self._scalar(query) or 0.0
 
     def _counts(self, query: Select[Any]) -> list[Count]:
         """The largest first."""
-        with reading(self._engine) as connection:
-            found = [Count(name, count) for name, count in connection.execute(query)]
+        found = [Count(name, count) for name, count in self._rows(query)]
         return sorted(found, key=lambda one: (-one.count, one.name))
 
 

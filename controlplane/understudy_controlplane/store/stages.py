@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Engine, Row, bindparam, func, select
+from sqlalchemy import Row, bindparam, func, select
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import ID_MAX, insert_new, reading
+from understudy_controlplane.store.database import ID_MAX, Store, insert_new
 from understudy_wire.stages import StageName, StageResult, StageStatus
 
 _STAGE = tables.stage_result
@@ -33,10 +33,7 @@ class KeptResult:
     id: int = 0
 
 
-class StageStore:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class StageStore(Store):
     def record(self, recovery: int, node: str, results: Sequence[StageResult], now: float) -> None:
         """Once, however often."""
         rows = [
@@ -68,8 +65,7 @@ class StageStore:
     def newest(self, *nodes: str) -> list[KeptResult]:
         """The last result of each stage of these nodes."""
         query = select(_STAGE).where(_STAGE.c.id.in_(_NEWEST)).order_by(_STAGE.c.node, _STAGE.c.id)
-        with reading(self._engine) as connection:
-            return [_kept(row) for row in connection.execute(query, {"nodes": nodes})]
+        return [_kept(row) for row in self._rows(query, {"nodes": nodes})]
 
     def history(
         self, limit: int, before: int = ID_MAX, node: str | None = None, stage: StageName | None = None
@@ -80,8 +76,7 @@ class StageStore:
             query = query.where(_STAGE.c.node == node)
         if stage is not None:
             query = query.where(_STAGE.c.stage == stage.value)
-        with reading(self._engine) as connection:
-            return [_kept(row) for row in connection.execute(query.order_by(_STAGE.c.id.desc()).limit(limit))]
+        return [_kept(row) for row in self._rows(query.order_by(_STAGE.c.id.desc()).limit(limit))]
 
 
 def _kept(row: Row[Any]) -> KeptResult:

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
 
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import OF_NODES, Role, Token
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
-from understudy_controlplane.store.database import insert_new, reading
+from understudy_controlplane.store.database import Store, insert_new
 
 _table = tables.token
 
@@ -31,10 +31,7 @@ class NewToken:
     session_of: int | None = None
 
 
-class TokenStore:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class TokenStore(Store):
     def add(self, tokens: Iterable[NewToken], audit: AuditEntry | None = None) -> None:
         """All of them or none."""
         with self._engine.begin() as connection:
@@ -82,20 +79,17 @@ class TokenStore:
 
     def find(self, digest: str) -> Token | None:
         """The token of this digest, valid or not."""
-        with reading(self._engine) as connection:
-            row = connection.execute(select(_table).where(_table.c.digest == digest)).first()
+        row = self._first(select(_table).where(_table.c.digest == digest))
         return _token(row) if row is not None else None
 
     def valid(self, now: float) -> dict[str, Token]:
         """Valid tokens by digest."""
         query = select(_table).where(_table.c.revoked_at.is_(None), _table.c.expires_at > now)
-        with reading(self._engine) as connection:
-            return {row.digest: _token(row) for row in connection.execute(query)}
+        return {row.digest: _token(row) for row in self._rows(query)}
 
     def all(self) -> list[Token]:
         """Oldest first."""
-        with reading(self._engine) as connection:
-            return [_token(row) for row in connection.execute(select(_table).order_by(_table.c.id))]
+        return [_token(row) for row in self._rows(select(_table).order_by(_table.c.id))]
 
     def of_people(self, since: float) -> list[Token]:
         """Those of people and programs, without sessions, that are not revoked and end after `since`."""
@@ -104,14 +98,12 @@ class TokenStore:
         query = select(_table).where(
             _table.c.role.in_(roles), _table.c.revoked_at.is_(None), _table.c.expires_at > since, is_token
         )
-        with reading(self._engine) as connection:
-            return [_token(row) for row in connection.execute(query)]
+        return [_token(row) for row in self._rows(query)]
 
     def revoked(self, now: float) -> frozenset[int]:
         """Ids of revoked tokens that would be valid otherwise."""
         query = select(_table.c.id).where(_table.c.revoked_at.is_not(None), _table.c.expires_at > now)
-        with reading(self._engine) as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(self._scalars(query))
 
     def revoke(self, ids: Iterable[int], by: str, now: float, audit: AuditEntry | None = None) -> None:
         """Revokes them with the sessions made from them. A token that is revoked already stays as it is."""
@@ -142,12 +134,10 @@ class TokenStore:
 
     def is_barred(self, node: str) -> bool:
         table = tables.barred_node
-        with reading(self._engine) as connection:
-            return connection.execute(select(table.c.node).where(table.c.node == node)).first() is not None
+        return self._first(select(table.c.node).where(table.c.node == node)) is not None
 
     def note_use(self, token: int, now: float) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(update(_table).where(_table.c.id == token).values(last_used_at=now))
+        self._write(update(_table).where(_table.c.id == token).values(last_used_at=now))
 
 
 def _add(connection: Connection, tokens: Iterable[NewToken]) -> None:
