@@ -90,6 +90,10 @@ class Side(Protocol):
 
     def resume(self, job_id: int) -> None: ...
 
+    def shrink(self, job_id: int, node_count: int) -> None:
+        """An administrator leaves the job no more than so many of its nodes."""
+        ...
+
     def finish_reboot(self, node: str) -> None:
         """A node that Slurm reboots comes back."""
         ...
@@ -167,6 +171,9 @@ class FakeSide:
 
     def resume(self, job_id: int) -> None:
         self.fake.go_on(job_id)
+
+    def shrink(self, job_id: int, node_count: int) -> None:
+        self.fake.shrink(job_id, node_count)
 
     def finish_reboot(self, node: str) -> None:
         self.fake.finish_reboot(node)
@@ -279,6 +286,9 @@ class RealSide:
 
     def resume(self, job_id: int) -> None:
         self._cluster.run("scontrol", "resume", str(job_id))
+
+    def shrink(self, job_id: int, node_count: int) -> None:
+        self._cluster.run("scontrol", "update", f"jobid={job_id}", f"numnodes={node_count}")
 
     def finish_reboot(self, node: str) -> None:
         self.kill_node(node)

@@ -554,6 +554,23 @@ def test_when_a_job_was_suspended_or_resumed_last_is_shown_until_its_requeue(sid
     assert pending(side, job_id).suspended_or_resumed_at is None
 
 
+def test_a_job_that_was_made_smaller_while_it_was_suspended_asks_for_all_its_nodes_once_it_is_requeued(
+    side: Side,
+) -> None:
+    job_id = side.submit("news", 3)
+    first, *_ = running(side, job_id).nodes
+    side.suspend(job_id)
+    side.shrink(job_id, 2)
+    smaller = job_of(side, job_id)
+    assert (smaller.suspended, len(smaller.nodes), smaller.node_count) == (True, 2, 2)
+    assert smaller.nodes[0] == first, "its batch host stays"
+    side.resume(job_id)
+    assert running(side, job_id).nodes == smaller.nodes
+    side.slurm.requeue_job(job_id)
+    again = pending(side, job_id)
+    assert (again.nodes, again.node_count) == ((), 3)
+
+
 def test_a_running_job_is_given_more_time(side: Side) -> None:
     job_id = side.submit("news", 1)
     running(side, job_id)

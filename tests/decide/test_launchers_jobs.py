@@ -288,12 +288,29 @@ def test_a_requeue_replaces_every_node_of_the_allocation_that_the_gang_has_left(
     assert sorted(plan.nodes) == ["n2", "n3"]
 
 
+@pytest.mark.parametrize("signal", [Signal.HARDWARE_FAULT, Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED])
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_job_that_was_made_smaller_is_requeued_only_where_there_are_as_many_nodes_as_at_its_start(
+    signal: Signal, free: int
+) -> None:
+    """Slurm would start it on no fewer, and others would take the nodes that it had."""
+    job = b.job(nodes=("n1", "n2"))
+    name = "" if signal is Signal.GANG_HUNG_UNNAMED else "n2"
+    finding = Finding(signal, "x", name, b.NOW - 9, "odd", job=job.key)
+    config = b.config(spares={"count": 0, "no_spare": "wait"})
+    seen = b.snapshot(jobs=[job], spares=("n7", "n8")[:free], shrunk={job.key: 3})
+    moves = [one.plan for one in decide(seen, [finding], config) if isinstance(one.plan, PoolSwapPlan)]
+    needed = 1 if signal is Signal.GANG_HUNG_UNNAMED else 2
+    assert [len({*plan.seats}) for plan in moves] == ([3] if free >= needed else [])
+
+
 def test_nodes_that_slurm_took_out_of_the_job_are_counted_as_well() -> None:
     """After `down` a job with --no-kill shows fewer nodes; requeued it wants as many as at first."""
     shown = b.job(nodes=("n1", "n2", "n4"))
     swapped = gang(seats=("n1", "n2", "n4"), spares=(), lost=("n3",))
     left = b.node("n3", NodeState.QUARANTINED)
-    snapshot = b.snapshot(left, jobs=[shown], spares=("n7", "n8"), gangs={shown.key: swapped})
+    shrunk = {shown.key: 4}
+    snapshot = b.snapshot(left, jobs=[shown], spares=("n7", "n8"), gangs={shown.key: swapped}, shrunk=shrunk)
     plan = pool(snapshot, fault("n2"))
     assert sorted(plan.seats) == ["n1", "n4", "n7", "n8"]
 

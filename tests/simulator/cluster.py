@@ -64,6 +64,9 @@ NVLINKS = 18
 FABRIC = "fabric"
 LICENCE = "licence"
 """What a gang waits for where no node is behind the others."""
+SHRUNK = "its smaller allocation"
+"""What a gang hangs on of which an administrator took nodes. Its srun has --no-kill, else its script fails."""
+
 SUSPENDED = "suspension"
 """The same of one that an administrator has suspended: its ranks stand in the collective in which they were."""
 
@@ -189,6 +192,7 @@ class Gang:
     seats: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()  # seats that its job has lost to an administrator
     starts_at: float = math.inf  # when its processes will be there
     since: float = math.inf  # when it began to compute
     first_step: int = 0
@@ -231,6 +235,7 @@ class Gang:
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
         self.wakes_at, self.counted_from = math.inf, 0
+        self.gone = ()
         self.hung_on, self.first_step_sent, self.lost, self.asking, self.newest = "", False, (), None, None
 
     @property
@@ -361,6 +366,10 @@ class Cluster:
         if gang.attempt is None or gang.attempt.restart_count != job.restart_count:
             gang.seats, gang.spares = job.nodes[: gang.seats_wanted], job.nodes[gang.seats_wanted :]
             self._launch(gang, Attempt(job.restart_count), now)
+        gang.gone = () if gang.launcher else tuple(name for name in gang.seats if name not in job.nodes)
+        if gang.gone:
+            gang.stop(now)
+            gang.starts_at, gang.hung_on = math.inf, SHRUNK if gang.suspended else gang.hung_on or SHRUNK
 
     def _launch(self, gang: Gang, attempt: Attempt, now: float) -> None:
         gang.begin(attempt, now)
@@ -599,7 +608,8 @@ class Cluster:
         for gang in self.gangs:
             if gang.since < math.inf:
                 for rank, name in enumerate(gang.seats):
-                    seats[name].append((gang, rank))
+                    if name not in gang.gone:
+                        seats[name].append((gang, rank))
         return seats
 
     def _send(self, machine: Machine, seats: Iterable[Seat], core: Core, now: float) -> None:

@@ -404,6 +404,20 @@ def _goes_on(world: World, job_id: int) -> None:
         world.slurm.go_on(job_id)
 
 
+def _shrinks(world: World, event: Event, gang: Gang, job: SlurmJob) -> None:
+    _suspends(world, event, gang, job)
+    world.slurm.has_slurmdbd = bool(event.number)
+    if not gang.launcher:
+        half = (world.now + _until(world, event)) / 2
+        world.later(half, lambda: _takes_last_node(world, gang.job_id))
+
+
+def _takes_last_node(world: World, job_id: int) -> None:
+    job = world.jobs().get(job_id)
+    if job is not None:
+        world.slurm.shrink(job_id, len(job.nodes) - 1)
+
+
 def _opts_out(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     world.slurm.set_job_comment(gang.job_id, "left alone, please")
     world.invariants.opted_out(gang.job_id)
@@ -433,6 +447,7 @@ TO_GANGS: dict[Kind, Callable[[World, Event, Gang, SlurmJob], None]] = {
     Kind.DELETES_CHECKPOINT: _deletes_checkpoint,
     Kind.LIMIT_REACHED: _limit_reached,
     Kind.SUSPENDS: _suspends,
+    Kind.SHRINKS: _shrinks,
     Kind.OPTS_OUT: _opts_out,
     Kind.HOLDS_JOB: _holds_job,
     Kind.RELEASES_JOB: _releases_job,

@@ -122,6 +122,8 @@ class Kind(StrEnum):
     HOLDS_JOB = "user holds the gang's job"
     RELEASES_JOB = "user releases the gang's job"
     SUSPENDS = "administrator suspends the gang's job"
+    SHRINKS = "administrator suspends the gang's job, takes its last node out of it, and resumes it"
+    # `number`: 1 with slurmdbd
     OPTS_OUT = "user takes Understudy's word out of the comment of the gang's job"
     CANCELS = "user cancels the gang"
     COMPLETES = "gang completes"
@@ -433,6 +435,16 @@ def _with_changes_of_jobs(scenario: Scenario, random: Random) -> Scenario:
     return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
 
 
+def _with_smaller_gangs(scenario: Scenario, random: Random) -> Scenario:
+    """An administrator makes room for another job."""
+    gangs = range(len(gang_sizes(scenario.nodes)))
+    for at in _moments(scenario, random, 1):
+        seconds, has_slurmdbd = SECONDS[Kind.SHRINKS](random), random.choice((0, 1))
+        event = Event(at, Kind.SHRINKS, str(random.choice(gangs)), seconds, has_slurmdbd)
+        scenario = msgspec.structs.replace(scenario, events=(*scenario.events, event))
+    return scenario
+
+
 def _with_epochs(scenario: Scenario, random: Random) -> Scenario:
     """Programs that number their steps within an epoch, each in epochs of its own length."""
     events, until = [], faults_end(scenario.nodes)
@@ -491,6 +503,7 @@ APART: tuple[tuple[str, float, Callable[[Scenario, Random], Scenario]], ...] = (
     ("switch", 0.12, _with_failed_switch),
     ("ordinary", 0.15, _with_ordinary_days),
     ("counts", 0.3, _with_epochs),
+    ("shrinks", 0.08, _with_smaller_gangs),
 )
 """What is drawn apart from all else, in which share of the seeds."""
 
@@ -814,6 +827,7 @@ SECONDS: dict[Kind, Callable[[Random], float]] = {
     Kind.SLURM_REFUSES: lambda random: round(random.choice((random.uniform(5, 55), random.uniform(65, 130))), 1),
     Kind.CLOCK_SET: _or_for_good(_short),
     Kind.SUSPENDS: _seconds(1, 200),
+    Kind.SHRINKS: _seconds(2, 60),
 }
 """How long it lasts; others last up to a minute."""
 
@@ -855,6 +869,7 @@ LASTING = frozenset(
         Kind.RANKS_STAY,
         Kind.PAUSES_JOB,
         Kind.SUSPENDS,
+        Kind.SHRINKS,
         Kind.LEAKS,
         Kind.POWER_LOST,
         Kind.DATABASE_AWAY,

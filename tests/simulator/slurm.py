@@ -147,6 +147,8 @@ class VirtualSlurm:
         """Partitions in which no job starts, and running ones go on."""
         self.waits_for: dict[int, str] = {}
         """Job → why Slurm does not start it, such as a limit of its account, or a licence that another job has."""
+        self.has_slurmdbd = False
+        """Slurm 22.05 without it takes no update of a running job that was resized."""
         self.no_kill: set[int] = set()
         """Jobs submitted with --no-kill: of a node that goes down they lose no more than that node."""
         self.bad_prologs: set[str] = set()
@@ -239,6 +241,15 @@ class VirtualSlurm:
     def go_on(self, job_id: int) -> None:
         """The administrator lets the suspended job continue."""
         self._suspend_or_resume(job_id, "SUSPENDED", "RUNNING")
+
+    def shrink(self, job_id: int, node_count: int) -> None:
+        """As `scontrol update jobid=… numnodes=…` of a job that runs or is suspended (job_mgr.c, _update_job): it keeps
+        its batch host and the first others, and the steps on the rest end. Requeued, it asks for all its nodes again.
+        """
+        job = self._job(job_id)
+        if job.state in ("RUNNING", "SUSPENDED") and 0 < node_count < len(job.nodes):
+            job.nodes, job.resized = job.nodes[:node_count], not self.has_slurmdbd
+            self.changes += 1
 
     def _suspend_or_resume(self, job_id: int, from_state: str, to_state: str) -> None:
         job = self._job(job_id)
@@ -787,7 +798,7 @@ class VirtualSlurm:
             if job.state in ("RUNNING", "SUSPENDED"):
                 job.nodes.remove(node.name)
                 if job.job_id in self.no_kill and job.nodes:
-                    job.resized = True
+                    job.resized = not self.has_slurmdbd
                     continue
                 job.restart_count += 1 if job.requeue else 0
                 self._kill(job, "PENDING" if job.requeue else "NODE_FAIL")
@@ -874,7 +885,7 @@ class VirtualSlurm:
             state=job.state,
             restart_count=job.restart_count,
             nodes=tuple(job.nodes),
-            node_count=job.node_count,
+            node_count=len(job.nodes) if job.state in ("RUNNING", "SUSPENDED") else job.node_count,
             comment=job.comment,
             batch=True,
             requeue=job.requeue,

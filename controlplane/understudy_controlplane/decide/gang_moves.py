@@ -22,7 +22,7 @@ from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import ENDED_WELL
 from understudy_controlplane.fleet.job import Job, JobKey
-from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState
+from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.recovery import Plan, PoolSwapPlan, Recovery, RecoveryStatus, SwapPlan, job_of
 from understudy_controlplane.fleet.slurm import SWITCHED_OFF, Service
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -229,7 +229,13 @@ def _restarted(
     if inside:
         inside_plan, words = hangs.restart_inside(snapshot, job, findings, current.condemned, current.config)
         return Move(inside_plan, Because.RULE, words)
-    plan, words = hangs.requeue(snapshot, job, findings, found, current.drained_elsewhere(job))
+    missing = snapshot.missing(job, old)
+    free = [name for name in current.fitting(job, job.slurm.nodes[0]) if name not in found.placement.taken]
+    if len(free) < missing:
+        words = f"no fitting {_wanted(current)} for job {job.key.job_id}: {len(free)} free, {missing} needed"
+        return Move(None, Because.NO_SPARE, f"{words}: requeued, it asks for as many nodes as at its start")
+    chosen = (*found.placement.taken, *free[:missing])
+    plan, words = hangs.requeue(snapshot, job, findings, found, chosen, current.drained_elsewhere(job))
     return Move(plan, Because.RULE, words, found.placement.evidence)
 
 
@@ -410,7 +416,7 @@ def _move(current: Round, job: Job, findings: Sequence[Finding], seats: Sequence
     )
     if held is not None:
         return held
-    removed = _removed(snapshot, job, seats)
+    removed = snapshot.missing(job, (*seats, *leaving))
     needed = len(findings) + len(gone) + removed
     free = [name for name in current.fitting(job, findings[0].node) if name not in seats or name in leaving]
     preempted = _preempted(current, job, findings[0].node, needed - len(free))
@@ -558,14 +564,6 @@ def _gone(snapshot: Snapshot, seats: Sequence[str], findings: Sequence[Finding])
     """
     found = {finding.node for finding in findings}
     return [name for name in hangs.lost_if_requeued(snapshot, seats) if name not in found]
-
-
-def _removed(snapshot: Snapshot, job: Job, seats: Sequence[str]) -> int:
-    """How many nodes Slurm has taken out of the running job, since they went down: requeued, it wants as many again."""
-    gang = snapshot.gangs.get(job.key)
-    gone = [name for name in gang.state.lost if name not in {*job.slurm.nodes, *seats}] if gang is not None else []
-    nodes = [snapshot.nodes[name] for name in gone if name in snapshot.nodes]
-    return sum(node.state is NodeState.QUARANTINED or (node.slurm is not None and node.slurm.down) for node in nodes)
 
 
 def _ended_in(snapshot: Snapshot, job: Job) -> bool:

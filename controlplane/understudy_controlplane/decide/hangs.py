@@ -54,15 +54,21 @@ def restart_inside(
 
 
 def requeue(
-    snapshot: Snapshot, job: Job, findings: Sequence[Finding], found: Whole, drained_elsewhere: Set[str]
+    snapshot: Snapshot,
+    job: Job,
+    findings: Sequence[Finding],
+    found: Whole,
+    chosen: Sequence[str],
+    drained_elsewhere: Set[str],
 ) -> tuple[Plan, str]:
     """Restart without the named nodes if there are spares for them. They are not failed: a hang alone condemns none.
-    Nodes that were to be drained at the job's end are drained by now: the first of the `found` nodes replace them.
+    Nodes that were to be drained at the job's end are drained by now: the first of the `chosen` nodes replace them.
+    The last are for nodes that it has lost since its start.
     """
     number, why = job.key.job_id, findings[0].summary
     gone = lost_if_requeued(snapshot, job.slurm.nodes)
     named = [finding for finding in _named(findings) if finding.node not in gone]
-    chosen, given_up = found.placement.taken, found.given_up
+    given_up = found.given_up
     seats = job.slurm.nodes
     plan = plans.swap_plan(
         snapshot,
@@ -76,6 +82,7 @@ def requeue(
         given_up=given_up,
     )
     old = (*gone, *(finding.node for finding in named), *given_up)
+    old = (*old, *["a node that Slurm has taken out of it"] * (len(chosen) - len(old)))
     words = ", ".join(f"{new} in the place of {before}" for before, new in zip(old, chosen, strict=False))
     whole = f"; {found.placement.whole}" if found.placement.whole else ""
     return plan, f"job {number} is requeued onto its seats{f', {words}' if words else ''}{whole}"

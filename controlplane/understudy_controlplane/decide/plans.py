@@ -132,7 +132,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     lost |= {name for name in gone if snapshot.nodes[name].state is not NodeState.QUARANTINED}
     lost |= drained_elsewhere & {*gone}
     accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
-    left = len(spares) - len(gone) - len(given_up)
+    missing = snapshot.missing(job, (*seats, *(finding.node for finding in findings if finding.node)))
+    left = len(spares) - len(gone) - len(given_up) - missing
     leaving = tuple(finding.node for finding in (findings[: max(left, 0)] if hang else findings))
     leaving = (*(name for name in leaving if hang or name in undrained), *given_up)
     failed = (*(finding.node for finding in accused), *(name for name in gone if name not in lost))
@@ -178,14 +179,8 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         preempted=tuple(sorted({one.key.job_id for one in preempted})),
         requested=_requested(findings, superseded),
     )
-    bound_later = not excluded and _has_lost_nodes(snapshot, job)
+    bound_later = not excluded and job.running and job.key in snapshot.shrunk
     return msgspec.structs.replace(plan, steps=BOUND_LATER) if bound_later else plan
-
-
-def _has_lost_nodes(snapshot: Snapshot, job: Job) -> bool:
-    """Slurm has taken nodes out of the running job that its launcher had."""
-    gang = snapshot.gangs.get(job.key)
-    return job.running and gang is not None and not {*gang.nodes} <= {*job.slurm.nodes}
 
 
 def _reached(snapshot: Snapshot, job: Job) -> tuple[int | None, int]:

@@ -6,7 +6,7 @@ What they ask once a node of thousands is counted once a snapshot.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -111,6 +111,8 @@ class Snapshot:
     """Jobs of which no rank reports since their restart, or that of the control plane, though ranks finished steps
     before → when the job was started, or resumed after it was suspended, by slurmctld's clock.
     """
+    shrunk: Mapping[JobKey, int] = field(default_factory=dict)
+    """Managed running jobs that have fewer nodes than at their start, and how many they had then."""
     last_attempts: Mapping[JobKey, LastAttempt] = field(default_factory=dict)
     """Managed jobs that were requeued, and pend or are about to → the attempt that has ended."""
     checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
@@ -183,6 +185,12 @@ class Snapshot:
     @cached_property
     def _custody(self) -> dict[str, Custody]:
         return {}
+
+    def missing(self, job: Job, seats: Collection[str]) -> int:
+        """How many nodes besides the seats Slurm, or an administrator, has taken out of the running job: requeued, it
+        asks for as many as at its start.
+        """
+        return max(0, self.shrunk.get(job.key, 0) - len({*job.slurm.nodes, *seats})) if job.running else 0
 
     def attempt_given_up(self, job: Job) -> int:
         """The restart count of the attempt that a move gives up: of a job that was requeued, the one that has ended."""

@@ -92,8 +92,8 @@ class Observer:
         self._wear = GpuWear()
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
-        self._last_attempts: dict[tuple[JobKey, int], LastAttempt | None] = {}
-        """Job and restart count, while it pends → the attempt before; None: none was seen to run."""
+        self._last_attempts: dict[tuple[JobKey, int, bool], LastAttempt | None] = {}
+        """Job, restart count, and whether it runs → its last attempt that was seen to run; None: none was."""
         self._clock_sets = ClockSets()
         self.begin()
 
@@ -113,7 +113,8 @@ class Observer:
         """Start of what the last readings showed of a node without a break, up to the reading before these."""
         self._running: list[Job] = []
         self._suspended: list[Job] = []
-        self._requeued: list[Job] = []
+        self._looked_up: list[Job] = []
+        """Managed jobs that run, or were requeued, of which the last attempt is looked up."""
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
         self._recoveries = RecoveryHistory(self._sources.stores.recoveries)  # a clock ahead made it forget too much
         self._events.forget()  # a clock that was set back changed their times
@@ -153,10 +154,11 @@ class Observer:
         self._shown = {job.key: job for job in shown}
         self._running = [job for job in shown if job.running]
         self._suspended = [job for job in shown if job.slurm.suspended_or_resumed_at is not None]
-        self._requeued = [
+        self._looked_up = [
             job
             for job in shown
-            if job.managed and job.slurm.restart_count and (job.slurm.pending or job.slurm.completing)
+            if job.managed
+            and (job.running or (job.slurm.restart_count and (job.slurm.pending or job.slurm.completing)))
         ]
 
     def _look(self) -> Observation:
@@ -193,6 +195,7 @@ class Observer:
             for job in running
             if (table := sources.telemetry.table(job.key, job.slurm.restart_count)) is not None
         }
+        last_attempts, shrunk = self._attempts()
         saved, gangs = self._saved_at(running, nodes, now), self._gangs(running)
         ended_well = self._ended_well(running, gangs)
         first_nans, wrong_results = self._history.anomalies(now)
@@ -280,7 +283,8 @@ class Observer:
                 if (stood := sources.telemetry.suspended(job.key, job.slurm.restart_count)) is not None
             },
             ordered_to_save=self._ordered_to_save(running),
-            last_attempts=self._attempts_before(),
+            shrunk=shrunk,
+            last_attempts=last_attempts,
             unheard_gangs=self._unheard_gangs(running, tables, gangs),
         )
 
@@ -319,24 +323,28 @@ class Observer:
             if self._progressed.get((key, count))
         }
 
-    def _attempts_before(self) -> dict[JobKey, LastAttempt]:
-        """Each requeue is looked up once: the attempt that it has ended does not change."""
-        requeued = {(job.key, job.slurm.restart_count) for job in self._requeued}
+    def _attempts(self) -> tuple[dict[JobKey, LastAttempt], dict[JobKey, int]]:
+        """Of requeued jobs the attempt before, of running ones the size at their start where they are smaller now. Each
+        attempt is looked up once: its nodes do not change in the database, and one that has ended not at all.
+        """
+        jobs = {(job.key, job.slurm.restart_count, job.running): job for job in self._looked_up}
         rows = {
             this: known.row
-            for this in requeued - self._last_attempts.keys()
+            for this in jobs.keys() - self._last_attempts.keys()
             if (known := self._sources.directory.get(this[0].job_id)) is not None
         }
         found = self._sources.stores.fleet.last_attempts(rows.values()) if rows else {}
         self._last_attempts = {
-            **{this: self._last_attempts[this] for this in requeued & self._last_attempts.keys()},
+            **{this: self._last_attempts[this] for this in jobs.keys() & self._last_attempts.keys()},
             **{this: found.get(row) for this, row in rows.items()},
         }
-        return {
-            key: last
-            for (key, count), last in self._last_attempts.items()
-            if last is not None and last.restart_count < count  # one that is completing may end for good
-        }
+        known_ones = [(*this, last) for this, last in self._last_attempts.items() if last is not None]
+        sizes = {key: len(last.nodes) for key, count, runs, last in known_ones if runs and last.restart_count == count}
+        running = {key: len(job.slurm.nodes) for (key, _, runs), job in jobs.items() if runs}
+        return (
+            {key: last for key, count, runs, last in known_ones if not runs and last.restart_count < count},
+            {key: size for key, size in sizes.items() if size > running[key]},
+        )
 
     def _moves(self, jobs: Collection[JobKey]) -> dict[JobKey, MoveRequest]:
         """Checkpoints are read only for a move that waits for one."""
