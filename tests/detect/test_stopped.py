@@ -37,6 +37,7 @@ def scene(*nodes: NodeView, job: dict[str, Any] | None = None, **values: Any) ->
         "restart_count": 1,
     }
     waiting = b.job(**(default | {"submit_at": REQUEUED_AT} | (job or {})))
+    waiting = replace(waiting, key=b.job().key)  # a requeue renews the submit time
     values = {"last_attempts": {waiting.key: LastAttempt(0, RAN_ON, 41)}} | values
     return b.snapshot(*(nodes or [b.node("n3", slurm=out())]), jobs=[waiting], spares=("n7", "n8"), **values)
 
@@ -110,6 +111,12 @@ def test_it_does_not_matter_who_took_the_node_out(node: NodeView) -> None:
 )
 def test_without_a_node_that_is_out_no_fault_is_known(node: NodeView) -> None:
     assert found(scene(node)) == []
+
+
+def test_where_a_dead_node_has_spoilt_the_requeue_its_time_is_not_known_and_the_gang_counts_as_stopped() -> None:
+    """Slurm keeps the submit time that the job had before."""
+    late = b.node("n3", slurm=out(at=REQUEUED_AT + 100))
+    assert [len(found(scene(late, job={"submit_at": at}, now=b.NOW + 200))) for at in (REQUEUED_AT, 500)] == [0, 1]
 
 
 def test_a_node_that_failed_long_after_the_requeue_did_not_stop_it() -> None:

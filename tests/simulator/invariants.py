@@ -990,6 +990,8 @@ class Invariants:
             for name in spares | others
             if not world.cluster.machines[name].broken and nodes[name].memory_mb >= job.memory_mb
         }
+        if not own.isdisjoint(self.notified_of):
+            return False  # a guard has held its node's finding back
         lost = any(nodes[name].service is not Service.USABLE for name in own)
         moved = self.ledger.own_ends.get(job.job_id) == job.restart_count - 1
         return (lost or moved) and self._has_nodes(job, well - {*job.excluded_nodes})

@@ -19,6 +19,7 @@ from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
+    ManualRepairPlan,
     Plan,
     PoolSwapPlan,
     Recovery,
@@ -139,7 +140,8 @@ class Ledger:
         """An approval is for one recovery, and for what was shown. What goes on from an approved one needs no other."""
         for one in recoveries:
             shown = Shown.of(one.plan)
-            if one.plan.supersedes in self._granted or self._is_asked_for(one) or shown in self._approvals:
+            stays_out = isinstance(one.plan, ManualRepairPlan) and self.taken.issuperset(one.plan.nodes)
+            if stays_out or one.plan.supersedes in self._granted or self._is_asked_for(one) or shown in self._approvals:
                 if one.id not in self._granted and shown in self._approvals:
                     self._approvals.remove(shown)
                 self._granted.add(one.id)

@@ -55,7 +55,8 @@ def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
     job, last = snapshot.jobs.get(key), snapshot.last_attempts.get(key)
     if job is None or last is None or not waits_for_nodes(job):
         return None
-    until = requeued_at(snapshot, job) - snapshot.slurm_ahead_seconds + KNOWN_LATER_SECONDS
+    spoilt = job.slurm.submit_at == job.key.submit_at  # by a dead node: when it was requeued is not known
+    until = snapshot.now if spoilt else requeued_at(snapshot, job) - snapshot.slurm_ahead_seconds + KNOWN_LATER_SECONDS
     since = {name: at for name in last.nodes if (at := out_since(snapshot, name)) is not None}
     causes = sorted((at, name) for name, at in since.items() if at <= until)
     held_up = job.slurm.completing and any(not is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
