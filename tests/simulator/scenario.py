@@ -477,7 +477,9 @@ def _with_ordinary_days(scenario: Scenario, random: Random) -> Scenario:
     match random.choice((Kind.POWER_SAVES, Kind.PING_MISSED, Kind.SWITCH_REBOOTS, Kind.LICENCE_AWAY)):
         case Kind.SWITCH_REBOOTS:
             moments = (FAULTS_BEGIN + 40, FAULTS_BEGIN + 170, FAULTS_BEGIN + 300)
-            events = [Event(at, Kind.SWITCH_REBOOTS, names[first], 35.0, RACK) for at in moments]
+            size = scenario.nodes // scenario.leaf_switches  # it takes all its ports along
+            first -= first % size
+            events = [Event(at, Kind.SWITCH_REBOOTS, names[first], 35.0, size) for at in moments]
         case Kind.LICENCE_AWAY:
             settings = msgspec.structs.replace(settings, sweeps=3)
             at = round(random.uniform(FAULTS_BEGIN, until / 2), 2)

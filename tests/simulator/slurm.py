@@ -243,8 +243,8 @@ class VirtualSlurm:
         self._suspend_or_resume(job_id, "SUSPENDED", "RUNNING")
 
     def shrink(self, job_id: int, node_count: int) -> None:
-        """As `scontrol update jobid=… numnodes=…` of a job that runs or is suspended (job_mgr.c, _update_job): it keeps
-        its batch host and the first others, and the steps on the rest end. Requeued, it asks for all its nodes again.
+        """The job, running or suspended, is updated with `numnodes=…` (job_mgr.c, _update_job): it keeps its batch host
+        and the first others, and the steps on the rest end. Requeued, it asks for all its nodes again.
         """
         job = self._job(job_id)
         if job.state in ("RUNNING", "SUSPENDED") and 0 < node_count < len(job.nodes):

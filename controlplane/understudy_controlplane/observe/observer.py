@@ -324,7 +324,7 @@ class Observer:
         }
 
     def _attempts(self) -> tuple[dict[JobKey, LastAttempt], dict[JobKey, int]]:
-        """Of requeued jobs the attempt before, of running ones the size at their start where they are smaller now. Each
+        """The attempt before of requeued jobs, and the size at their start of running ones that are smaller now. Each
         attempt is looked up once: its nodes do not change in the database, and one that has ended not at all.
         """
         jobs = {(job.key, job.slurm.restart_count, job.running): job for job in self._looked_up}
