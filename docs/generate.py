@@ -386,11 +386,15 @@ def xid_policy() -> str:
         "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those that the code applies to",
         "there (A100, H100, B100, GB200). Where *by* is judgement, class and repair are Understudy's judgement",
         "and not NVIDIA's action; what follows from repetition always is. A code that is not in the table is recorded,",
-        "and no node is at fault.",
+        "and no node is at fault. `understudy explain xid CODE` has its name and meaning.",
         "",
         "| Xid | meaning | class | repair | NVIDIA | by | GPUs | more |",
         "|---|---|---|---|---|---|---|---|",
         *_xid_rows(sorted(policy.xid.items())),
+        "",
+        "Recorded, and nothing else: "
+        + ", ".join(str(code) for code, row in sorted(policy.xid.items()) if _is_silent(row))
+        + ".",
         "",
         "## SXids",
         "",
@@ -424,11 +428,16 @@ def xid_policy() -> str:
 
 def _xid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
     """Codes that follow each other and differ by name and meaning alone are one row."""
-    for judged, same in groupby(rows, key=lambda row: _judged(row[1])):
+    listed = [(code, row) for code, row in rows if not _is_silent(row)]
+    for judged, same in groupby(listed, key=lambda row: _judged(row[1])):
         of_one = list(same)
         codes = ", ".join(str(code) for code, _ in of_one)
         meanings = "; ".join(dict.fromkeys(_meaning(row) for _, row in of_one))
         yield f"| {codes} | {meanings} | {' | '.join(judged)} |"
+
+
+def _is_silent(row: PolicyRow) -> bool:
+    return row.fault is FaultClass.RECORD and not _judged(row)[-1]
 
 
 def _meaning(row: PolicyRow) -> str:
