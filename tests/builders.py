@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
 )
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
-from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.snapshot import SlurmShown, Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_wire.facts import Fact, KernelEvent
@@ -146,15 +147,24 @@ def snapshot(
         "now": NOW,
         "started_at": NOW - 1000,
         "mode": Mode.ACT,
-        "paused": "",
-        "slurm_read_at": NOW - 0.2,
-        "slurmctld_started_at": NOW - 100_000,
-        "slurm_error": "",
         "nodes": views,
         "jobs": {job.key: job for job in jobs},
-        "reservations": {pool.name: pool} if spares else {},
+        "slurm": SlurmShown(
+            read_at=NOW - 0.2,
+            slurmctld_started_at=NOW - 100_000,
+            reservations={pool.name: pool} if spares else {},
+        ),
     }
-    return Snapshot(**(defaults | values))
+    return changed(Snapshot(**defaults), **values)
+
+
+def changed(snapshot: Snapshot, **values: Any) -> Snapshot:
+    """The same with other values, in whichever of its parts they are."""
+    for part in ("slurm", "progress", "history", "operator", "round"):
+        now = getattr(snapshot, part)
+        mine = {one.name: values.pop(one.name) for one in fields(now) if one.name in values}
+        values[part] = replace(values.get(part, now), **mine)
+    return replace(snapshot, **values)
 
 
 def step_table(

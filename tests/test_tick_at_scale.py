@@ -45,7 +45,7 @@ pytestmark = pytest.mark.timed
 def large(*changed: NodeView) -> Snapshot:
     """Gangs of eight on most nodes, with step times; `changed` replace healthy nodes."""
     jobs = [b.job(job_id=i, nodes=[f"n{i * GANG + seat}" for seat in range(GANG)]) for i in range(GANGS)]
-    return replace(
+    return b.changed(
         b.snapshot(*(b.node(f"n{i}") for i in range(NODES)), *changed, jobs=jobs),
         tables={job.key: table(job) for job in jobs},
     )

@@ -173,10 +173,11 @@ class Loop:
         begun = self._clock.now()
         self._look_at_tickets(begun)
         snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
-        if snapshot.acting is None or (snapshot.mode is Mode.ACT) is not (snapshot.acting.since is not None):
+        noted = snapshot.operator.acting
+        if noted is None or (snapshot.mode is Mode.ACT) is not (noted.since is not None):
             self._note_mode(snapshot)
             snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
-        if any(one.plan for one in decisions) and (snapshot.slurm_read_at or 0.0) < begun:
+        if any(one.plan for one in decisions) and (snapshot.slurm.read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions, beside = self._judge(0.0)
         self.pulse.last_error = ""
@@ -185,7 +186,7 @@ class Loop:
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
         # A recovery begun before stays where it is in mode observe, and is shown as running.
-        acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error
+        acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error
         if acting:
             running = {recovery.id for recovery in recoveries}
             self._runner.begin_round(running, self.observer.view, beside.turns)
@@ -231,7 +232,7 @@ class Loop:
         """What was known by then waits for an operator's approval. The first note finds a control plane that begins, or
         one that acted before there were notes.
         """
-        known = {} if snapshot.acting is None else {one.id: one.rules for one in snapshot.incidents.values()}
+        known = {} if snapshot.operator.acting is None else {one.id: one.rules for one in snapshot.incidents.values()}
         self._stores.fleet.note_acting(snapshot.mode is Mode.ACT, snapshot.now, known)
         log.info("mode_changed", mode=snapshot.mode.value)
 
@@ -254,7 +255,7 @@ class Loop:
 
     def _look_after_maintenance(self, snapshot: Snapshot) -> None:
         """Its requests are taken up by the next round, like those of operators."""
-        for one in snapshot.maintenances:
+        for one in snapshot.operator.maintenances:
             due = next_of(snapshot, one)
             if due.stages != one.stages or due.releases or due.move or due.is_over:
                 self._stores.maintenance.proceed(one, due, self._clock.now())
@@ -262,7 +263,7 @@ class Loop:
 
     def _look_after_drills(self, snapshot: Snapshot) -> None:
         """The next round takes up the request to return the node."""
-        for drill in snapshot.drills.values():
+        for drill in snapshot.operator.drills.values():
             end = end_of(snapshot, drill)
             if end is not None:
                 why = f"the drill that {drill.by} asked for has ended: {drill.reason}" if end.release else ""
@@ -324,13 +325,14 @@ class Loop:
         snapshot = self.look(slurm_age_max_seconds)
         findings = detect(snapshot, self._current.config, self.detectors)
         since = {one.key: one.since for one in self.pulse.needs}
-        snapshot = replace(with_fabric(snapshot, findings), waiting_since=since)
+        snapshot = with_fabric(snapshot, findings)
+        snapshot = replace(snapshot, round=replace(snapshot.round, waiting_since=since))
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         failures = Failures(snapshot.now)
         beside = consequences(snapshot, self._current.config, failures)
         if beside.unfit is not None:
-            self.verdicts.set(beside.unfit, snapshot.slurm_read_at)
+            self.verdicts.set(beside.unfit, snapshot.slurm.read_at)
         self._launchers.replace_orders(beside.orders)
         config = self._current.config
         decisions, self.pulse.needs = judge(snapshot, findings, config, failures, self.pulse.needs)

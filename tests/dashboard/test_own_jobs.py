@@ -57,7 +57,7 @@ def test_what_stands_still_comes_first_and_what_has_ended_last() -> None:
 def test_maintenance_names_own_jobs_on_nodes_that_still_wait_for_it() -> None:
     job = b.job(nodes=("n1", "n2"))
     planned = Maintenance(1, ("r1",), ("n1", "n2", "n3"), "x", "ada", b.NOW, b.NOW + 60, 1, stages={"n2": Stage.DONE})
-    seen = replace(fleet(job), maintenances=(planned,))
+    seen = b.changed(fleet(job), maintenances=(planned,))
     (found,) = own_maintenance(job.slurm.user_id, seen)
     assert (found.nodes, found.jobs) == (2, ((job.key.job_id, 1),))
     (of_other,) = own_maintenance(job.slurm.user_id + 1, seen)

@@ -7,7 +7,6 @@ import html
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -123,7 +122,7 @@ class TestThePageOfAUser:
         assert snapshot is not None
         now = snapshot.now
         planned = Maintenance(1, ("n1",), ("n1",), "a secret of operators", "ada", now, now + 3600, 1)
-        plane.loop.pulse.snapshot = replace(snapshot, maintenances=(planned,))
+        plane.loop.pulse.snapshot = b.changed(snapshot, maintenances=(planned,))
         page = owner.get("/dashboard/my")
         plane.loop.pulse.snapshot = snapshot
         assert page.status_code == 200

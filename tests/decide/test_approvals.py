@@ -160,7 +160,7 @@ def test_what_is_proposed_for_a_gang_ends_with_its_attempt(
     waits = proposal(status, move, approved_at=b.NOW - 1)
     seen = b.snapshot(mode=Mode.APPROVE, proposals=(waits,), jobs=[job] if job else [])
     assert [(one.proposal, one.status) for one in endings(seen)] == [(7, RecoveryStatus.OVERTAKEN)] * over
-    assert not [*endings(replace(seen, slurm_read_at=None, jobs={}))], "nothing is known of jobs before Slurm was read"
+    assert not [*endings(b.changed(seen, read_at=None, jobs={}))], "nothing is known of jobs before Slurm was read"
 
 
 def test_the_nodes_that_were_approved_are_taken_while_they_fit() -> None:

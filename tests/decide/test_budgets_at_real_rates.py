@@ -159,19 +159,15 @@ def snapshot_at(moment: Moment, nodes: int, config: Config) -> Snapshot:
     views[fault.node] = b.node(fault.node)
     healthy = b.node("healthy")
     views |= {f"healthy{i}": healthy for i in range(nodes - len(views))}
-    return Snapshot(
-        **{
-            **vars(b.snapshot()),
-            "now": fault.at,
-            "started_at": fault.at - DAY,
-            "nodes": views,
-            "recoveries": tuple(
-                moved(one, i) for i, one in enumerate(lately, 1000) if one.at > fault.at - MOVED_WITHIN
-            ),
-            "swaps": tuple((one.at, JobKey(b.CLUSTER, i, 1)) for i, one in enumerate(lately, 1000)),
-            "quarantined_at": {one.node: (one.at,) for one in lately},
-            "domains": {"partition train": tuple(views)},
-        }
+    return b.changed(
+        b.snapshot(),
+        now=fault.at,
+        started_at=fault.at - DAY,
+        nodes=views,
+        recoveries=tuple(moved(one, i) for i, one in enumerate(lately, 1000) if one.at > fault.at - MOVED_WITHIN),
+        swaps=tuple((one.at, JobKey(b.CLUSTER, i, 1)) for i, one in enumerate(lately, 1000)),
+        quarantined_at={one.node: (one.at,) for one in lately},
+        domains={"partition train": tuple(views)},
     )
 
 
@@ -193,7 +189,7 @@ def test_no_guard_holds_a_real_recovery_back(nodes: int, faults_of: Any, repair:
 @pytest.mark.parametrize(("nodes", "drained"), [(400, 10), (2048, 10), (12_500, 25)])
 def test_a_wrong_rule_that_hits_the_whole_fleet_drains_no_more_than_the_breaker_bears(nodes: int, drained: int) -> None:
     config, healthy = b.config(), {f"n{i}": b.node(f"n{i}") for i in range(nodes)}
-    snapshot = Snapshot(**{**vars(b.snapshot()), "nodes": healthy, "domains": {"partition train": tuple(healthy)}})
+    snapshot = b.changed(b.snapshot(), nodes=healthy, domains={"partition train": tuple(healthy)})
     wrong = [Finding(Signal.HARDWARE_FAULT, "xid.79", name, b.NOW, "broken") for name in healthy]
     decisions = decide(snapshot, wrong, config)
     assert sum(one.action is Action.QUARANTINE for one in decisions) == drained
@@ -260,7 +256,7 @@ def test_no_rule_that_is_right_uses_its_budget_up(nodes: int, with_history: bool
             before = (one.at // DAY for one in earlier if fault.at - 35 * DAY <= one.at < fault.at - 7 * DAY)
             usual = {fault.rule: max(Counter(before).values(), default=0)}
         seen = b.snapshot(quarantines=tuple(week), usual_quarantines=usual)
-        seen = Snapshot(**{**vars(seen), "now": fault.at, "nodes": views})
+        seen = replace(seen, now=fault.at, nodes=views)
         assert over_rule_budget(seen, fault.rule, ()) == "", fault
 
 
@@ -289,7 +285,7 @@ def test_a_rule_that_is_wrong_and_slow_takes_out_a_share_and_a_person_is_paged(
     for number in range(int(hour * 7 * 24)):
         now, name = b.NOW + number * HOUR / hour, f"n{number % nodes}"
         seen = b.snapshot(quarantines=tuple(taken), usual_quarantines=usually)
-        seen = Snapshot(**{**vars(seen), "now": now, "started_at": now - DAY, "nodes": views})
+        seen = replace(seen, now=now, started_at=now - DAY, nodes=views)
         finding = Finding(Signal.HARDWARE_FAULT, "xid.79", name, now, "broken")
         objection = guards.object_to_quarantine(seen, config, finding, already=())
         if objection is None:
@@ -302,7 +298,7 @@ def test_a_rule_that_is_wrong_and_slow_takes_out_a_share_and_a_person_is_paged(
             break
     assert max(sum(0 <= one.at - first.at < DAY for one in taken) for first in taken) <= drained
     assert len(taken) <= 2.5 * drained
-    reset = replace(seen, breaker_reset_at=now)
+    reset = b.changed(seen, breaker_reset_at=now)
     assert objection is None or guards.object_to_quarantine(reset, config, finding, already=()) is None
 
 
@@ -327,7 +323,7 @@ def test_a_domain_that_fails_is_one_though_only_some_of_its_nodes_are_taken_out(
 
     def objects(some: Iterable[str], at: float, incidents: Mapping[Subject, OpenIncident]) -> bool:
         taken = tuple(Quarantine(at, name, rule) for name in some)
-        return bool(over_rule_budget(replace(seen, quarantines=taken, incidents=incidents), rule, ()))
+        return bool(over_rule_budget(b.changed(seen, quarantines=taken, incidents=incidents), rule, ()))
 
     some = [*names[:7], *names[16:22]]
     assert not objects(some, b.NOW - 40, failed)

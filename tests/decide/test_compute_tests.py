@@ -46,7 +46,7 @@ def slow(lost_seconds: float = 10.0, node: str = "n2") -> Finding:
 def seen(table: StepTable | None = None, **values: Any) -> Snapshot:
     nodes = [b.node(f"n{number}") for number in range(1, 9)]
     tables = {b.job().key: gang() if table is None else table}
-    return replace(b.snapshot(*nodes, jobs=[b.job()], tables=tables), **values)
+    return b.changed(b.snapshot(*nodes, jobs=[b.job()], tables=tables), **values)
 
 
 def orders(snapshot: Snapshot, *findings: Finding, lost: float = 0.0, ordered: int | None = None) -> list[int]:

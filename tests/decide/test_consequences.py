@@ -45,7 +45,7 @@ def fleet(approved_at: float = APPROVED_AT, burnt_at: float | None = None, drain
     undrained = b.node("n12", NodeState.QUARANTINED)
     plan = QuarantinePlan(steps=(), nodes=("n9",), drain_reason="")
     approved = Recovery(7, plan, RecoveryStatus.APPROVED, b.NOW - 900, (), approved_at=approved_at)
-    return replace(
+    return b.changed(
         seen,
         nodes={**seen.nodes, "n6": b.node("n6", record=left), "n12": undrained},
         jobs={one.key: one for one in JOBS},

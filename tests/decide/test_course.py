@@ -124,7 +124,7 @@ def test_a_pause_keeps_a_requeue_that_was_lost_from_being_made() -> None:
     paused = {b.job().key: "an upgrade (alice)"}
     assert not course(LOST, scene(LOST, paused_jobs=paused), []).may_act
     assert course(LOST, scene(LOST, paused_jobs=paused, job=RESTARTED), []).may_act, "Slurm has taken it"
-    assert course(LOST, scene(LOST, paused_jobs=paused, slurm_read_at=b.NOW - 20), []).may_act, "not known"
+    assert course(LOST, scene(LOST, paused_jobs=paused, read_at=b.NOW - 20), []).may_act, "not known"
     assert isinstance(LOST.plan, PoolSwapPlan)
     of_dead_node = replace(LOST, plan=msgspec.structs.replace(LOST.plan, dead_nodes=("n2",)))
     assert course(of_dead_node, scene(of_dead_node, paused_jobs=paused), []).may_act, "it runs on in name only"
@@ -152,6 +152,6 @@ def test_a_node_that_looks_well_again_is_not_drained_for_what_an_earlier_process
     snapshot = b.snapshot(node, recoveries=(recovery,), started_at=b.NOW - 6)
     found = course(recovery, snapshot, detect(snapshot, b.config()))
     assert (found.may_act, found.ending) == (may_act, None)
-    later = replace(snapshot, now=b.NOW + 2, slurm_read_at=b.NOW + 2)
+    later = b.changed(snapshot, now=b.NOW + 2, read_at=b.NOW + 2)
     after = course(recovery, later, detect(later, b.config()))
     assert (after.ending is not None) is not may_act

@@ -420,7 +420,7 @@ class TestNothing:
         [
             ({"mode": Mode.OBSERVE}, Because.DRY_RUN),
             ({"paused": "maintenance (alice)"}, Because.PAUSED),
-            ({"slurm_error": "timed out"}, Because.SLURM_UNREADABLE),
+            ({"error": "timed out"}, Because.SLURM_UNREADABLE),
         ],
     )
     def test_a_guard_holds_the_quarantine_back_and_says_why(self, values: dict[str, object], because: Because) -> None:
@@ -642,7 +642,7 @@ class TestReleases:
         snapshot = self.held("launch_failed_requeued_held")
         wrong = Refusal("n1", 7, 0, 499.0 + ahead, 499.5, "unfit")
         nodes = {**snapshot.nodes, "n1": b.node("n1", clock_ahead_seconds=ahead)}
-        decisions = decided(dataclasses.replace(snapshot, nodes=nodes, refusals=(wrong,)))
+        decisions = decided(b.changed(snapshot, nodes=nodes, refusals=(wrong,)))
         assert [one.subject for one in decisions if one.action is Action.RELEASE_JOB] == ["job 7"]
 
     def test_what_is_being_released_is_not_decided_again(self) -> None:

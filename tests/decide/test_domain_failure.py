@@ -80,7 +80,7 @@ def test_a_person_is_notified_once() -> None:
     (page,) = [one for one in judged(seen)[1] if one.action is Action.PAGE]
     assert b.plan_as(PagePlan, page.plan).about == ("rack r0",)
     sent = RepairAttempt(1, "needs.domain_down rack r0", RecoveryKind.PAGE, None, b.NOW - 14, RecoveryStatus.SUCCEEDED)
-    assert not [one for one in judged(replace(seen, attempts=(sent,)))[1] if one.action is Action.PAGE]
+    assert not [one for one in judged(b.changed(seen, attempts=(sent,)))[1] if one.action is Action.PAGE]
 
 
 def test_after_that_time_its_gangs_leave_and_the_breaker_stays_closed() -> None:
@@ -130,7 +130,7 @@ def test_they_count_by_themselves_in_the_rounds_that_follow_too() -> None:
             for number, subject in enumerate(map(Subject.of_node, out), 10)
         }
         times = dict.fromkeys(out, (b.NOW,))
-        seen = replace(seen, nodes={**seen.nodes, **drained}, incidents=incidents | own, quarantined_at=times)
+        seen = b.changed(seen, nodes={**seen.nodes, **drained}, incidents=incidents | own, quarantined_at=times)
     assert 1 <= len(out) <= 3
 
 

@@ -147,7 +147,7 @@ def test_a_person_is_notified_once_of_the_switch() -> None:
     sent = RepairAttempt(
         1, "needs.domain_down switch leaf0", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED
     )
-    seen = replace(seen, attempts=(sent,))
+    seen = b.changed(seen, attempts=(sent,))
     assert not [one for one in decide(seen, detect(seen, CONFIG), CONFIG) if one.action is Action.PAGE]
 
 

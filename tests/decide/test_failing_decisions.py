@@ -146,7 +146,7 @@ def test_what_is_due_for_a_node_can_fail_for_that_node_alone() -> None:
     refused = Finding(Signal.RETURN_REFUSED, "return.refused", "n1", b.NOW, "Slurm refused it")
     back = replace(seen, nodes=b.snapshot().nodes)
     assert outcomes(decide(back, [refused], config)) == {"n1": (Action.NOTHING, Because.DETECTOR_FAILED)}
-    assert outcomes(decide(replace(back, weights_left={}), [refused], config))["n1"][0] is Action.RETURN
+    assert outcomes(decide(b.changed(back, weights_left={}), [refused], config))["n1"][0] is Action.RETURN
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_person_is_notified_once_a_day() -> None:
     sent = RepairAttempt(
         1, "detection.down decision xid.79", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED
     )
-    again = decided(replace(seen, attempts=(sent,)))
+    again = decided(b.changed(seen, attempts=(sent,)))
     assert Action.PAGE not in {one.action for one in again}
 
 

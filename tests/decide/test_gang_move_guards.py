@@ -103,9 +103,11 @@ class TestManyGangsThatStopTogether:
         """It stands for longer than it ever paused."""
         jobs = jobs_of(3)
         snapshot = fleet(jobs, [OUTAGE_SECONDS] * 3)
-        patient = {key: replace(table, longest_pause_seconds=pause_seconds) for key, table in snapshot.tables.items()}
-        tables = {**patient, jobs[0].key: snapshot.tables[jobs[0].key]}
-        assert [one.row for one in decided(replace(snapshot, tables=tables))] == [106, 70]
+        patient = {
+            key: replace(table, longest_pause_seconds=pause_seconds) for key, table in snapshot.progress.tables.items()
+        }
+        tables = {**patient, jobs[0].key: snapshot.progress.tables[jobs[0].key]}
+        assert [one.row for one in decided(b.changed(snapshot, tables=tables))] == [106, 70]
 
     @pytest.mark.parametrize(
         ("pause_seconds", "limits", "limit_seconds"),
@@ -116,8 +118,10 @@ class TestManyGangsThatStopTogether:
         self, pause_seconds: float, limits: dict[str, float], limit_seconds: float
     ) -> None:
         snapshot = fleet(jobs_of(3), [limit_seconds + 1, limit_seconds - 1, limit_seconds - 5])
-        tables = {key: replace(one, longest_pause_seconds=pause_seconds) for key, one in snapshot.tables.items()}
-        decisions = decided(replace(snapshot, tables=tables), b.config(hang=limits))
+        tables = {
+            key: replace(one, longest_pause_seconds=pause_seconds) for key, one in snapshot.progress.tables.items()
+        }
+        decisions = decided(b.changed(snapshot, tables=tables), b.config(hang=limits))
         assert [one.row for one in decisions] == [106, 70]
         assert moved(decisions) == set()
 
@@ -137,8 +141,8 @@ class TestManyGangsThatStopTogether:
             suspended={jobs[2].key: before},
         )
         now = replace(steps_of(jobs[2], 0.0), advanced_at=0.0, heard_since=b.NOW - 1)
-        tables = {key: table for key, table in seen.tables.items() if key != jobs[2].key}
-        decisions = decided(replace(seen, tables=tables | ({jobs[2].key: now} if resumed else {})))
+        tables = {key: table for key, table in seen.progress.tables.items() if key != jobs[2].key}
+        decisions = decided(b.changed(seen, tables=tables | ({jobs[2].key: now} if resumed else {})))
         assert moved(decisions) == (set() if not moves else {jobs[0].key, jobs[1].key})
         together = {one.subject for one in decisions if one.row == 106}
         assert together == (set() if moves else {"job 0", "job 1"})
@@ -148,7 +152,7 @@ class TestManyGangsThatStopTogether:
         before = Suspended(steps_of(jobs[2], 9000.0), b.NOW - 8000)
         resumed = replace(steps_of(jobs[2], 0.0), advanced_at=0.0, heard_since=b.NOW - 2000)
         seen = fleet(jobs, [9000.0] * 3, suspended={jobs[2].key: before})
-        decisions = decided(replace(seen, tables={**seen.tables, jobs[2].key: resumed}))
+        decisions = decided(b.changed(seen, tables={**seen.progress.tables, jobs[2].key: resumed}))
         assert [one.row for one in decisions][:4] == [106, 106, 106, 70]
         assert {one.row for one in decisions[4:]} == {92}, "a person is paged"
         assert moved(decisions) == set()
@@ -237,7 +241,7 @@ class TestBudgets:
             snapshot = fleet(jobs, [1.0] * 10 + apart(10), recoveries=under_way)
             config = b.config(guards={"gang_moves_per_hour_min": 12})
             recent = tuple((b.NOW - 9, plan.job) for plan in plans if isinstance(plan, PoolSwapPlan))
-            assert len(moved(decided(replace(snapshot, swaps=recent), config))) == more
+            assert len(moved(decided(b.changed(snapshot, swaps=recent), config))) == more
 
     def test_time_that_is_credited_after_a_launchers_own_restart_is_no_move(self) -> None:
         """Nothing is ordered: it uses up no budget, and a move of that gang is held back like any other."""

@@ -427,7 +427,7 @@ class TestAFailedTestOfANodeInService:
         snapshot = b.snapshot(node, reservations=b.kept("n2"))
         (decision,) = decided(snapshot, b.config(**TESTED))
         assert (decision.row, decision.action, decision.finding and decision.finding.rule) == (number, action, "xid.79")
-        (held,) = [one for one in decided(replace(snapshot, **self.FULL), b.config(**TESTED)) if one.row == number]
+        (held,) = [one for one in decided(b.changed(snapshot, **self.FULL), b.config(**TESTED)) if one.row == number]
         assert held.because is (Because.HOURLY_BUDGET if origin is IN_SERVICE else Because.RULE)
 
     def test_a_node_that_can_still_do_harm_goes_first(self) -> None:

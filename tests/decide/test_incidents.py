@@ -82,7 +82,7 @@ def test_a_gangs_incident_is_over_when_its_job_has_ended_and_not_while_it_is_req
     assert incident_news(ended, [], GANG).over == ((3, JOB_ENDED),)
     assert incident_news(b.snapshot(), [], GANG).over == ((3, JOB_ENDED),), "Slurm has forgotten it"
     assert incident_news(b.snapshot(jobs=[b.job(state="PENDING")]), [], GANG).over == ()
-    assert incident_news(b.snapshot(slurm_read_at=None), [], GANG).over == (), "nothing is known of jobs yet"
+    assert incident_news(b.snapshot(read_at=None), [], GANG).over == (), "nothing is known of jobs yet"
 
 
 def test_a_domains_incident_is_over_when_its_cause_is_no_longer_found() -> None:

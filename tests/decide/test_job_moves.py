@@ -36,7 +36,7 @@ def decided(seen: Snapshot, config: Config | None = None) -> list[Decision]:
 
 
 def answered(seen: Snapshot, config: Config | None = None) -> Prospect | str:
-    return job_moves.prospect(seen, JOB.key, seen.moves[JOB.key], config or b.config())
+    return job_moves.prospect(seen, JOB.key, seen.operator.moves[JOB.key], config or b.config())
 
 
 def test_the_gang_moves_and_the_node_stays_in_service() -> None:

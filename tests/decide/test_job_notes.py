@@ -24,7 +24,7 @@ def seen(attempt: Attempt = Attempt(0), **values: Any) -> Snapshot:  # noqa: B00
     table = replace(b.step_table(np.ones((8, 100)).tolist()), attempt=attempt)
     nodes = [b.node(f"n{number}") for number in range(1, 9)]
     jobs = values.pop("jobs", [JOB])
-    return replace(b.snapshot(*nodes, jobs=jobs, tables={JOB.key: table}), **values)
+    return b.changed(b.snapshot(*nodes, jobs=jobs, tables={JOB.key: table}), **values)
 
 
 def slow(rule: str = "straggler.self_time", signal: Signal = Signal.STRAGGLER_SUSPECTED) -> Finding:

@@ -373,7 +373,7 @@ def test_mode_observe_takes_the_permission_back_and_gives_no_other_order() -> No
     assert orders(seen, config) == {7: LauncherOrders({"n4": "xid.79: fell off"})}
     assert orders(seen) == {}, "the site gives no such permission"
     without = gang(spares=("n4",), nodes_min=len(permitted.seats))
-    assert orders(replace(seen, gangs={JOB.key: without}), config) == {}
+    assert orders(b.changed(seen, gangs={JOB.key: without}), config) == {}
     under_way = replace(seen, recoveries=(ordered(planned(scene(), fault("n2"))),))
     assert orders(under_way, config) == {}
 

@@ -97,7 +97,7 @@ def test_one_gang_at_a_time_leaves_all_held_nodes_at_once() -> None:
 def test_nothing_begins_while_it_is_paused_or_nothing_may_be_changed() -> None:
     running, paused = work(), work(paused=True)
     assert next_of(seen(paused), paused) == Next({})
-    for values in ({"mode": Mode.OBSERVE}, {"paused": "alice"}, {"slurm_read_at": None}):
+    for values in ({"mode": Mode.OBSERVE}, {"paused": "alice"}, {"read_at": None}):
         assert next_of(seen(running, **values), running) == Next({})
 
 
@@ -131,7 +131,7 @@ def test_a_node_that_fails_before_its_hold_begins_is_not_held() -> None:
     assert (given_up.to_state, given_up.action) == (None, Action.NOTHING)
     assert "the maintenance leaves it so" in given_up.reason
     by_operator = {"n5": replace(hold_request("n5")["n5"], reason="mine")}
-    (held_by,) = [one for one in decide(replace(snapshot, requests=by_operator), (), b.config()) if one.request == 1]
+    (held_by,) = [one for one in decide(b.changed(snapshot, requests=by_operator), (), b.config()) if one.request == 1]
     assert held_by.to_state is NodeState.OPERATOR_HOLD
 
 
@@ -148,7 +148,7 @@ def test_a_dead_node_goes_to_a_person_when_the_maintenance_is_over() -> None:
     snapshot = seen(work(), drained("NOT_RESPONDING"), incidents={dead.subject: dead})
     config = b.config(repair={"enabled": True, "dead_node_wait_seconds": 300})
     assert [one for one in decide(snapshot, (), config) if one.subject == "n5"] == []
-    (given,) = [one for one in decide(replace(snapshot, maintenances=()), (), config) if one.subject == "n5"]
+    (given,) = [one for one in decide(b.changed(snapshot, maintenances=()), (), config) if one.subject == "n5"]
     assert given.to_state is NodeState.MANUAL_REPAIR
 
 
@@ -157,7 +157,7 @@ def test_no_repair_of_a_node_at_fault_begins_before_the_maintenance_is_over() ->
     config = b.config(repair={"enabled": True}, validation={"enabled": True})
     (waits,) = [one for one in decide(snapshot, (), config) if one.subject == "n5"]
     assert (waits.because, waits.to_state, waits.plan) == (Because.MAINTENANCE, None, None)
-    (begins,) = [one for one in decide(replace(snapshot, maintenances=()), (), config) if one.subject == "n5"]
+    (begins,) = [one for one in decide(b.changed(snapshot, maintenances=()), (), config) if one.subject == "n5"]
     assert begins.to_state is NodeState.REPAIRING
 
 
@@ -185,7 +185,7 @@ def test_a_repair_that_has_not_begun_when_the_maintenance_starts_waits(attempts:
     repair = Recovery(4, plan, RecoveryStatus.RUNNING, b.NOW - 9, (step,))
     snapshot = seen(work(), b.node("n5", NodeState.REPAIRING), recoveries=(repair,))
     assert course(repair, snapshot, (), ()).may_act is may_act
-    assert course(repair, replace(snapshot, maintenances=()), (), ()).may_act
+    assert course(repair, b.changed(snapshot, maintenances=()), (), ()).may_act
 
 
 def test_when_its_time_is_over_its_nodes_return_and_it_is_closed_when_the_last_one_has() -> None:
@@ -207,7 +207,7 @@ def test_its_nodes_are_no_spares_and_return_by_their_validation() -> None:
     release = Request(2, "n5", Verb.RELEASE, "done", "alice", b.NOW)
     assert asked(snapshot, snapshot.nodes["n5"], release, config).signal is Signal.VALIDATION_DUE
     assert asked(snapshot, snapshot.nodes["n5"], release, b.config()).signal is Signal.RELEASE_ASKED
-    alone = replace(snapshot, maintenances=())
+    alone = b.changed(snapshot, maintenances=())
     assert asked(alone, alone.nodes["n5"], release, config).signal is Signal.RELEASE_ASKED
 
 

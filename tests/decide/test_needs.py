@@ -100,9 +100,9 @@ def test_a_node_that_is_repaired_does_not() -> None:
     """Its rung ends. One of which no repair begins within an hour does."""
     config = b.config(spares={"count": 0}, repair={"enabled": True}, validation={"enabled": True, "command": "true"})
     held = "timed out"  # that the round begins nothing
-    assert kinds(b.snapshot(out("n3"), slurm_error=held), config) == []
+    assert kinds(b.snapshot(out("n3"), error=held), config) == []
     assert kinds(b.snapshot(out("n3", NodeState.VALIDATING)), config) == []
-    assert kinds(b.snapshot(out("n3", for_seconds=4000.0), slurm_error=held), config) == [NeedKind.NODE_OUT]
+    assert kinds(b.snapshot(out("n3", for_seconds=4000.0), error=held), config) == [NeedKind.NODE_OUT]
 
 
 def test_manual_repair_waits_at_once_and_a_hold_is_its_operators() -> None:
@@ -117,7 +117,7 @@ def test_four_nodes_of_nine_the_budget_used_up_one_spare_of_three_and_four_incid
     busy = [b.job(nodes=("n5", "n6", "n7", "n9"), job_id=9)]
     working = [b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in busy[0].slurm.nodes]
     seen = b.snapshot(*(out(name) for name in names), *working, incidents=incidents(*names), jobs=busy, spares=("n8",))
-    seen = replace(seen, waiting_since={"pool_short spares": b.NOW - 600})
+    seen = b.changed(seen, waiting_since={"pool_short spares": b.NOW - 600})
     assert kinds(seen, config) == [NeedKind.BUDGET, *[NeedKind.NODE_OUT] * 4, NeedKind.POOL_SHORT]
     pool = found(seen, config)[-1]
     assert "1 spare is held, 3 are wanted" in pool.why
@@ -195,7 +195,7 @@ def pending(*nodes: NodeView, **values: Any) -> Snapshot:
 def test_a_restarted_gang_that_pends_while_nodes_of_its_partition_are_out_names_them() -> None:
     seen = pending(out("n3"), out("n4"))
     assert NeedKind.GANG_PENDS not in kinds(seen), "Slurm has its own delay"
-    later = replace(seen, waiting_since={"gang_pends job 7": b.NOW - 301})
+    later = b.changed(seen, waiting_since={"gang_pends job 7": b.NOW - 301})
     need = found(later)[0]
     assert (need.kind, need.since, need.is_urgent(b.NOW)) == (NeedKind.GANG_PENDS, b.NOW - 301, True)
     assert need.why.endswith("was restarted and pends (Resources); of its partition n3, n4 are out of service")
@@ -282,7 +282,7 @@ def test_a_gang_on_a_slow_gpu_whose_checkpoints_are_not_known_is_a_need() -> Non
     assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.GANG_SLOW, "job 7", True)
     assert "understudy job move 7 REASON --off n2" in need.command
     assert needs(seen, (), CONFIG, [replace(slow, lost_seconds=START_SECONDS_MAX - 1)]) == ()
-    assert needs(replace(seen, paused_jobs={b.job().key: "alice: looks"}), (), CONFIG, [slow]) == ()
+    assert needs(b.changed(seen, paused_jobs={b.job().key: "alice: looks"}), (), CONFIG, [slow]) == ()
 
 
 def test_a_gang_that_stays_pages_once_also_when_the_control_plane_begins_again() -> None:
@@ -292,7 +292,7 @@ def test_a_gang_that_stays_pages_once_also_when_the_control_plane_begins_again()
     seen = b.snapshot(retired, jobs=[b.job(requeue=False)], spares=("n8",))
     assert [one.about for one in paged(seen)] == [("job 7",)]
     sent = RepairAttempt(1, "needs.gang_stays job 7", RecoveryKind.PAGE, None, b.NOW - 900, RecoveryStatus.SUCCEEDED)
-    assert paged(replace(seen, attempts=(sent,))) == []
+    assert paged(b.changed(seen, attempts=(sent,))) == []
 
 
 def test_nodes_of_a_dead_gang_that_slurm_may_miscount_are_named_until_slurmctld_starts_again() -> None:
@@ -305,14 +305,14 @@ def test_nodes_of_a_dead_gang_that_slurm_may_miscount_are_named_until_slurmctld_
     assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.RECONFIGURE, "recovery 12", False)
     assert "n1, n2" in need.why
     assert "scontrol reconfigure" in need.command
-    assert needs(replace(seen, slurmctld_started_at=b.NOW - 60), (), CONFIG) == ()
+    assert needs(b.changed(seen, slurmctld_started_at=b.NOW - 60), (), CONFIG) == ()
 
 
 def test_what_was_paged_for_the_same_subject_for_another_reason_does_not_count() -> None:
     """Each has a ticket of its own."""
-    seen = replace(silent(*ALL, for_seconds=MASS_SILENCE_SECONDS + 1), breaker="", jobs={b.job().key: b.job()})
+    seen = b.changed(silent(*ALL, for_seconds=MASS_SILENCE_SECONDS + 1), breaker="", jobs={b.job().key: b.job()})
     other = RepairAttempt(1, "needs.budget fleet", RecoveryKind.PAGE, None, b.NOW - 1, RecoveryStatus.SUCCEEDED)
-    (page,) = paged(replace(seen, attempts=(other,)))
+    (page,) = paged(b.changed(seen, attempts=(other,)))
     assert page.keys == ("needs.agents_silent fleet",)
     needs_now = [Need(kind, "fleet", b.NOW - 9, "x", page_seconds=0.0) for kind in (NeedKind.BUDGET, NeedKind.NODE_OUT)]
     current = Round(b.snapshot(), CONFIG)
@@ -324,7 +324,7 @@ def test_what_was_paged_for_the_same_subject_for_another_reason_does_not_count()
 def test_what_has_no_time_of_its_own_began_when_it_was_seen_first() -> None:
     seen = b.snapshot(breaker="eight at once")
     assert [one.since for one in found(seen)] == [b.NOW]
-    assert [one.since for one in found(replace(seen, waiting_since={"breaker fleet": b.NOW - 77}))] == [b.NOW - 77]
+    assert [one.since for one in found(b.changed(seen, waiting_since={"breaker fleet": b.NOW - 77}))] == [b.NOW - 77]
 
 
 def test_an_incident_that_nothing_ends_waits_after_an_hour_and_is_named_once() -> None:

@@ -57,7 +57,7 @@ def test_nor_what_no_guard_holds_back() -> None:
     assert pages(broken("n2")) == []
 
 
-@pytest.mark.parametrize("values", [{"mode": Mode.OBSERVE}, {"paused": "maintenance"}, {"slurm_error": "timed out"}])
+@pytest.mark.parametrize("values", [{"mode": Mode.OBSERVE}, {"paused": "maintenance"}, {"error": "timed out"}])
 def test_nor_what_a_person_holds_back(values: dict[str, Any]) -> None:
     assert pages(broken("n2", **FULL, **values)) == []
 
@@ -74,10 +74,10 @@ def test_an_open_breaker_pages_once_for_all_nodes_that_it_holds_back() -> None:
 def test_a_person_is_paged_once() -> None:
     snapshot = broken("n2", "n3", **FULL)
     sent = RepairAttempt(1, "needs.held_back n2", RecoveryKind.PAGE, None, b.NOW - 60, RecoveryStatus.SUCCEEDED)
-    (page,) = pages(replace(snapshot, attempts=(sent,)))
+    (page,) = pages(b.changed(snapshot, attempts=(sent,)))
     assert b.plan_as(PagePlan, page.plan).about == ("n3",), "what is new is reported"
     earlier = replace(sent, at=b.NOW - 9000)
-    (page,) = pages(replace(snapshot, attempts=(earlier,)))
+    (page,) = pages(b.changed(snapshot, attempts=(earlier,)))
     assert b.plan_as(PagePlan, page.plan).about == ("n2", "n3"), "an earlier fault was another one"
 
 
@@ -169,7 +169,7 @@ def test_a_person_is_paged_for_a_gang_in_its_first_attempt_only_where_its_launch
     job = b.job(nodes=("n1", "n2"))
     state = LauncherState(7, 0, launch, LauncherPhase.RUNNING, job.slurm.nodes)
     gangs = {job.key: Gang(state, "n1", b.NOW - 1)}
-    snapshot = replace(restarted(), jobs={job.key: job}, gangs=gangs, unheard_gangs={job.key: b.NOW - 1900})
+    snapshot = b.changed(restarted(), jobs={job.key: job}, gangs=gangs, unheard_gangs={job.key: b.NOW - 1900})
     assert [one.row for one in pages(snapshot)] == [94] * launch
     (need,) = needs(snapshot, [], b.config())
     assert (need.subject, need.is_due(b.NOW)) == ("job 7", True)
@@ -187,7 +187,7 @@ def test_also_where_the_clocks_were_set_back_since() -> None:
         restarted(started_at=b.NOW - 1700),
         restarted(heard=False),
         restarted(paused_jobs={b.job().key: "alice: debugging"}),
-        restarted(2900.0, slurm_ahead_seconds=-1200.0),
+        restarted(2900.0, ahead_seconds=-1200.0),
     ],
     ids=[
         "not for long",

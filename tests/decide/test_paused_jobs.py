@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests import builders as b
@@ -50,7 +48,7 @@ def test_its_gang_moves_when_the_pause_ends() -> None:
     snapshot = b.snapshot(out, jobs=[b.job()], spares=("n6", "n7", "n8"), paused_jobs=PAUSED)
     (waits,) = [one for one in decided(snapshot) if one.row == 13]
     assert (waits.plan, waits.because) == (None, Because.PAUSED)
-    (moves,) = [one for one in decided(replace(snapshot, paused_jobs={})) if one.row == 13]
+    (moves,) = [one for one in decided(b.changed(snapshot, paused_jobs={})) if one.row == 13]
     assert b.plan_as(PoolSwapPlan, moves.plan).spares == ("n6",)
 
 
@@ -66,7 +64,7 @@ def test_slurms_hold_of_the_job_stays() -> None:
     refusal = Refusal("n1", 7, 0, 499.0, 499.5, "unfit")
     snapshot = b.snapshot(jobs=[held], refusals=(refusal,))
     assert [one.action for one in decided(snapshot)] == [Action.RELEASE_JOB]
-    (decision,) = decided(replace(snapshot, paused_jobs={held.key: "x"}))
+    (decision,) = decided(b.changed(snapshot, paused_jobs={held.key: "x"}))
     assert (decision.action, decision.because) == (Action.NOTHING, Because.PAUSED)
 
 
@@ -81,7 +79,7 @@ def test_what_began_stops_but_not_between_two_attempts(requeues: int, goes_on: b
     running = Recovery(9, decision.plan, RecoveryStatus.RUNNING, b.NOW - 1, steps)
     snapshot = faulty(recoveries=(running,), paused_jobs=PAUSED)
     assert course(running, snapshot, []).may_act == goes_on
-    assert course(running, replace(snapshot, paused_jobs={}), []).may_act
+    assert course(running, b.changed(snapshot, paused_jobs={}), []).may_act
 
 
 def test_a_later_job_of_the_same_id_is_another_one() -> None:

@@ -111,7 +111,7 @@ def test_nothing_is_preempted_where_the_site_does_not_want_it(policy: str) -> No
         ((low(20, "n5", preempt_at=int(b.NOW) + 9),), {}, "n5: job 20 is exempt (PreemptExemptTime)"),
         (
             (low(20, "n5", preempt_at=int(b.NOW)),),
-            {"slurm_ahead_seconds": -30.0},
+            {"ahead_seconds": -30.0},
             "n5: job 20 is exempt (PreemptExemptTime)",
         ),
         ((low(20, "n5"),), {"preemption": None}, "Slurm's rules of preemption are not read yet"),

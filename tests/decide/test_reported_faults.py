@@ -39,7 +39,7 @@ def decided(snapshot: Snapshot, config: Config | None = None) -> list[Decision]:
 
 
 def answered(snapshot: Snapshot, config: Config | None = None) -> Prospect | None:
-    return request_preview.of_node(snapshot, snapshot.requests["n2"], config or b.config())
+    return request_preview.of_node(snapshot, snapshot.operator.requests["n2"], config or b.config())
 
 
 def test_its_gang_moves_to_a_spare_and_the_evidence_is_the_persons_word() -> None:
@@ -66,7 +66,7 @@ def test_the_budgets_hold_it_back_and_the_answer_names_them() -> None:
     out = [b.node(name, NodeState.QUARANTINED) for name in ("n3", "n4")]
     config = b.config(guards={"quarantined_nodes_min": 2, "quarantined_nodes_max": 2})
     snapshot = reported("n1", "n2", nodes=out)
-    decisions = [one for one in decided(snapshot, config) if one.subject in snapshot.requests]
+    decisions = [one for one in decided(snapshot, config) if one.subject in snapshot.operator.requests]
     assert {one.because for one in decisions} == {Because.FLEET_BUDGET}
     assert not any(one.opens_incident or one.plan or one.request is not None for one in decisions)
     answer = answered(snapshot, config)

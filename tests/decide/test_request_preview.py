@@ -63,7 +63,7 @@ def test_a_release_dismisses_what_is_known_against_a_node_in_service(state: Node
     prospect = of_node(before, Verb.RELEASE)
     assert prospect is not None
     assert (prospect.outcome, prospect.why.startswith("incident 3 (Xid 79) is dismissed")) == (Outcome.WILL_ACT, True)
-    (decided,) = decide(replace(before, requests={"n1": asked(Verb.RELEASE)}), (), CONFIG)
+    (decided,) = decide(b.changed(before, requests={"n1": asked(Verb.RELEASE)}), (), CONFIG)
     change = follow(node.record, decided, b.NOW)
     assert change.after is not None
     assert (change.ends_incident, change.after.cleared_at) == (True, b.NOW)
@@ -78,7 +78,7 @@ def test_what_a_guard_holds_back_is_answered_with_its_words() -> None:
 
 
 def test_while_slurm_cannot_be_read_a_request_waits() -> None:
-    prospect = of_node(b.snapshot(b.node("n1"), slurm_error="slurmctld does not answer"), Verb.HOLD)
+    prospect = of_node(b.snapshot(b.node("n1"), error="slurmctld does not answer"), Verb.HOLD)
     assert prospect is not None
     assert prospect.outcome is Outcome.HELD_BY_GUARD
 

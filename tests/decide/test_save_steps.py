@@ -130,7 +130,7 @@ def test_a_job_that_was_suspended_saves_before_its_time_limit_as_slurm_shows_it(
 def test_slurmctlds_clock_shows_how_much_time_a_job_has_left(ahead: float) -> None:
     lead = 60 + 2 * 40 + 8 + 2 * 0.5
     steady = replace(COST, best_seconds=250)
-    clocks: dict[str, Any] = {"mode": Mode.ACT, "slurm_ahead_seconds": ahead}
+    clocks: dict[str, Any] = {"mode": Mode.ACT, "ahead_seconds": ahead}
     assert orders(cost=steady, job=ending(lead + 2 + ahead), **clocks) == []
     [one] = orders(cost=steady, job=ending(lead - 2 + ahead), **clocks)
     assert one.cause is SaveCause.TIME_LIMIT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from random import Random
 
 import msgspec
@@ -70,7 +69,7 @@ def test_no_report_of_a_rank_ends_the_judgement(durations: list[float], seed: in
             assert telemetry.receive(msgspec.json.decode(sent, type=Report), b.NOW - 500 + number) == []
     table = telemetry.table(job.key, 0)
     assert table is not None and table.last_step.min() == REPORTS * STEPS - 1
-    snapshot = replace(b.snapshot(jobs=[job]), tables={job.key: table})
+    snapshot = b.changed(b.snapshot(jobs=[job]), tables={job.key: table})
     with warnings.catch_warnings(record=True) as printed:  # a detector's own error would be a finding
         warnings.simplefilter("always")
         decide(snapshot, detect(snapshot, b.config()), b.config())

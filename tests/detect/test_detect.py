@@ -242,7 +242,7 @@ class TestAdministration:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="Prolog error"), reason_at=int(b.NOW - 10))
         node = b.node("n3", slurm=drained, clock_ahead_seconds=node_ahead)
         refusal = Refusal("n3", 7, 0, b.NOW - 10 + refused_at, b.NOW - 9, "unfit")
-        shown = signals(b.snapshot(node, refusals=(refusal,), slurm_ahead_seconds=slurm_ahead))
+        shown = signals(b.snapshot(node, refusals=(refusal,), ahead_seconds=slurm_ahead))
         assert shown - {("n3", Signal.RECORDED)} == {("n3", signal)}
 
     def test_fail_is_an_administrators_also_where_slurm_keeps_the_reason_of_a_refusal(self) -> None:
@@ -285,7 +285,7 @@ class TestAdministration:
         """Seconds ago: the drain was lifted, slurmctld was started, and the reason was set."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
         before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - set_at))))
-        crashed = replace(before, drains_lifted={"n3": b.NOW - lifted}, slurmctld_started_at=b.NOW - started)
+        crashed = b.changed(before, drains_lifted={"n3": b.NOW - lifted}, slurmctld_started_at=b.NOW - started)
         assert signals(crashed) == {("n3", signal)}
 
     @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ class TestAdministration:
         """slurmctld is away since, and the last reading still counts. `read`: seconds after the return."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: reboot", user="root")
         node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100)))
-        snapshot = b.snapshot(node, drains_lifted={"n3": b.NOW - 9}, slurm_read_at=b.NOW - 9 + read)
+        snapshot = b.snapshot(node, drains_lifted={"n3": b.NOW - 9}, read_at=b.NOW - 9 + read)
         assert signals(snapshot) == found
 
     @pytest.mark.parametrize("ahead", [-60, 0, 60])
@@ -327,10 +327,10 @@ class TestAdministration:
         """The host of slurmctld may be a minute off, which MUNGE allows."""
         drained = b.slurm_node("n3", flags=["DRAIN"], reason="understudy: xid.79: lost", user="root")
         node = b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 61 + ahead)))
-        refused = b.snapshot(node, slurm_ahead_seconds=ahead, returns_failed=b.returns("n3", b.NOW - 60))
+        refused = b.snapshot(node, ahead_seconds=ahead, returns_failed=b.returns("n3", b.NOW - 60))
         assert signals(refused) == {("n3", Signal.RETURN_REFUSED)}
         crashed = b.snapshot(
-            node, slurm_ahead_seconds=ahead, drains_lifted={"n3": b.NOW - 12}, slurmctld_started_at=b.NOW - 5 + ahead
+            node, ahead_seconds=ahead, drains_lifted={"n3": b.NOW - 12}, slurmctld_started_at=b.NOW - 5 + ahead
         )
         assert signals(crashed) == {("n3", Signal.RETURN_REFUSED)}
 
@@ -355,7 +355,7 @@ class TestAdministration:
     def test_a_drain_that_was_not_lifted_when_its_return_was_cancelled_is_no_administrators(self) -> None:
         drained = replace(b.slurm_node("n3", flags=["DRAIN"], reason="understudy: operator.hold: fan", user="root"))
         before = b.snapshot(b.node("n3", slurm=replace(drained, reason_at=int(b.NOW - 100))))
-        snapshot = replace(before, returns_cancelled=b.returns("n3", b.NOW - 60))
+        snapshot = b.changed(before, returns_cancelled=b.returns("n3", b.NOW - 60))
         assert signals(snapshot) == {("n3", Signal.RETURN_CANCELLED)}
 
     def test_a_foreign_drain_with_an_old_reason_of_understudy_is_foreign(self) -> None:
@@ -415,7 +415,7 @@ class TestAdministration:
 
     def test_a_slurm_reading_from_before_the_drain_does_not_lift_it(self) -> None:
         record = NodeRecord("n3", NodeState.QUARANTINED, drained_at=b.NOW)
-        assert found(b.snapshot(b.node("n3", record=record), slurm_read_at=b.NOW - 0.5)) == []
+        assert found(b.snapshot(b.node("n3", record=record), read_at=b.NOW - 0.5)) == []
 
 
 class TestStraggler:

@@ -197,10 +197,10 @@ def test_no_incident_is_over_and_no_fabric_is_back() -> None:
     }
     seen = b.snapshot(incidents=incidents, started_at=b.NOW - 9000)
     assert {one for one, _ in incident_news(seen, found(seen), incidents).over} == {1, 2}
-    assert with_fabric(seen, found(seen)).fabric_back == {"block b1"}
+    assert with_fabric(seen, found(seen)).round.fabric_back == {"block b1"}
     assert incident_news(seen, found(seen, "xid"), incidents).over == ()
-    assert not with_fabric(seen, found(seen, "xid")).fabric_back
-    assert with_fabric(seen, found(seen, "drift")).fabric_back, "it says nothing of GPUs"
+    assert not with_fabric(seen, found(seen, "xid")).round.fabric_back
+    assert with_fabric(seen, found(seen, "drift")).round.fabric_back, "it says nothing of GPUs"
 
 
 def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:
@@ -214,7 +214,7 @@ def test_a_person_is_notified_once_a_day_of_all_that_fail() -> None:
     sent = [
         RepairAttempt(1, "detection.down detector xid", RecoveryKind.PAGE, None, b.NOW - 9, RecoveryStatus.SUCCEEDED)
     ]
-    assert pages(replace(seen, attempts=tuple(sent))) == [("detector lemon",)]
+    assert pages(b.changed(seen, attempts=tuple(sent))) == [("detector lemon",)]
     assert pages(replace(seen, mode=Mode.OBSERVE)) == []
 
 

@@ -111,7 +111,7 @@ def test_no_spare_is_taken_from_where_new_work_is_blocked() -> None:
     """Neither by a gang, nor by the pool. A rail or a spine can fail without its nodes."""
     snapshot = seen(leak("rack r2"))
     assert spares.free_spares(snapshot, effect("block")) == ["n4"]
-    assert "n5" not in spares.idle_nodes(replace(snapshot, reservations={}), effect("block"))
+    assert "n5" not in spares.idle_nodes(b.changed(snapshot, reservations={}), effect("block"))
     assert spares.free_spares(seen(leak("rail 0")), effect("block")) == list(SPARES)
     assert spares.free_spares(snapshot, effect("warn")) == list(SPARES)
 
@@ -164,7 +164,7 @@ def test_the_node_returns_by_its_validation_when_the_signal_is_over() -> None:
 def test_reservations_are_left_as_they_are_for_a_signal() -> None:
     """A spare that is blocked stays in the pool: the signal ends by itself."""
     snapshot = seen(leak("rack r2"))
-    pool = snapshot.reservations["understudy_spares"]
+    pool = snapshot.slurm.reservations["understudy_spares"]
     assert isinstance(pool, SlurmReservation)
     config = b.config(signals={"effects": {"leak": "block"}}, spares={"count": 3})
     assert [one for one in decided(snapshot, config) if one.action in (Action.FILL_POOL, Action.LEAVE_POOL)] == []

@@ -114,7 +114,7 @@ def test_it_is_recorded_and_nothing_is_done() -> None:
     trained(buffer, trained(buffer, 0, 1.0, 3), 2.0, 3)
     job = b.job()
     table = replace(buffer.table(job.key), advanced_at=b.NOW - 0.1)
-    snapshot = replace(b.snapshot(b.node("n1"), b.node("n2"), jobs=(job,)), tables={job.key: table})
+    snapshot = b.changed(b.snapshot(b.node("n1"), b.node("n2"), jobs=(job,)), tables={job.key: table})
     config = b.config()
     [decision] = [one for one in decide(snapshot, detect(snapshot, config), config) if one.row == 108]
     assert (decision.action, decision.plan) == (Action.NOTHING, None)
@@ -195,11 +195,11 @@ def test_innocent_gangs_are_not_found(seen: Snapshot, why: str) -> None:
 
 def test_a_gang_of_which_only_one_rank_reports_tokens_is_not_judged() -> None:
     seen = reporting(tokens=[1000.0] * 3, ranks=4)
-    ((key, table),) = seen.tables.items()
+    ((key, table),) = seen.progress.tables.items()
     alone = replace(table, training={0: table.training[0]})
-    assert found(replace(seen, tables={key: alone})) is None
+    assert found(b.changed(seen, tables={key: alone})) is None
     all_one = replace(alone, replicas=np.zeros(4, np.int64))
-    assert found(replace(seen, tables={key: all_one})) is not None, "unless it reports for all ranks of its replica"
+    assert found(b.changed(seen, tables={key: all_one})) is not None, "unless it reports for all ranks of its replica"
 
 
 def test_without_an_expectation_nothing_is_compared_and_the_site_can_have_one_for_all_jobs() -> None:

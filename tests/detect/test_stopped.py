@@ -162,7 +162,10 @@ def test_a_node_that_a_new_job_has_is_replaced_and_one_that_it_shared_is_not() -
     old = b.job(job_id=9, nodes=("n2",), start_at=REQUEUED_AT - 100, comment="", managed=False)
     seen = scene()
     seen = b.snapshot(
-        *seen.nodes.values(), jobs=[*seen.jobs.values(), new, old], last_attempts=seen.last_attempts, spares=("n7",)
+        *seen.nodes.values(),
+        jobs=[*seen.jobs.values(), new, old],
+        last_attempts=seen.progress.last_attempts,
+        spares=("n7",),
     )
     assert plan_of(seen).seats == ("n2", "n4", "n7", "n8")
 
@@ -171,8 +174,10 @@ def test_a_node_that_a_new_job_has_is_replaced_and_one_that_it_shared_is_not() -
 def test_a_node_that_was_removed_from_slurm_is_replaced_too(spares: tuple[str, ...]) -> None:
     """It comes first among the gang's last nodes, and nothing is known of it."""
     seen = scene(b.node("n3", slurm=out()))
-    last = {key: LastAttempt(0, ("gone1", "n2", "n3", "n4"), 41) for key in seen.last_attempts}
-    seen = replace(seen, last_attempts=last, nodes={k: v for k, v in seen.nodes.items() if k not in {"n1", "n5", "n6"}})
+    last = {key: LastAttempt(0, ("gone1", "n2", "n3", "n4"), 41) for key in seen.progress.last_attempts}
+    seen = b.changed(
+        seen, last_attempts=last, nodes={k: v for k, v in seen.nodes.items() if k not in {"n1", "n5", "n6"}}
+    )
     if len(spares) == 1:
         seen = replace(seen, nodes={name: one for name, one in seen.nodes.items() if name != "n8"})
         (decision,) = (one for one in decide(seen, found(seen), b.config()) if one.row == 300)
@@ -188,7 +193,7 @@ def test_without_a_spare_the_decision_names_the_job_and_says_what_it_waits_for()
         *(b.node(name, slurm=b.slurm_node(name, "ALLOCATED")) for name in ("n5", "n6", "n7", "n8")),
         b.node("n3", slurm=out()),
         jobs=[*scene().jobs.values()],
-        last_attempts=scene().last_attempts,
+        last_attempts=scene().progress.last_attempts,
     )
     (decision,) = decide(seen, found(seen), b.config())
     assert decision.because is Because.NO_SPARE

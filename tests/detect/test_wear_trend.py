@@ -195,7 +195,7 @@ def test_what_a_person_or_a_validation_has_answered_for_takes_the_node_out_no_se
     back = replace(seen, nodes={**seen.nodes, "n2": replace(seen.nodes["n2"], record=record)})
     assert not list(wear_trends(back, config.hardware))
     grown = [*ROWS, WearSample(b.NOW, 0, 5)]
-    (found,) = wear_trends(replace(back, gpu_wear={("n2", "GPU-3"): grown}), config.hardware)
+    (found,) = wear_trends(b.changed(back, gpu_wear={("n2", "GPU-3"): grown}), config.hardware)
     assert "2 memory rows remapped" in found.summary
 
 

@@ -206,7 +206,7 @@ class TestOwnDrain:
         (b.record("n1", NodeState.QUARANTINED), shown("IDLE"), {}, UNDERSTUDY, Proof.RECORD),
         (b.record("n1", NodeState.OPERATOR_HOLD), shown("IDLE"), {}, OPERATOR, Proof.RECORD),
         (TestOwnDrain.RECORD, shown("IDLE"), {}, FREE, Proof.LIFTED),
-        (TestOwnDrain.RECORD, shown("IDLE"), {"slurm_read_at": b.NOW - 90}, UNDERSTUDY, Proof.RECORD),
+        (TestOwnDrain.RECORD, shown("IDLE"), {"read_at": b.NOW - 90}, UNDERSTUDY, Proof.RECORD),
         (TestOwnDrain.RECORD, shown("IDLE"), {"slurmctld_started_at": 1000.0}, UNDERSTUDY, Proof.FORGOTTEN),
         (TestOwnDrain.RECORD, shown("IDLE"), {"slurmctld_started_at": 999.0}, FREE, Proof.LIFTED),
         (TestOwnDrain.RECORD, shown("DOWN", "Not responding", "slurm"), {}, FREE, Proof.SILENCE),

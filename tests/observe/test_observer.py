@@ -137,12 +137,12 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", count + 1), 200)
         return observer.look(observer.read_slurm(0.0)).snapshot
 
-    assert restart().unheard_gangs == {}, "its ranks never reported"
+    assert restart().progress.unheard_gangs == {}, "its ranks never reported"
     known = plane.stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang]
     plane.stores.fleet.note_progress({(known.row, Attempt(1)): Reached(10, fake.now)})
     seen = restart()
-    assert seen.tables == {}
-    assert list(seen.unheard_gangs) == [known.key]
+    assert seen.progress.tables == {}
+    assert list(seen.progress.unheard_gangs) == [known.key]
     with statements() as again:
         observer.look(None)
     assert not [one for one in again if "last_step" in one], "what was before a restart is looked up once"
@@ -150,7 +150,7 @@ def test_a_restarted_gang_whose_ranks_do_not_report_is_seen_where_they_did_befor
     fake.suspend(rehearsal.gang)
     fake.go_on(rehearsal.gang)
     resumed = observer.look(observer.read_slurm(0.0)).snapshot
-    assert resumed.unheard_gangs == {known.key: int(fake.now)}, "its ranks had to wait for that"
+    assert resumed.progress.unheard_gangs == {known.key: int(fake.now)}, "its ranks had to wait for that"
 
 
 def test_a_gang_in_its_first_launch_is_seen_where_its_ranks_do_not_report_to_a_control_plane_that_was_restarted(
@@ -161,7 +161,7 @@ def test_a_gang_in_its_first_launch_is_seen_where_its_ranks_do_not_report_to_a_c
     rehearsal.control_plane.stores.fleet.note_progress({(known.row, Attempt(0)): Reached(10, rehearsal.fake.now)})
     rehearsal.restart_control_plane()
     rehearsal.run(3)
-    assert list(rehearsal.control_plane.loop.observer.look(None).snapshot.unheard_gangs) == [known.key]
+    assert list(rehearsal.control_plane.loop.observer.look(None).snapshot.progress.unheard_gangs) == [known.key]
     rehearsal.run(1900)
     needs = {one.key: one for one in rehearsal.control_plane.loop.pulse.needs}
     need = needs[f"gang_unheard job {rehearsal.gang}"]

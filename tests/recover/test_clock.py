@@ -79,12 +79,12 @@ def test_what_was_done_still_counts_when_it_was_set_forward_and_back(rehearsal: 
     rehearsal.fail("n2")
     rehearsal.run_until(rehearsal.ended)
     loop = rehearsal.control_plane.loop
-    swaps = loop.look(0.0).swaps
+    swaps = loop.look(0.0).history.swaps
     for days in (8, -8):
         rehearsal.clock.set_by(days * 86_400.0, with_slurm=False)
         rehearsal.run(3)
     assert len(swaps) == 1
-    assert loop.look(0.0).swaps == swaps
+    assert loop.look(0.0).history.swaps == swaps
 
 
 @pytest.mark.parametrize("with_slurm", [False, True])
@@ -114,7 +114,7 @@ def test_one_that_is_set_forward_ages_nothing_that_a_budget_counts(rehearsal: Re
     rehearsal.clock.set_by(7200.0, with_slurm=True)
     rehearsal.run(5)
     after = loop.look(0.0)
-    assert (len(before.left), len(before.swaps)) == (len(after.left), len(after.swaps)) == (0, 1)
+    assert (len(before.left), len(before.history.swaps)) == (len(after.left), len(after.history.swaps)) == (0, 1)
     assert len(lately_quarantined(after, rehearsal.config)) == 1
 
 

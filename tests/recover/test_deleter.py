@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ class Site:
         (self.known,) = self.fleet.see_jobs([KEEPS], b.NOW)
         self.points = RestorePoints(self.store, self.fleet, self.clock)
         self.tier = tier
-        self.snapshot = replace(b.snapshot(jobs=[KEEPS]), **changes)
+        self.snapshot = b.changed(b.snapshot(jobs=[KEEPS]), **changes)
         self.worked_on: frozenset[int] = frozenset()
         for step in (20, 40, 60, 80):
             self.save(step)
@@ -181,7 +180,7 @@ def test_nothing_is_struck_off_in_a_pause_or_while_it_is_copied_though_the_agent
     if changes is None:
         site.worked_on = frozenset(one.row for one in site.store.complete_checkpoints(KEEPS.key))
     else:
-        site.snapshot = replace(site.snapshot, **changes)
+        site.snapshot = b.changed(site.snapshot, **changes)
     for node, task in tasks:
         site.file_tasks.take(node, FileResult(task.number, DELETABLE))
     site.file_tasks.look()

@@ -33,7 +33,7 @@ def hang(rehearsal: Rehearsal) -> Hang:
 
     def attempt(snapshot: Snapshot) -> object:
         job = next(one for one in snapshot.jobs.values() if one.key.job_id == rehearsal.gang)
-        gang = snapshot.gangs.get(job.key)
+        gang = snapshot.progress.gangs.get(job.key)
         return job.slurm.restart_count, gang.attempt.launch if gang else 0
 
     def hangs(snapshot: Snapshot, _config: Config) -> Iterator[Finding]:

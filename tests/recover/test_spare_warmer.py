@@ -95,7 +95,7 @@ def test_nothing_is_read_where_it_is_switched_off_or_the_control_plane_is_paused
     assert off.read("n3") == ""
     for changes in ({"paused": "by root"}, {"mode": Mode.OBSERVE}):
         idle = Pool()
-        idle.snapshot = replace(idle.snapshot, **changes)
+        idle.snapshot = b.changed(idle.snapshot, **changes)
         idle.report("n1", files())
         assert idle.read("n3") == ""
 

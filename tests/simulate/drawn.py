@@ -110,8 +110,8 @@ DRAWN: dict[str, Drawn] = {
         (
             Edit(
                 Loop.tick,
-                "acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm_error",
-                "acting = not snapshot.slurm_error",
+                "acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error",
+                "acting = not snapshot.slurm.error",
                 is_effect=True,
             ),
         ),
@@ -147,7 +147,7 @@ DRAWN: dict[str, Drawn] = {
     "a gang that waits in the queue is forgotten": Drawn(
         "Slurm or its owner has requeued a gang whose node died before the control plane did: it pends, though the "
         "pool holds a spare that would do.",
-        (Edit(stopped, "for key in snapshot.last_attempts:", "for key in ():"),),
+        (Edit(stopped, "for key in snapshot.progress.last_attempts:", "for key in ():"),),
     ),
     "no person hears of a gang that must stay": Drawn(
         "A job without --requeue stays on a quarantined node, and nothing that a person reads says that it has to be "

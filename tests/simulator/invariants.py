@@ -433,7 +433,7 @@ class Invariants:
         """An operator wants it out of service, and has no answer yet: that stands, also after a person resumed it."""
         core = self._world.core
         snapshot = core.loop.pulse.snapshot if core is not None else None
-        request = snapshot.requests.get(node) if snapshot is not None else None
+        request = snapshot.operator.requests.get(node) if snapshot is not None else None
         return request is not None and request.verb in TAKES_NODE
 
     def _makes_progress(self, machine: Machine) -> bool:
@@ -454,7 +454,7 @@ class Invariants:
             raise Violation("no-error", core.loop.pulse.last_error or "a recovery ran into an error")
         self.errors_excused = False
         snapshot = core.loop.pulse.snapshot
-        read_at = snapshot.slurm_read_at if snapshot is not None and snapshot.slurm_read_at else -math.inf
+        read_at = (snapshot.slurm.read_at if snapshot is not None else None) or -math.inf
         if read_at > -math.inf:
             self._slurm_read_at = self._world.now - (self._world.clock.now() - read_at)
             self._last_read_at = self._slurm_read_at
@@ -1003,7 +1003,7 @@ def is_proposed(gang: SavingGang) -> bool:
 
 def _reported(core: Core) -> set[str]:
     """Nodes of which an operator has reported a fault, while a budget holds that back: they are no spares."""
-    requests = core.loop.pulse.snapshot.requests if core.loop.pulse.snapshot else {}
+    requests = core.loop.pulse.snapshot.operator.requests if core.loop.pulse.snapshot else {}
     return {name for name, request in requests.items() if request.verb is Verb.QUARANTINE}
 
 

@@ -489,7 +489,7 @@ class World:
 
     def _reset_breaker(self, core: Core) -> None:
         """A person finds out why it has opened, and closes it."""
-        is_open = core.loop.pulse.snapshot is not None and bool(core.loop.pulse.snapshot.breaker)
+        is_open = core.loop.pulse.snapshot is not None and bool(core.loop.pulse.snapshot.operator.breaker)
         if is_open and not self._breaker_is_known:
             self.later(self.now + self.random.uniform(*PERSON_SECONDS), lambda: self.switch(Verb.RESET_BREAKER))
         self._breaker_is_known = is_open

@@ -93,7 +93,7 @@ def _report(deps: ReadDependencies, targets: Sequence[str]) -> CommissioningRepo
         kept.setdefault(one.node, []).append(one)
     speeds = bins({node: [one.result for one in results] for node, results in kept.items()})
     last: dict[str, RepairAttempt] = {}
-    for attempt in snapshot.attempts:
+    for attempt in snapshot.history.attempts:
         if attempt.kind is RecoveryKind.VALIDATE and (attempt.node not in last or attempt.at >= last[attempt.node].at):
             last[attempt.node] = attempt
     return CommissioningReport(
@@ -122,7 +122,7 @@ def _node(
     snapshot: Snapshot, name: str, kept: Sequence[KeptResult], last: RepairAttempt | None, speed: str
 ) -> CommissionedNode:
     node: NodeView = snapshot.nodes[name]
-    now = progress(snapshot.recovery_on(name), snapshot.requests.get(name), snapshot.now)
+    now = progress(snapshot.recovery_on(name), snapshot.operator.requests.get(name), snapshot.now)
     found, reason = acceptance(node, [one.result for one in kept], last, now)
     ended = last.ended_at if last is not None else max((one.at for one in kept), default=None)
     return CommissionedNode(

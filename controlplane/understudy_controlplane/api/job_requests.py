@@ -122,7 +122,7 @@ def _move_request(
 
 def _loss(deps: JobRequestDependencies, snapshot: Snapshot, job: KnownJob) -> str:
     """What the gang has to do twice, in words."""
-    table = snapshot.tables.get(job.key)
+    table = snapshot.progress.tables.get(job.key)
     # A checkpoint of before the numbers fell is not counted by them.
     number = table.number if table is not None and not table.fell_at else None
     newest = deps.newest_checkpoint(job)

@@ -175,7 +175,7 @@ def _checkpoints(deps: ReadDependencies, query: CheckpointsQuery, reader: Identi
 
 def _mfu_of_ranks(deps: ReadDependencies, job_id: int, wanted: range) -> dict[int, float]:
     snapshot, known = deps.pulse.snapshot, deps.directory.find(job_id)
-    table = snapshot.tables.get(known.key) if snapshot is not None and known is not None else None
+    table = snapshot.progress.tables.get(known.key) if snapshot is not None and known is not None else None
     if snapshot is None or table is None:
         return {}
     nodes = snapshot.nodes

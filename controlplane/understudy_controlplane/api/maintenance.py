@@ -155,7 +155,7 @@ def _planned(snapshot: Snapshot, body: MaintenanceBody, by: str, now: float) -> 
     if snapshot.mode is Mode.OBSERVE and not body.dry_run:
         return refuse(409, 'the control plane only observes (mode = "observe")', "`dry_run` shows the plan")
     nodes = sorted({name for target in body.targets for name in snapshot.nodes_of(target)}, key=natural)
-    taken = {name: one.id for one in snapshot.maintenances for name in one.unfinished}
+    taken = {name: one.id for one in snapshot.operator.maintenances for name in one.unfinished}
     busy = [f"{name} (maintenance {taken[name]})" for name in nodes if name in taken]
     if busy:
         return refuse(

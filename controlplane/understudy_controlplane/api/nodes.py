@@ -210,7 +210,7 @@ def node_record(deps: ReadDependencies, name: str) -> Record | Response:
     if snapshot is None or name not in snapshot.nodes:
         return refuse(404, f"node {name} is not known", "GET /v1/nodes lists the nodes")
     heard = deps.telemetry.latest(name)
-    score = scores(snapshot.lemon_signals, len(snapshot.nodes)).get(name, 0.0)
+    score = scores(snapshot.history.lemon_signals, len(snapshot.nodes)).get(name, 0.0)
     node = snapshot.nodes[name]
     slurm = node.slurm
     return {

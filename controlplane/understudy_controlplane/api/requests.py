@@ -110,9 +110,9 @@ def _of_move(deps: ReadDependencies, row: Record) -> tuple[RequestStatus, str]:
     if row["answered_at"] is not None:
         return _of_decision(row)
     snapshot = deps.pulse.snapshot
-    moves = snapshot.moves.items() if snapshot is not None else ()
+    moves = snapshot.operator.moves.items() if snapshot is not None else ()
     asked = next(((key, one) for key, one in moves if one.id == row["id"]), None)
-    if snapshot is None or snapshot.slurm_read_at is None:
+    if snapshot is None or snapshot.slurm.read_at is None:
         return RequestStatus.WAITING, "Slurm has not been read yet"
     if job_of_subject(row["subject"]) not in {key.job_id for key in snapshot.jobs}:
         return RequestStatus.GIVEN_UP, "Slurm does not show the job any more"

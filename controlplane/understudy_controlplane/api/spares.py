@@ -140,17 +140,17 @@ def spare_pool(deps: ReadDependencies) -> Spares | Response:
 
 
 def _chosen(snapshot: Snapshot, wanted: bool) -> list[str]:
-    return sorted((name for name, chosen in snapshot.spare_choices.items() if chosen is wanted), key=natural)
+    return sorted((name for name, chosen in snapshot.operator.spare_choices.items() if chosen is wanted), key=natural)
 
 
 def _reservations(snapshot: Snapshot, pool: str) -> list[Reservation]:
     holders = {pool: "the spare pool"}
-    for name in snapshot.reservations:
+    for name in snapshot.slurm.reservations:
         if name.startswith(SEATS_PREFIX):
             holders[name] = f"job {name.removeprefix(SEATS_PREFIX)}, for its seats"
         elif name.startswith(NODE_HOLD_PREFIX):
             holders[name] = f"node {name.removeprefix(NODE_HOLD_PREFIX)}, for its repair or validation"
-    shown = [one for one in snapshot.reservations.values() if one.name in holders]
+    shown = [one for one in snapshot.slurm.reservations.values() if one.name in holders]
     return [Reservation(one.name, sorted(one.nodes), holders[one.name]) for one in sorted(shown, key=lambda r: r.name)]
 
 

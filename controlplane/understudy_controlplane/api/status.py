@@ -134,7 +134,7 @@ def summary(deps: ReadDependencies) -> Status:
         mode_limit_until=limit.until,
         paused=pause.reason,
         paused_until=pause.until,
-        paused_jobs=sorted(key.job_id for key in snapshot.paused_jobs) if snapshot else [],
+        paused_jobs=sorted(key.job_id for key in snapshot.operator.paused_jobs) if snapshot else [],
         breaker=deps.stores.repairs.breaker().reason,
         slurm=SlurmState(pulse.slurm.at, pulse.slurm.error),
         loop=LoopState(pulse.last_tick_at, pulse.tick_seconds, pulse.last_error),

@@ -37,7 +37,7 @@ class Budget:
 def budgets(snapshot: Snapshot, config: Config) -> list[Budget]:
     """Budgets as the guards count: a domain that failed as a whole is one, and all of its nodes are named."""
     since = snapshot.ago(HOUR_SECONDS)
-    recent = sorted(name for name, times in snapshot.quarantined_at.items() if any(at > since for at in times))
+    recent = sorted(name for name, times in snapshot.history.quarantined_at.items() if any(at > since for at in times))
     waiting, allowed = waiting_nodes(snapshot, config), waiting_limit(snapshot, config)
     lately = lately_quarantined(snapshot, config)
     return [

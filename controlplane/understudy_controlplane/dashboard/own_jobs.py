@@ -72,7 +72,7 @@ def own_maintenance(user_id: int, snapshot: Snapshot) -> list[OwnMaintenance]:
     """Soonest end first."""
     own = [job for job in snapshot.jobs.values() if job.slurm.user_id == user_id and job.running]
     found = []
-    for one in snapshot.maintenances:
+    for one in snapshot.operator.maintenances:
         nodes = set(one.unfinished)
         jobs = [(job.key.job_id, len(nodes.intersection(job.slurm.nodes))) for job in own]
         found.append(OwnMaintenance(len(nodes), one.until, tuple((job, count) for job, count in jobs if count)))

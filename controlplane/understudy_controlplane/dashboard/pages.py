@@ -273,7 +273,7 @@ def _node(reading: Reading, name: str) -> Page | Response:
         story=_story(found),
         seen=reading.deps.stores.repairs.gpus(GPUS_LISTED, node=name),
         actions=node_actions(view.state),
-        spare_actions=spare_actions(view, reading.snapshot.spare_choices.get(name)),
+        spare_actions=spare_actions(view, reading.snapshot.operator.spare_choices.get(name)),
         moves=[
             key.job_id
             for key, job in reading.snapshot.jobs.items()
@@ -329,7 +329,7 @@ def _job(reading: Reading, name: str) -> Page | Response:
     found = explain_job(reading.deps, int(name), reading.identity)
     if isinstance(found, Response):
         return found
-    table = next((one for key, one in reading.snapshot.tables.items() if key.job_id == int(name)), None)
+    table = next((one for key, one in reading.snapshot.progress.tables.items() if key.job_id == int(name)), None)
     shown = heat.heat(table) if table is not None else None
     restore = explain_checkpoints(reading.deps, int(name), reading.identity)
     return reading.page(

@@ -24,7 +24,7 @@ RECONNECT_SECONDS = 10.0
 
 def seats_of(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
     """Nodes on which the job's ranks run: all of its nodes where no launcher reports them."""
-    gang = snapshot.gangs.get(job.key)
+    gang = snapshot.progress.gangs.get(job.key)
     return gang.seats if gang is not None else job.slurm.nodes
 
 
@@ -40,7 +40,7 @@ def why_not(  # noqa: PLR0911 - a list: a return for each reason
 
     `bad`: all nodes that are taken out of service in this round.
     """
-    gang = snapshot.gangs.get(job.key)
+    gang = snapshot.progress.gangs.get(job.key)
     if gang is None:
         return "no launcher drives it"
     if job.slurm.not_alone:
@@ -49,7 +49,7 @@ def why_not(  # noqa: PLR0911 - a list: a return for each reason
         return "its launcher does not report"
     if gang.leaving:
         return f"its launcher starts nothing any more ({gang.state.phase})"
-    if (job.key, job.slurm.restart_count) in snapshot.disobeyed:
+    if (job.key, job.slurm.restart_count) in snapshot.history.disobeyed:
         return "its launcher did not carry out an earlier order"
     if any(finding.dead and finding.node == gang.host for finding in findings):
         return f"its launcher ran on {gang.host}, which is dead"
@@ -95,7 +95,7 @@ def placed(
     snapshot: Snapshot, job: Job, findings: Sequence[Finding], config: Config, bad: Collection[str]
 ) -> Placement:
     """Spare of the allocation that costs the gang least in the place of each node that it leaves."""
-    gang = snapshot.gangs[job.key]
+    gang = snapshot.progress.gangs[job.key]
     left = [name for name in dict.fromkeys(one.node for one in findings) if name in gang.seats]
     standing = spares.standing_of(snapshot, config)
     healthy = sorted(healthy_spares(snapshot, gang, {*bad, *left}), key=standing)
@@ -111,7 +111,7 @@ def swap(
     placement: Placement = NO_PLACEMENT,
 ) -> tuple[AllocationSwapPlan, str]:
     """The plan, and a description of it."""
-    gang = snapshot.gangs[job.key]
+    gang = snapshot.progress.gangs[job.key]
     plan = plans.allocation_plan(
         snapshot, job, gang, findings, config, undrained=undrained, places=placement.by_node_left
     )

@@ -137,7 +137,7 @@ def endings(snapshot: Snapshot) -> Iterator[ProposalEnding]:
 def _job_is_over(snapshot: Snapshot, plan: Plan) -> str:
     """Why its job, or the attempt that it would end, is not there any more; empty: it is, or Slurm was not read yet."""
     key = job_of(plan)
-    if key is None or snapshot.slurm_read_at is None:
+    if key is None or snapshot.slurm.read_at is None:
         return ""
     job = snapshot.jobs.get(key)
     if job is None or job.slurm.ended:
@@ -210,7 +210,7 @@ def _is_of_old_incident(snapshot: Snapshot, decision: Decision) -> bool:
 
 def _is_older_than_mode(snapshot: Snapshot, subject: Subject, finding: Finding | None = None) -> bool:
     """A rule that has accused the subject only since then has found a new fault."""
-    incident, acting = snapshot.incidents.get(subject), snapshot.acting
+    incident, acting = snapshot.incidents.get(subject), snapshot.operator.acting
     if snapshot.mode is not Mode.ACT or incident is None or acting is None or acting.since is None:
         return False
     known = acting.known.get(incident.id)
@@ -219,7 +219,7 @@ def _is_older_than_mode(snapshot: Snapshot, subject: Subject, finding: Finding |
 
 def _asked_by_control_plane(snapshot: Snapshot, decision: Decision) -> bool:
     """Such as the validation of a new node. That a hold ends was asked for by a person."""
-    request = snapshot.requests.get(decision.subject)
+    request = snapshot.operator.requests.get(decision.subject)
     if request is None or request.id != decision.request:
         return False
     return request.by == BY_CONTROL_PLANE and request.verb is not Verb.RELEASE

@@ -50,14 +50,20 @@ def wanted(
     """Yields at most one test of each gang. `lost_at_last`: what the slowness of a node had cost the gang when it was
     last tested. `ordered`: the step of the gang's newest order.
     """
-    if snapshot.mode is Mode.OBSERVE or snapshot.paused:
+    if snapshot.mode is Mode.OBSERVE or snapshot.operator.paused:
         return
     asked: set[JobKey] = set()
     for one in findings:
         job = snapshot.jobs.get(one.job) if one.job is not None and one.lost_seconds else None
-        if job is None or not job.managed or not job.running or job.key in asked or job.key in snapshot.paused_jobs:
+        if (
+            job is None
+            or not job.managed
+            or not job.running
+            or job.key in asked
+            or job.key in snapshot.operator.paused_jobs
+        ):
             continue
-        table = snapshot.tables.get(job.key)
+        table = snapshot.progress.tables.get(job.key)
         price = price_seconds(table) if table is not None else None
         newest = -1 if table is None or table.number is None else table.number
         if table is None or price is None or newest < ordered.get(job.key, -1):

@@ -77,7 +77,7 @@ def _why_it_stays(snapshot: Snapshot, drill: Drill, node: NodeView) -> str:
     """What speaks against the node besides the drill; empty: nothing."""
     if node.state not in BY_A_FAULT:
         return "an administrator answers for it"
-    if drill.node in snapshot.requests:
+    if drill.node in snapshot.operator.requests:
         return "a request of an operator about it waits"
     incident = snapshot.incident_of(drill.node)
     if incident is not None and incident.opened_at < drill.at:
@@ -88,7 +88,7 @@ def _why_it_stays(snapshot: Snapshot, drill: Drill, node: NodeView) -> str:
         return f"incident {incident.id} has other findings: {', '.join(sorted(others))}"
     failed = [
         f"recovery {one.recovery} failed: {one.outcome}"
-        for one in snapshot.attempts
+        for one in snapshot.history.attempts
         if one.node == drill.node and one.at >= drill.at and one.status is RecoveryStatus.FAILED
     ]
     logged = [text for line, text in meanwhile if not is_drill(text) and line.form in FAULT_FORMS]

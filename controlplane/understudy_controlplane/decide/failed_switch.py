@@ -18,7 +18,7 @@ def seats_behind(snapshot: Snapshot, job: Job, *, inside: bool) -> tuple[str, ..
     """Nodes that the gang uses. `inside`: its launcher can restart it, and spares of its allocation do not count."""
     if not snapshot.behind_failed_switch:
         return ()
-    seats = snapshot.gangs[job.key].seats if inside else job.slurm.nodes
+    seats = snapshot.progress.gangs[job.key].seats if inside else job.slurm.nodes
     return tuple(name for name in seats if name in snapshot.behind_failed_switch)
 
 

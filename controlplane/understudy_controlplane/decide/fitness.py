@@ -14,7 +14,7 @@ def unfit_nodes(snapshot: Snapshot) -> dict[str, str]:
     Slurm has drained the node, Slurm keeps jobs away; a refusal that outlived the drain would hit the first job after
     an administrator has resumed the node.
     """
-    if snapshot.mode is Mode.OBSERVE or snapshot.paused or snapshot.slurm_error:
+    if snapshot.mode is Mode.OBSERVE or snapshot.operator.paused or snapshot.slurm.error:
         return {}
     return {
         name: f"quarantined by row {node.record.table_row}, and not drained in Slurm yet"

@@ -23,7 +23,7 @@ def foreign_reservations(snapshot: Snapshot, job: Job | None, config: Config) ->
         earlier = snapshot.recovery_of(job.key)
         before = earlier.swap.reservation if earlier and earlier.swap else ""
         own |= {*job.slurm.reservation.split(","), *before.split(",")}
-    return [one for one in snapshot.reservations.values() if is_foreign(one, own)]
+    return [one for one in snapshot.slurm.reservations.values() if is_foreign(one, own)]
 
 
 def is_foreign(reservation: SlurmReservation, own: Collection[str]) -> bool:

@@ -71,7 +71,7 @@ def gang_moves(current: Round, findings: Sequence[Finding]) -> dict[tuple[str, b
         if not own or any(move_key(finding) in moves and moves[move_key(finding)].plan for finding in own):
             continue  # another gang leaves the same node in this round: this one does in the next
         move = (
-            (None if job.key in current.snapshot.past_its_gang else _done(current.snapshot, job))
+            (None if job.key in current.snapshot.progress.past_its_gang else _done(current.snapshot, job))
             or _left_alone(current.snapshot, job, own)
             or _move_inside(current, job, own)
             or _move(current, job, own, seats)
@@ -109,8 +109,12 @@ def _stopped_in_turn(current: Round, findings: Sequence[Finding]) -> list[tuple[
 def _start_again(current: Round, job: Job, finding: Finding) -> Move:
     """It gets those of its last nodes that it can have, and spares for the others."""
     snapshot = current.snapshot
-    last = snapshot.last_attempts.get(job.key)
-    seats = last.nodes if last is not None else (*dict.fromkeys((*job.slurm.nodes, *snapshot.gangs[job.key].nodes)),)
+    last = snapshot.progress.last_attempts.get(job.key)
+    seats = (
+        last.nodes
+        if last is not None
+        else (*dict.fromkeys((*job.slurm.nodes, *snapshot.progress.gangs[job.key].nodes)),)
+    )
     left = [name for name in seats if name in finding.nodes or _is_taken(current, job, name)]
     left.sort(key=lambda name: name != finding.node)  # Slurm may not know others any more
     own = [replace(finding, node=name) for name in left]
@@ -206,7 +210,9 @@ def _behind_switch(
         return Move(None, Because.RULE, f"job {job.key.job_id} stays where it is: {waits}")
     if not _inside(current, job):
         return None
-    if not failed_switch.can_be_left_inside(snapshot, snapshot.gangs[job.key], behind, {*current.condemned, *old}):
+    if not failed_switch.can_be_left_inside(
+        snapshot, snapshot.progress.gangs[job.key], behind, {*current.condemned, *old}
+    ):
         return None
     named = failed_switch.named_too(findings, behind)
     plan, words = hangs.restart_inside(snapshot, job, named, current.condemned, current.config)
@@ -241,7 +247,7 @@ def _restarted(
 
 def _inside(current: Round, job: Job) -> bool:
     """Its launcher can restart it."""
-    return job.key in current.snapshot.gangs and not allocation_swap.why_not(
+    return job.key in current.snapshot.progress.gangs and not allocation_swap.why_not(
         current.snapshot, job, (), current.condemned
     )
 
@@ -249,7 +255,7 @@ def _inside(current: Round, job: Job) -> bool:
 def _leaves_its_block(current: Round, job: Job, leaving: Collection[str]) -> bool:
     """Its launcher would start it again in a block whose fabric has failed, and it can leave all of that block."""
     snapshot = current.snapshot
-    broken = snapshot.without_fabric.intersection(snapshot.gangs[job.key].seats)
+    broken = snapshot.without_fabric.intersection(snapshot.progress.gangs[job.key].seats)
     movable = not _is_over(snapshot, job) and not _cannot_move(current, job, (), job.slurm.nodes)
     return bool(broken) and broken <= set(leaving) and movable
 
@@ -258,7 +264,7 @@ def _done(snapshot: Snapshot, job: Job) -> Move | None:
     """A job that has finished never runs again, also where Slurm still shows it as running, and where a person wants
     the move. With its gang gone it cannot hang, whatever else it does.
     """
-    if job.key not in snapshot.ended_well:
+    if job.key not in snapshot.progress.ended_well:
         return None
     return Move(None, Because.RULE, f"job {job.key.job_id} is not to run again ({ENDED_WELL})")
 
@@ -277,7 +283,7 @@ def _paused(snapshot: Snapshot, job: Job) -> Move | None:
 
 def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
     """An operator cancelled the move of this attempt, away from these nodes or out of this hang: it is not repeated."""
-    for recovery in snapshot.cancelled:
+    for recovery in snapshot.history.cancelled:
         plan = recovery.swap
         same = plan is not None and plan.job == job.key and plan.restart_count == snapshot.attempt_given_up(job)
         if plan is not None and same and _is_for(snapshot, job, recovery, plan, findings):
@@ -294,7 +300,7 @@ def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, fi
         return True
     hangs = any(finding.signal in HANGS for finding in findings)
     if plan.hang:
-        table = snapshot.tables.get(job.key)
+        table = snapshot.progress.tables.get(job.key)
         return hangs and (table is None or table.advanced_at <= recovery.decided_at)
     left = {*plan.nodes, *plan.leaving}
     if isinstance(plan, PoolSwapPlan):
@@ -304,7 +310,7 @@ def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, fi
 
 def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
     snapshot, config = current.snapshot, current.config
-    gang = snapshot.gangs.get(job.key)
+    gang = snapshot.progress.gangs.get(job.key)
     by_its_launcher = gang is not None and not allocation_swap.why_not(snapshot, job, (), current.condemned)
     not_movable = "" if by_its_launcher else _cannot_move(current, job, findings, job.slurm.nodes)
     over = "" if by_its_launcher else _is_over(snapshot, job)
@@ -333,7 +339,7 @@ def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Mo
 def _move_inside(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:
     """Move within the job's own allocation, by its launcher. None: impossible, the pool is asked."""
     snapshot = current.snapshot
-    gang = snapshot.gangs.get(job.key)
+    gang = snapshot.progress.gangs.get(job.key)
     if gang is None:
         return None
     if allocation_swap.may_reconnect(snapshot, gang):
@@ -366,7 +372,7 @@ def _moved_too_often(current: Round, job: Job) -> bool:
 
 
 def _moved_lately(current: Round, job: Job) -> int:
-    return sum(key == job.key for _, key in current.snapshot.swaps)
+    return sum(key == job.key for _, key in current.snapshot.history.swaps)
 
 
 def _moves_an_hour(current: Round, job: Job) -> int:
@@ -501,7 +507,7 @@ def _why_over(current: Round, job: Job, findings: Sequence[Finding]) -> str:
     """Why nothing is lost by the requeue of a running gang; empty: it may go on."""
     if _is_dead(current.snapshot, job, findings):
         return "all its nodes are dead"
-    gang = current.snapshot.gangs.get(job.key)
+    gang = current.snapshot.progress.gangs.get(job.key)
     shrinks = current.config.spares.no_spare is NoSpare.SHRINK and gang is not None
     if gang is None or not gang.state.asks_requeue or (shrinks and gang.state.nodes_min < len(gang.seats)):
         return ""
@@ -524,7 +530,7 @@ def _not_movable(current: Round, job: Job, findings: Sequence[Finding], seats: S
 
 def _would_wait(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Move | None:
     """A gang that works loses more by a requeue after which it does not start than by staying on a node at fault."""
-    gang = snapshot.gangs.get(job.key)
+    gang = snapshot.progress.gangs.get(job.key)
     over = not job.running or any(finding.dead for finding in findings) or (gang is not None and gang.leaving)
     objection = None if over else guards.object_to_requeue(snapshot, job)
     if objection is None:
@@ -552,7 +558,7 @@ def _not_preempted(found: Preemptible) -> str:
 
 
 def _ended(snapshot: Snapshot, jobs: Sequence[Job]) -> str:
-    rules = snapshot.preemption
+    rules = snapshot.slurm.preemption
     named = (f"job {one.key.job_id} ({rules.end_of(one.slurm)})" for one in jobs) if rules is not None else ()
     words = ", ".join(named)
     return f"; there is no spare, and Slurm preempts {words} for it" if words else ""
@@ -571,7 +577,7 @@ def _ended_in(snapshot: Snapshot, job: Job) -> bool:
     recovery = snapshot.recovery_of(job.key)
     before = recovery.swap if recovery is not None else None
     requeued = before is not None and job.slurm.restart_count > before.restart_count
-    return not requeued and job.key not in snapshot.last_attempts and not job.slurm.failed_by_itself
+    return not requeued and job.key not in snapshot.progress.last_attempts and not job.slurm.failed_by_itself
 
 
 def _is_over(snapshot: Snapshot, job: Job) -> str:

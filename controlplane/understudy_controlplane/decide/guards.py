@@ -128,8 +128,8 @@ def breaker_limit(snapshot: Snapshot, config: Config) -> int:
 
 def lately_quarantined(snapshot: Snapshot, config: Config) -> set[str]:
     """Each node once, however often."""
-    since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.breaker_reset_at)
-    return {name for name, times in snapshot.quarantined_at.items() if max(times, default=0.0) > since}
+    since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.operator.breaker_reset_at)
+    return {name for name, times in snapshot.history.quarantined_at.items() if max(times, default=0.0) > since}
 
 
 def failures(snapshot: Snapshot, nodes: Iterable[str]) -> set[str]:
@@ -139,7 +139,7 @@ def failures(snapshot: Snapshot, nodes: Iterable[str]) -> set[str]:
 
 def object_to_paused_job(snapshot: Snapshot, job: JobKey) -> Objection | None:
     """What a person wants left alone."""
-    why = snapshot.paused_jobs.get(job)
+    why = snapshot.operator.paused_jobs.get(job)
     if why is None:
         return None
     words = f"job {job.job_id} is paused by an operator: {why}; `understudy job resume {job.job_id} REASON` ends that"
@@ -148,17 +148,17 @@ def object_to_paused_job(snapshot: Snapshot, job: JobKey) -> Objection | None:
 
 def object_while_open(snapshot: Snapshot) -> Objection | None:
     """Neither drains nor returns while the breaker is open."""
-    if not snapshot.breaker:
+    if not snapshot.operator.breaker:
         return None
-    words = f"the circuit breaker is open ({snapshot.breaker}): `understudy breaker reset REASON` closes it"
+    words = f"the circuit breaker is open ({snapshot.operator.breaker}): `understudy breaker reset REASON` closes it"
     return Objection(Because.BREAKER, words)
 
 
 def object_while_unjudged(snapshot: Snapshot, node: str) -> Objection | None:
     """Neither repairs nor returns where a detector failed: a fault, or an administrator's change, may be unseen."""
-    if not snapshot.failed_detectors and node not in snapshot.unjudged:
+    if not snapshot.round.failed_detectors and node not in snapshot.round.unjudged:
         return None
-    failed = ", ".join((*snapshot.failed_detectors, *filter(None, [snapshot.unjudged.get(node)])))
+    failed = ", ".join((*snapshot.round.failed_detectors, *filter(None, [snapshot.round.unjudged.get(node)])))
     return Objection(
         Because.DETECTOR_FAILED, f"{failed} failed (`detector_failed` in the log), and may have missed something"
     )
@@ -192,7 +192,7 @@ def object_to_operator(snapshot: Snapshot) -> Objection | None:
     """What people ask for themselves is done in a pause as well."""
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
-    if snapshot.slurm_error or snapshot.slurm_read_at is None:
+    if snapshot.slurm.error or snapshot.slurm.read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     return None
 
@@ -228,7 +228,7 @@ def object_to_test(snapshot: Snapshot, name: str, config: Config) -> Objection |
     policy = config.validation
     if not policy.enabled:
         return Objection(Because.RULE, "no test is configured ([validation])")
-    request = snapshot.requests.get(name)
+    request = snapshot.operator.requests.get(name)
     burn_in = request is not None and request.verb is Verb.BURN_IN
     over_by = snapshot.slurm_now + (policy.burn_in_hours * HOUR_SECONDS if burn_in else policy.timeout_seconds)
     for one in foreign_reservations(snapshot, None, config):
@@ -252,7 +252,7 @@ def object_in_maintenance(snapshot: Snapshot, name: str, config: Config) -> Obje
     if slurm is not None and slurm.in_maintenance:
         return Objection(Because.MAINTENANCE, "it is in maintenance (MAINT) in Slurm: it waits until that is over")
     until = snapshot.slurm_now + config.validation.timeout_seconds + JOB_STARTS_SECONDS
-    ahead = [one for one in snapshot.reservations.values() if one.is_maintenance and name in one.nodes]
+    ahead = [one for one in snapshot.slurm.reservations.values() if one.is_maintenance and name in one.nodes]
     first = min((one for one in ahead if one.start_at < until), key=lambda one: one.start_at, default=None)
     if first is None:
         return None
@@ -303,7 +303,7 @@ def _counts_as_in_repair(snapshot: Snapshot, node: NodeView) -> bool:
 def _object_under_maintenance(snapshot: Snapshot, name: str) -> Objection | None:
     if name not in snapshot.worked_on:
         return None
-    number = next(one.id for one in snapshot.maintenances if name in one.unfinished)
+    number = next(one.id for one in snapshot.operator.maintenances if name in one.unfinished)
     return Objection(Because.MAINTENANCE, f"it is under maintenance {number}: it waits until that is over")
 
 
@@ -346,12 +346,13 @@ def object_to_any(snapshot: Snapshot, *, requested: bool = False, proven: bool =
     """
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
-    if snapshot.paused and not requested:
+    if snapshot.operator.paused and not requested:
         return Objection(
             Because.PAUSED,
-            f"an operator has paused the control plane ({snapshot.paused}): `understudy resume REASON` ends that",
+            f"an operator has paused the control plane ({snapshot.operator.paused}): "
+            "`understudy resume REASON` ends that",
         )
-    if snapshot.slurm_error or snapshot.slurm_read_at is None:
+    if snapshot.slurm.error or snapshot.slurm.read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
         return Objection(Because.GATHERING, "this control plane has just started, and not every node has reported yet")
@@ -360,7 +361,7 @@ def object_to_any(snapshot: Snapshot, *, requested: bool = False, proven: bool =
 
 def _object_to_mass(snapshot: Snapshot) -> Objection | None:
     """Many nodes or gangs show the same at once: the cause is elsewhere."""
-    masses = ((Because.MASS_SILENCE, snapshot.mass_silence), (Because.MASS_HANG, snapshot.mass_hang))
+    masses = ((Because.MASS_SILENCE, snapshot.round.mass_silence), (Because.MASS_HANG, snapshot.round.mass_hang))
     return next((Objection(because, words) for because, words in masses if words), None)
 
 
@@ -406,7 +407,8 @@ def over_fleet_budget(snapshot: Snapshot, config: Config, already: Collection[st
 def quarantined_within_the_hour(snapshot: Snapshot, already: Collection[str] = (), node: str = "") -> int:
     """Quarantines besides that of `node`. A node counts as often as it was quarantined, a failed domain once."""
     times = {
-        name: sum(at > snapshot.ago(HOUR_SECONDS) for at in found) for name, found in snapshot.quarantined_at.items()
+        name: sum(at > snapshot.ago(HOUR_SECONDS) for at in found)
+        for name, found in snapshot.history.quarantined_at.items()
     }
     counts = Counter({name: count for name, count in times.items() if count})
     counts.update(already)
@@ -470,7 +472,7 @@ def object_to_move(
     if len(moving) >= limit:
         words = f"{counted(len(moving), 'gang is', 'gangs are')} being moved or restarted already; the limit is {limit}"
         return Objection(Because.MOVE_BUDGET, words)
-    recent = len([plan for plan in already if plan.stops_gang]) + len(snapshot.swaps)
+    recent = len([plan for plan in already if plan.stops_gang]) + len(snapshot.history.swaps)
     limit = scaled(policy.gang_moves_per_hour_share, nodes, policy.gang_moves_per_hour_min)
     if recent >= limit:
         words = f"{counted(recent, 'gang was', 'gangs were')} moved or restarted within the hour; the limit is {limit}"
@@ -482,7 +484,7 @@ def object_to_requeue(snapshot: Snapshot, job: Job) -> Objection | None:
     """Objects to the requeue of a running gang in a partition in which Slurm starts no job, and lets running ones go
     on.
     """
-    states = {name: snapshot.partition_states.get(name, "") for name in job.slurm.partition.split(",")}
+    states = {name: snapshot.slurm.partition_states.get(name, "") for name in job.slurm.partition.split(",")}
     if not all(state in SHUT for state in states.values()):
         return None
     named = " and ".join(f"{name}, which is {state}" for name, state in states.items())

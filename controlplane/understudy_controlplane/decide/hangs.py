@@ -17,7 +17,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
     """Why it is not restarted once more; empty: it is."""
-    table = snapshot.tables.get(job.key)
+    table = snapshot.progress.tables.get(job.key)
     count = snapshot.restarts_without_progress(job.key)
     if count < config.jobs.restarts_without_progress_max:
         return ""
@@ -47,7 +47,7 @@ def restart_inside(
     snapshot: Snapshot, job: Job, findings: Sequence[Finding], bad: Collection[str], config: Config
 ) -> tuple[Plan, str]:
     """Restart by its launcher, without the named nodes if its allocation has spares for them."""
-    named, gang = _named(findings), snapshot.gangs[job.key]
+    named, gang = _named(findings), snapshot.progress.gangs[job.key]
     places = allocation_swap.placed(snapshot, job, named, config, bad).by_node_left
     plan = plans.allocation_plan(snapshot, job, gang, findings, config, hang=findings[0].summary, places=places)
     return plan, f"the launcher of job {job.key.job_id} restarts it"

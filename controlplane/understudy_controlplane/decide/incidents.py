@@ -34,7 +34,9 @@ def incident_news(
 ) -> IncidentNews:
     """`incidents`: the open ones, those that this round has opened included."""
     accused = {finding.subject for finding in findings if finding.signal in FAULTS}
-    accused |= {Subject.of_node(name) for name, one in snapshot.requests.items() if one.verb is Verb.QUARANTINE}
+    accused |= {
+        Subject.of_node(name) for name, one in snapshot.operator.requests.items() if one.verb is Verb.QUARANTINE
+    }
     if failed_detectors(findings):
         accused |= incidents.keys()  # what is not found is not known to be gone
     elif unjudged := unjudged_nodes(findings):
@@ -71,12 +73,12 @@ def _of_node(snapshot: Snapshot, subject: Subject, accused: Set[Subject]) -> str
 
 def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) -> str:
     """Over when the gang steps again, or its job has ended. Nothing is known of jobs before Slurm was read."""
-    if snapshot.slurm_read_at is None:
+    if snapshot.slurm.read_at is None:
         return ""
     key = next((key for key in snapshot.jobs if str(key) == incident.subject.name), None)
     if key is None or snapshot.jobs[key].slurm.ended:
         return JOB_ENDED
-    table = snapshot.tables.get(key)
+    table = snapshot.progress.tables.get(key)
     steps = table is not None and table.advanced_at > incident.opened_at
     return STEPS_AGAIN if steps and incident.subject not in accused else ""
 
@@ -89,7 +91,7 @@ def with_fabric(snapshot: Snapshot, findings: Sequence[Finding]) -> Snapshot:
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
     known = _is_settled(snapshot) and not failed_detectors(findings) and not unjudged_nodes(findings)
     back = frozenset(of_blocks - failed) if known else frozenset()
-    return replace(snapshot, fabric_lost=failed, fabric_back=back) if failed or back else snapshot
+    return replace(snapshot, round=replace(snapshot.round, fabric_lost=failed, fabric_back=back))
 
 
 def _is_settled(snapshot: Snapshot) -> bool:
@@ -107,7 +109,7 @@ def _of_domain(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]
     if incident.rule == PORT_DOWN and still_stopped_by(snapshot, incident):
         return ""
     nodes = snapshot.domains.get(incident.subject.name, ()) if incident.rule in FAILED_AS_ONE else ()
-    taken = any(max(snapshot.quarantined_at.get(name, ()), default=0.0) >= incident.opened_at for name in nodes)
+    taken = any(max(snapshot.history.quarantined_at.get(name, ()), default=0.0) >= incident.opened_at for name in nodes)
     if taken and (snapshot.now - incident.opened_at < HOUR_SECONDS or not snapshot.at_fault.isdisjoint(nodes)):
         return ""
     return CAUSE_GONE

@@ -23,7 +23,7 @@ RULE = f"operator.{Verb.MOVE_JOB.value}"
 
 
 def moves_asked(snapshot: Snapshot) -> Iterator[Finding]:
-    for key, request in snapshot.moves.items():
+    for key, request in snapshot.operator.moves.items():
         over = _given_up(snapshot, key, request)
         if over:
             words = f"the move, asked for by {request.by}, is given up: {over}"
@@ -53,7 +53,7 @@ def _given_up(snapshot: Snapshot, key: JobKey, request: MoveRequest) -> str:
         return "the control plane only observes"
     if snapshot.now - request.at > REQUEST_WAITS_SECONDS:
         return f"it could not be done within {REQUEST_WAITS_SECONDS / HOUR_SECONDS:g} h"
-    if snapshot.slurm_read_at is None or snapshot.recovery_of(key) is not None:
+    if snapshot.slurm.read_at is None or snapshot.recovery_of(key) is not None:
         return ""
     if job is None or not job.running:
         return f"job {key.job_id} does not run"

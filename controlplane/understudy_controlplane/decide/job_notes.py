@@ -26,7 +26,7 @@ def job_notes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[JobNo
         job = snapshot.jobs.get(one.job) if one.job is not None and one.signal in SLOWNESS else None
         if job is not None:
             yield from _note(snapshot, job, f"{one.rule} {one.node}", _slow(one, job))
-    for nan in snapshot.first_nans:
+    for nan in snapshot.history.first_nans:
         job = snapshot.jobs.get(nan.job)
         # Rank 0 writes what it sees itself.
         if job is not None and nan.rank > 0:
@@ -35,7 +35,7 @@ def job_notes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[JobNo
 
 def _note(snapshot: Snapshot, job: Job, key: str, text: str, of: Attempt | None = None) -> Iterator[JobNote]:
     """Writes a note. `of`: the attempt that it is about, which may be an earlier one."""
-    table = snapshot.tables.get(job.key)
+    table = snapshot.progress.tables.get(job.key)
     if table is None or not job.managed or not job.running or of not in (None, table.attempt):
         return
     attempt = table.attempt

@@ -30,10 +30,10 @@ CLOCKS_APART_SECONDS_MAX = 300.0
 def held_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     """Every such job, also one that did not ask for Understudy, because its Prolog delayed it."""
     under_way = _under_way(snapshot)
-    for job in snapshot.jobs.values() if snapshot.refusals else ():
+    for job in snapshot.jobs.values() if snapshot.history.refusals else ():
         if not job.slurm.held_after_failed_launch or job.key in under_way:
             continue
-        refusals = [one for one in snapshot.refusals if refused(snapshot, job, one)]
+        refusals = [one for one in snapshot.history.refusals if refused(snapshot, job, one)]
         if refusals:
             yield _held(job, refusals)
 
@@ -41,7 +41,7 @@ def held_jobs(snapshot: Snapshot) -> Iterator[Finding]:
 def excluding_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     """Pending jobs that may not start on nodes which were returned to service after the exclusion."""
     under_way = _under_way(snapshot)
-    for key, excluded in snapshot.exclusions.items():
+    for key, excluded in snapshot.history.exclusions.items():
         job = snapshot.jobs.get(key)
         if job is None or not job.slurm.pending or key in under_way or snapshot.recovery_of(key) is not None:
             continue
@@ -60,7 +60,7 @@ def left_seats(snapshot: Snapshot) -> Iterator[Finding]:
     moving = {one.plan.job.job_id for one in snapshot.recoveries if isinstance(one.plan, SwapPlan)}
     going = {one.plan.reservation for one in snapshot.recoveries if isinstance(one.plan, DeleteSeatsPlan)}
     keys = {key.job_id: key for key in snapshot.jobs}
-    for name, one in snapshot.reservations.items():
+    for name, one in snapshot.slurm.reservations.items():
         number = name.removeprefix(SEATS_PREFIX)
         if not name.startswith(SEATS_PREFIX) or not number.isdecimal() or not one.made_for_one:
             continue
@@ -161,7 +161,7 @@ def _delete_seats(current: Round, row: Row, finding: Finding) -> Decision:
         reason=f"{finding.summary}: {row.why}",
         finding=finding,
         evidence=finding.evidence,
-        plan=plans.delete_seats_plan(snapshot.reservations[name]),
+        plan=plans.delete_seats_plan(snapshot.slurm.reservations[name]),
     )
 
 
@@ -174,7 +174,7 @@ def _not_alone(job: Job) -> guards.Objection | None:
 
 def _too_often(snapshot: Snapshot, job: Job, config: Config) -> guards.Objection | None:
     limit = config.jobs.releases_per_hour_max
-    if sum(key == job.key for _, key in snapshot.releases) < limit:
+    if sum(key == job.key for _, key in snapshot.history.releases) < limit:
         return None
     words = (
         f"it was released {times(limit)} within the hour, which is the limit: it waits (`scontrol release` ends that)"

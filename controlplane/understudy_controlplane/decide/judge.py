@@ -71,16 +71,18 @@ def judge(
 
 
 def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures) -> list[Decision]:
-    if mass := _mass_silence(findings):
-        snapshot = replace(snapshot, mass_silence=mass)
-    if mass := _mass_hang(findings):
-        snapshot = replace(snapshot, mass_hang=mass)
-    if failed := failed_detectors(findings):
-        snapshot = replace(snapshot, failed_detectors=failed)
-    snapshot = replace(snapshot, unjudged=unjudged_nodes([*findings, *failures.findings]))
+    shown = replace(
+        snapshot.round,
+        mass_silence=_mass_silence(findings),
+        mass_hang=_mass_hang(findings),
+        failed_detectors=failed_detectors(findings),
+        unjudged=unjudged_nodes([*findings, *failures.findings]),
+    )
+    snapshot = replace(snapshot, round=shown)
     asked = failures.caught("moves", (), lambda: moves_asked(snapshot))
     due = [*_due(snapshot, config, failures)]
-    snapshot = replace(snapshot, unjudged={**snapshot.unjudged, **unjudged_nodes(failures.findings)})
+    shown = replace(shown, unjudged={**shown.unjudged, **unjudged_nodes(failures.findings)})
+    snapshot = replace(snapshot, round=shown)
     of_jobs = (
         *failures.caught("held_jobs", (), lambda: held_jobs(snapshot)),
         *failures.caught("exclusions", (), lambda: excluding_jobs(snapshot)),
@@ -92,7 +94,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
     taken_out = {one.finding.node: one.finding for one in entered if one.row.action in TAKES_OUT}
     if taken_out:
         faults = {name: (one.signal.value, one.rule) for name, one in taken_out.items()}
-        snapshot = replace(snapshot, condemned_for=faults)
+        snapshot = replace(snapshot, round=replace(shown, condemned_for=faults))
     if any(one.signal is not Signal.GANG_STOPPED for one in condemned):  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)

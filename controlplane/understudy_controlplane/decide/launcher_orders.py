@@ -30,7 +30,7 @@ def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> d
     observes = snapshot.mode is Mode.OBSERVE
     current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if shrinks and not observes else None
     found: dict[int, LauncherOrders | None] = {}
-    for key, gang in snapshot.gangs.items():
+    for key, gang in snapshot.progress.gangs.items():
         if observes and not (shrinks and _has_permission(snapshot, key, gang)):
             continue
         look = partial(_with_permission, snapshot, key, gang, config, current)

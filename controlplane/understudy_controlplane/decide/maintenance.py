@@ -35,11 +35,11 @@ class Next:
 
 def next_of(snapshot: Snapshot, maintenance: Maintenance) -> Next:
     stages = _stages(snapshot, maintenance)
-    if snapshot.mode is Mode.OBSERVE or snapshot.slurm_read_at is None:
+    if snapshot.mode is Mode.OBSERVE or snapshot.slurm.read_at is None:
         return Next(stages)
     if maintenance.is_ending(snapshot.now):
         return _ending(snapshot, stages)
-    if maintenance.paused or snapshot.paused:
+    if maintenance.paused or snapshot.operator.paused:
         return Next(stages)
     out = [name for name, stage in stages.items() if stage in OUT]
     holds = _in_order(snapshot, maintenance, stages)[: max(maintenance.at_once - len(out), 0)]
@@ -62,7 +62,7 @@ def _stage(snapshot: Snapshot, name: str, before: Stage | None) -> Stage | None:
     if before is Stage.ASKED:
         if node.state is NodeState.OPERATOR_HOLD:
             return Stage.HELD
-        return Stage.ASKED if name in snapshot.requests else None  # the request was given up: it is made again
+        return Stage.ASKED if name in snapshot.operator.requests else None  # the request was given up: it is made again
     if before is Stage.HELD:
         return Stage.HELD if node.state in (NodeState.OPERATOR_HOLD, NodeState.VALIDATING) else Stage.DONE
     return Stage.DONE if node.state in OF_PEOPLE else None
@@ -71,7 +71,9 @@ def _stage(snapshot: Snapshot, name: str, before: Stage | None) -> Stage | None:
 def _ending(snapshot: Snapshot, stages: Mapping[str, Stage]) -> Next:
     held = [name for name, stage in stages.items() if stage is Stage.HELD]
     releases = tuple(
-        name for name in held if snapshot.nodes[name].state is NodeState.OPERATOR_HOLD and name not in snapshot.requests
+        name
+        for name in held
+        if snapshot.nodes[name].state is NodeState.OPERATOR_HOLD and name not in snapshot.operator.requests
     )
     return Next(stages, releases=releases, is_over=not any(stage in OUT for stage in stages.values()))
 
@@ -98,11 +100,11 @@ def _move(snapshot: Snapshot, out: Sequence[str]) -> tuple[JobKey, tuple[str, ..
     """The next gang that leaves nodes which are out of service. One at a time: none while another one is asked for or
     under way.
     """
-    if snapshot.moves or any(one.swap is not None and one.swap.stops_gang for one in snapshot.recoveries):
+    if snapshot.operator.moves or any(one.swap is not None and one.swap.stops_gang for one in snapshot.recoveries):
         return None
     held = [name for name in out if snapshot.nodes[name].state is NodeState.OPERATOR_HOLD]
     for job in sorted(gangs_on(snapshot, set(held)), key=lambda one: one.key.job_id):
-        if job.running and job.key not in snapshot.paused_jobs:
+        if job.running and job.key not in snapshot.operator.paused_jobs:
             return job.key, tuple(name for name in held if name in job.slurm.nodes)
     return None
 

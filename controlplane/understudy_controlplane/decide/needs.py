@@ -114,7 +114,7 @@ def shown(names: Sequence[str]) -> str:
 
 def _first_seen(snapshot: Snapshot, kind: NeedKind, subject: str, at: float | None = None) -> float:
     """What has no time of its own began when a round showed it first; `at`: where no round has since the start."""
-    return snapshot.waiting_since.get(f"{kind.value} {subject}", snapshot.now if at is None else at)
+    return snapshot.round.waiting_since.get(f"{kind.value} {subject}", snapshot.now if at is None else at)
 
 
 def named(job: Job) -> str:
@@ -163,9 +163,9 @@ def _never_heard(snapshot: Snapshot) -> Iterator[Need]:
 
 
 def _breaker(snapshot: Snapshot) -> Iterator[Need]:
-    if snapshot.breaker:
+    if snapshot.operator.breaker:
         kind = NeedKind.BREAKER
-        why = f"the circuit breaker is open: {snapshot.breaker}"
+        why = f"the circuit breaker is open: {snapshot.operator.breaker}"
         command = "`understudy breaker show` names the nodes; `understudy breaker reset REASON` closes it"
         yield Need(kind, "fleet", _first_seen(snapshot, kind, "fleet"), why, command, page_seconds=0.0)
 
@@ -267,7 +267,7 @@ def _held_since(snapshot: Snapshot, decision: Decision) -> float:
 
 def _budget(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     """The next fault leads to nothing, until nodes are back in service."""
-    usual = bool(snapshot.at_fault) and not snapshot.breaker
+    usual = bool(snapshot.at_fault) and not snapshot.operator.breaker
     words = guards.over_fleet_budget(snapshot, config, (), "") if usual else ""
     if words:
         newest = max(snapshot.nodes[name].record.since for name in snapshot.at_fault)
@@ -298,7 +298,7 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
     """
     lost = {one.subject for one in _not_back(snapshot, moving)}
     away = _away_by_partition(snapshot)
-    for key in snapshot.last_attempts.keys() - moving:
+    for key in snapshot.progress.last_attempts.keys() - moving:
         found = stopped_gang(snapshot, key)
         if found is None or f"job {key.job_id}" in lost:
             continue
@@ -347,12 +347,12 @@ def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator
     """Gangs whose attempt was ended for a move that has failed since, and that pend, or were lost. `moving`: those that
     get nodes all the same, also by a decision of this round.
     """
-    for recovery in snapshot.lost_gangs:
+    for recovery in snapshot.history.lost_gangs:
         job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
         if job is None or not job.managed or job.key in moving:
             continue
         ended_at = recovery.ended_at or 0.0
-        why, command = _why_not_back(job.slurm, ended_at + snapshot.slurm_ahead_seconds)
+        why, command = _why_not_back(job.slurm, ended_at + snapshot.slurm.ahead_seconds)
         if why:
             why = f"{named(job)} is not back: recovery {recovery.id} failed ({recovery.outcome}), and {why}"
             subject = f"job {job.key.job_id}"
@@ -379,11 +379,11 @@ def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
 
 def _unheard(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     seconds = config.hang.first_step_seconds
-    for key, started_at in snapshot.unheard_gangs.items():
+    for key, started_at in snapshot.progress.unheard_gangs.items():
         job = snapshot.jobs[key]
-        if key in snapshot.paused_jobs or not all_report(job.slurm.nodes, snapshot, config.silence):
+        if key in snapshot.operator.paused_jobs or not all_report(job.slurm.nodes, snapshot, config.silence):
             continue
-        gang = snapshot.gangs.get(key)
+        gang = snapshot.progress.gangs.get(key)
         restarted = job.slurm.restart_count > 0 or (gang is not None and gang.state.launch > 0)
         since_when, may_be = (
             (
@@ -407,7 +407,7 @@ def _slow(snapshot: Snapshot, findings: Sequence[Finding]) -> Iterator[Need]:
     """Gangs that announce no checkpoints, and have lost as much by a slow GPU as a start may take."""
     for one in findings:
         job = snapshot.jobs.get(one.job) if one.rule == NOT_PRICED and one.job is not None else None
-        if job is None or one.lost_seconds < START_SECONDS_MAX or job.key in snapshot.paused_jobs:
+        if job is None or one.lost_seconds < START_SECONDS_MAX or job.key in snapshot.operator.paused_jobs:
             continue
         kind, subject = NeedKind.GANG_SLOW, f"job {job.key.job_id}"
         why = f"{named(job)} is slow on {one.node}: {one.summary}; a move may cost all that it has done"
@@ -420,7 +420,7 @@ def _slow(snapshot: Snapshot, findings: Sequence[Finding]) -> Iterator[Need]:
 
 def _running_since(snapshot: Snapshot, started_at: float) -> float:
     """`started_at` is Slurm's time. One that is to come was there before the clocks were set back."""
-    since = started_at - snapshot.slurm_ahead_seconds
+    since = started_at - snapshot.slurm.ahead_seconds
     return max(since, snapshot.started_at) if since <= snapshot.now else snapshot.started_at
 
 
@@ -430,7 +430,7 @@ def _running_since(snapshot: Snapshot, started_at: float) -> float:
 def _nodes_out(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     for name in snapshot.at_fault:
         node = snapshot.nodes[name]
-        if name in snapshot.drills or snapshot.recovery_on(name) is not None:
+        if name in snapshot.operator.drills or snapshot.recovery_on(name) is not None:
             continue
         why = _why_out(node, config)
         if why:
@@ -490,8 +490,8 @@ def _left_since(snapshot: Snapshot, node: NodeView) -> float | None:
 
 def _miscounted(snapshot: Snapshot) -> Iterator[Need]:
     """Until slurmctld has started again, or for a week: a reconfiguration, which ends it as well, is not seen."""
-    for one in snapshot.miscounted:
-        began = (snapshot.slurmctld_started_at or 0.0) - snapshot.slurm_ahead_seconds
+    for one in snapshot.history.miscounted:
+        began = (snapshot.slurm.slurmctld_started_at or 0.0) - snapshot.slurm.ahead_seconds
         plan = one.plan
         if began > one.decided_at or not isinstance(plan, PoolSwapPlan):
             continue
@@ -539,7 +539,7 @@ def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
         return
     kind = NeedKind.POOL_SHORT
     joining = spares.joining_pool(snapshot, (), config)
-    pool = snapshot.reservations.get(config.spares.reservation)
+    pool = snapshot.slurm.reservations.get(config.spares.reservation)
     out = sorted(snapshot.at_fault, key=spares.natural)
     why = f"{counted(held, 'spare is', 'spares are')} held, {wanted} are wanted, and no idle node can join"
     command = "`understudy spare size SIZE REASON` sets another size"
@@ -556,7 +556,7 @@ def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 
 def _drills(snapshot: Snapshot) -> Iterator[Need]:
-    for name, drill in snapshot.drills.items():
+    for name, drill in snapshot.operator.drills.items():
         minutes = max(0, round((drill.until - snapshot.now) / 60))
         why = f"a drill goes on: {name}, for {counted(minutes, 'minute')} more"
         since = _first_seen(snapshot, NeedKind.DRILL, name)

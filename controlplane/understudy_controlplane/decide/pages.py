@@ -58,7 +58,7 @@ def persons_needed(current: Round, needs: Iterable[Need]) -> Iterator[Finding]:
     after it is found then.
     """
     snapshot = current.snapshot
-    if snapshot.paused or guards.object_to_operator(snapshot) is not None:
+    if snapshot.operator.paused or guards.object_to_operator(snapshot) is not None:
         return
     due: dict[NeedKind, list[Need]] = {}
     for one in needs:
@@ -158,5 +158,5 @@ def _page(snapshot: Snapshot, row: Row, finding: Finding) -> Decision:
 
 def _is_paged(snapshot: Snapshot, rule: str, subject: str, since: float) -> bool:
     key = page_key(rule, subject)
-    sent = (one for one in snapshot.attempts if one.kind is RecoveryKind.PAGE and one.node == key)
+    sent = (one for one in snapshot.history.attempts if one.kind is RecoveryKind.PAGE and one.node == key)
     return any(one.at >= since for one in sent)

@@ -87,7 +87,7 @@ def turns(snapshot: Snapshot, config: Config) -> dict[str, Turn]:
     if not burnt:
         return {}
     found = {name: _wait(snapshot, one, burn_ins.values(), config) for name, one in burnt.items()}
-    held = [name for name in burnt if f"{NODE_HOLD_PREFIX}{name}" in snapshot.reservations]
+    held = [name for name in burnt if f"{NODE_HOLD_PREFIX}{name}" in snapshot.slurm.reservations]
     candidates = [*held, *spares.idle_nodes(snapshot, config)]
     under_way = [name for name, one in burnt.items() if _is(one, StepName.TEST_NETWORK, StepStatus.INTENDED)]
     tested = {name for name, one in burnt.items() if _is(one, StepName.TEST_NETWORK, StepStatus.DONE)}

@@ -103,7 +103,7 @@ NO_PLACEMENT = Placement(())
 
 def layout_of(snapshot: Snapshot, job: Job) -> Layout:
     """Layout that the launcher, the ranks, or else Slurm show."""
-    gang, table = snapshot.gangs.get(job.key), snapshot.tables.get(job.key)
+    gang, table = snapshot.progress.gangs.get(job.key), snapshot.progress.tables.get(job.key)
     by_rank = tuple(dict.fromkeys(name for name in table.nodes if name)) if table is not None else ()
     seats = gang.seats if gang is not None else by_rank or job.slurm.nodes
     first = snapshot.nodes.get(seats[0]) if seats else None

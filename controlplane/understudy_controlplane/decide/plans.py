@@ -185,7 +185,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
 
 def _reached(snapshot: Snapshot, job: Job) -> tuple[int | None, int]:
     """The last step of the attempt that is given up, and what it is counted from."""
-    last, table = snapshot.last_attempts.get(job.key), snapshot.tables.get(job.key)
+    last, table = snapshot.progress.last_attempts.get(job.key), snapshot.progress.tables.get(job.key)
     if last is not None:
         return last.last_step, last.count_from
     return (table.furthest, table.count_from) if table and table.furthest >= 0 else (None, 0)
@@ -275,7 +275,9 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
 def credit_minutes(snapshot: Snapshot, job: Job, config: Config) -> int:
     """The most that its time limit may still be raised by in this allocation."""
     limit = job.slurm.time_limit_minutes
-    credited = limit - snapshot.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
+    credited = (
+        limit - snapshot.history.limits.get((job.key, job.slurm.restart_count), limit) if limit is not None else 0
+    )
     return max(0, config.recovery.time_credit_minutes_max - max(0, credited))
 
 
@@ -306,7 +308,7 @@ def _replaced_by_itself(
 
     A node that is out of service already had its plan.
     """
-    replaced = snapshot.replaced.get((job.key, job.slurm.restart_count), {})
+    replaced = snapshot.progress.replaced.get((job.key, job.slurm.restart_count), {})
     new = [finding.node for finding in findings if snapshot.nodes[finding.node].state not in AT_FAULT]
     ends = [replaced[name] for name in new if name in replaced and name not in gang.seats]
     return [end for end in ends if end[0] == gang.attempt.launch - 1]

@@ -18,11 +18,11 @@ from understudy_controlplane.fleet.slurm import POOL_USER
 
 def pool_changes(current: Round) -> Iterator[Finding]:
     snapshot, config = current.snapshot, current.config
-    is_used = config.spares.count or snapshot.spares_wanted is not None or snapshot.spare_choices
+    is_used = config.spares.count or snapshot.operator.spares_wanted is not None or snapshot.operator.spare_choices
     if not is_used or any(_changes_pool(recovery) for recovery in snapshot.recoveries):
         return
     bad = current.condemned | current.planned | {name for one in snapshot.recoveries for name in one.plan.claimed}
-    pool = snapshot.reservations.get(config.spares.reservation)
+    pool = snapshot.slurm.reservations.get(config.spares.reservation)
     if pool is not None and not pool.made_for(POOL_USER):
         users = ", ".join(pool.users)
         words = f"reservation {pool.name} is another user's (users {users}): there is no spare pool"

@@ -43,7 +43,7 @@ def preemptible(
     """Nodes that could take the place of `failed`. `taken`: nodes that this round has promised or condemned; `moving`:
     other gangs that it moves.
     """
-    rules = snapshot.preemption
+    rules = snapshot.slurm.preemption
     if rules is None:
         return Preemptible((), "Slurm's rules of preemption are not read yet")
     if "," in job.slurm.partition:
@@ -63,11 +63,13 @@ def preemptible(
 
 def _fitting(snapshot: Snapshot, config: Config, job: Job, failed: str, taken: Collection[str]) -> Iterator[str]:
     """Healthy nodes on which only other jobs keep the gang off."""
-    reserved = kept_nodes(snapshot.reservations.values(), snapshot.slurm_now) | in_the_way_of(snapshot, job, config)
+    reserved = kept_nodes(snapshot.slurm.reservations.values(), snapshot.slurm_now) | in_the_way_of(
+        snapshot, job, config
+    )
     promised = {name for one in snapshot.recoveries for name in one.plan.claimed}
     like = spares.known_node(snapshot, job, failed)
     for name, node in snapshot.nodes.items():
-        away = name in reserved or name in promised or name in taken or name in snapshot.requests
+        away = name in reserved or name in promised or name in taken or name in snapshot.operator.requests
         if away or name in job.slurm.nodes or not snapshot.holders_of(name) or node.slurm is None:
             continue
         settled = not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
@@ -79,7 +81,7 @@ def _why_not(snapshot: Snapshot, rules: PreemptionRules, job: Job, other: Job, m
     if other.managed and (
         other in moving
         or snapshot.recovery_of(other.key) is not None
-        or other.key in snapshot.paused_jobs
+        or other.key in snapshot.operator.paused_jobs
         or any(snapshot.nodes[name].state in AT_FAULT for name in other.slurm.nodes if name in snapshot.nodes)
     ):
         return f"job {other.key.job_id} is moved itself, or paused"

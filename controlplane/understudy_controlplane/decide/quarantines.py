@@ -54,7 +54,7 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
             held.append((one, objection))
     decisions = [_held_back(snapshot, *pair) for pair in held]
     too_many = _one_too_many(current, decisions, new)
-    if too_many and not snapshot.breaker:
+    if too_many and not snapshot.operator.breaker:
         decisions.append(_breaker(current, too_many, new))
     undrained = [] if too_many else [one[1] for one, objection in held if _leaves(snapshot, one, objection)]
     settled = {one[1].node for one in allowed if _goes_before_hang(snapshot, one)} | {one.node for one in undrained}
@@ -115,7 +115,7 @@ def _one_too_many(current: Round, held_back: Sequence[Decision], new: set[str]) 
     the site reported wait for room: they do not show that the control plane errs.
     """
     snapshot, config = current.snapshot, current.config
-    since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.breaker_reset_at)
+    since = max(snapshot.ago(config.guards.breaker_window_seconds), snapshot.operator.breaker_reset_at)
     known = {subject for subject, incident in snapshot.incidents.items() if incident.opened_at <= since}
     held = [
         one.subject

@@ -120,10 +120,10 @@ def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
     """
     if _unheard(recovery, snapshot):
         return False
-    paused = snapshot.paused or job_of(recovery.plan) in snapshot.paused_jobs
+    paused = snapshot.operator.paused or job_of(recovery.plan) in snapshot.operator.paused_jobs
     if not paused or recovery.ends_as is RecoveryStatus.CANCELLED:
         return True
-    if snapshot.halted:
+    if snapshot.operator.halted:
         return False
     failed = any(step.status is StepStatus.FAILED for step in recovery.steps)  # what it began is undone
     return recovery.plan.requested or _past_return(recovery, snapshot) or failed or recovery.ends_as is not None
@@ -186,7 +186,7 @@ def _shows_requeue(recovery: Recovery, snapshot: Snapshot) -> bool:
     if requeue is None or requeue.status is not StepStatus.INTENDED:
         return False
     before = (requeue.intended_at or 0.0) < snapshot.started_at
-    return before and (snapshot.slurm_read_at or 0.0) >= snapshot.started_at
+    return before and (snapshot.slurm.read_at or 0.0) >= snapshot.started_at
 
 
 def has_ended_attempt(recovery: Recovery, job: SlurmJob | None) -> bool:
@@ -213,7 +213,7 @@ class Known:
 def _ending(recovery: Recovery, snapshot: Snapshot, known: Known) -> Ending | None:
     if recovery.ends_as is not None:
         return None
-    cancel = snapshot.cancels.get(recovery.id)
+    cancel = snapshot.operator.cancels.get(recovery.id)
     if cancel is not None:
         words = f"cancelled by {cancel.by}: {cancel.reason}"
         return Ending(RecoveryStatus.CANCELLED, words, gang_waits=_past_return(recovery, snapshot))
@@ -273,7 +273,7 @@ def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
         return ""
     if isinstance(plan, PoolSwapPlan) and job.slurm.restart_count > plan.restart_count and not _drains(recovery):
         return f"job {plan.job.job_id} was restarted meanwhile (restart {job.slurm.restart_count})"
-    table = snapshot.tables.get(plan.job)
+    table = snapshot.progress.tables.get(plan.job)
     goes_on = table is not None and table.advanced_at > recovery.decided_at
     if plan.hang and table is not None and job.slurm.restart_count == plan.restart_count and goes_on:
         return f"job {plan.job.job_id} has finished step {table.number} since: it no longer hangs"

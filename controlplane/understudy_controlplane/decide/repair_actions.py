@@ -76,7 +76,7 @@ def object_to(
     if _is_a_persons_doing(row, finding):
         return None  # an administrator's change ends the control plane's claim at once, before all guards
     if finding.signal is Signal.TEST_ASKED:
-        request = snapshot.requests.get(finding.node)
+        request = snapshot.operator.requests.get(finding.node)
         if request is not None and request.by == BY_CONTROL_PLANE:
             objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
         else:
@@ -105,7 +105,7 @@ def _object_to_requested_test(
     snapshot: Snapshot, finding: Finding, config: Config, already: Collection[str]
 ) -> guards.Objection | None:
     def is_burn_in(name: str) -> bool:
-        request = snapshot.requests.get(name)
+        request = snapshot.operator.requests.get(name)
         return request is not None and request.verb is Verb.BURN_IN
 
     burn_in = is_burn_in(finding.node)
@@ -141,12 +141,12 @@ def _plan(  # noqa: PLR0911 - a list: a return for each action
         case Action.HOLD:
             return plans.hold_plan(node, finding, under_way)
         case Action.RESTORE_WEIGHT:
-            return plans.restore_weight_plan(node, snapshot.weights_left.get(node.name))
+            return plans.restore_weight_plan(node, snapshot.history.weights_left.get(node.name))
         case Action.RETURN:
             on_probation = (row.to or node.state) is NodeState.PROBATION
             return plans.return_plan(snapshot, node, config, under_way, on_probation=on_probation)
         case Action.LET_GO:
-            held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.reservations
+            held = f"{NODE_HOLD_PREFIX}{node.name}" in snapshot.slurm.reservations
             return plans.let_go_plan(node, under_way) if held or under_way else None
     raise AssertionError(f"row {row.number}: {row.action} is no action on one node")
 

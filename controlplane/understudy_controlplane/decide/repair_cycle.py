@@ -81,7 +81,7 @@ def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], conf
     if raised is not None:
         words = f"its weight in Slurm was raised to {raised} for its probation"
         yield _finding(snapshot, node, Signal.WEIGHT_LEFT, "repair.weight_left", words)
-    request = snapshot.requests.get(name)
+    request = snapshot.operator.requests.get(name)
     if request is not None:
         yield _left_to_administrator(snapshot, node, request) or asked(snapshot, node, request, config)
     threatened = threat_to(snapshot, name, config.signals) is not None
@@ -111,8 +111,8 @@ def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], conf
 
 def is_back_from_outage(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> bool:
     """True if its validation may bring it back. One that was away twice within a day is left to a person."""
-    changed_at = max(node.record.since, snapshot.drains_lifted.get(node.name, 0.0))
-    shown = node.slurm is not None and kept_down(node.slurm) and (snapshot.slurm_read_at or 0.0) > changed_at
+    changed_at = max(node.record.since, snapshot.history.drains_lifted.get(node.name, 0.0))
+    shown = node.slurm is not None and kept_down(node.slurm) and (snapshot.slurm.read_at or 0.0) > changed_at
     if not shown or node.state not in AWAY:
         return False
     possible = config.repair.enabled and config.validation.enabled and not _silent(snapshot, node, config)
@@ -138,7 +138,7 @@ def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: C
 
 def _left_over(snapshot: Snapshot, node: NodeView) -> bool:
     """True after a plan that failed half-way, or if the database was lost. One that is to be drained first, is."""
-    held = snapshot.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
+    held = snapshot.slurm.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
     if held is None or not held.made_for_one or node.state in IN_REPAIR:
         return False
     if any(node.name in one.plan.claimed for one in snapshot.recoveries):
@@ -153,7 +153,7 @@ def _raised_weight(snapshot: Snapshot, node: NodeView) -> int | None:
     """
     if node.slurm is None or any(node.name in one.plan.claimed for one in snapshot.recoveries):
         return None
-    failed = snapshot.weights_left.get(node.name)
+    failed = snapshot.history.weights_left.get(node.name)
     if node.record.weight is not None or failed is None:
         return node.record.weight
     assert isinstance(failed.plan, RestoreWeightPlan)
@@ -166,7 +166,7 @@ def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
     lets it wait: a test that it failed does not become one of which nothing is known.
     """
     found: dict[str, list[RepairAttempt]] = {}
-    for attempt in snapshot.attempts:
+    for attempt in snapshot.history.attempts:
         node = snapshot.nodes.get(attempt.node)
         awaited = node is not None and node.state in IN_REPAIR and attempt.at >= node.record.since
         if awaited or attempt.at > snapshot.ago(WEEK_SECONDS):
@@ -228,7 +228,9 @@ def _overtaken(snapshot: Snapshot, request: Request) -> str:
     if request.until is not None and request.until <= snapshot.now:
         return f"{request.verb.value}, asked for by {request.by}, was to end before it could begin"
     node = snapshot.nodes.get(request.node)
-    of_maintenance = any(request.node in one.nodes and request.reason == one.words for one in snapshot.maintenances)
+    of_maintenance = any(
+        request.node in one.nodes and request.reason == one.words for one in snapshot.operator.maintenances
+    )
     if request.verb is Verb.HOLD and of_maintenance and node is not None and node.record.at_fault:
         return f"it is {node.state.value} now: the maintenance leaves it so"
     incident = snapshot.incident_of(request.node)
@@ -262,7 +264,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     incident = snapshot.incident_of(node.name)
     fault = incident.summary if incident else "not known"
     evidence: dict[str, Json] = {"fault": fault, **known_of(node)}
-    often = len(snapshot.quarantined_at.get(node.name, ()))
+    often = len(snapshot.history.quarantined_at.get(node.name, ()))
     if often >= config.repair.quarantines_max:
         words = f"quarantined {times(often)} within a week"
         yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)

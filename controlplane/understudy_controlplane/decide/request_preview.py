@@ -40,8 +40,9 @@ def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | 
         return Prospect(Outcome.OBSERVE_ONLY, OBSERVES)
     if row.action is Action.QUARANTINE:
         return _of_quarantine(snapshot, finding, config)
-    requests = {**snapshot.requests, request.node: request}
-    objection = repair_actions.object_to(replace(snapshot, requests=requests), Entered(row, finding), config, ())
+    requests = {**snapshot.operator.requests, request.node: request}
+    with_it = replace(snapshot, operator=replace(snapshot.operator, requests=requests))
+    objection = repair_actions.object_to(with_it, Entered(row, finding), config, ())
     if objection is not None:
         return Prospect(Outcome.HELD_BY_GUARD, objection.words)
     becomes = f"{node.name} becomes {row.to.value}" if row.to is not None else f"{row.action.value}: {row.why}"
@@ -74,6 +75,6 @@ def of_cancel(snapshot: Snapshot) -> Prospect:
     if snapshot.mode is Mode.OBSERVE:
         why = 'no recovery goes on while the control plane only observes (mode = "observe"): it is cancelled after that'
         return Prospect(Outcome.OBSERVE_ONLY, why)
-    if snapshot.slurm_error:
-        return Prospect(Outcome.HELD_BY_GUARD, f"Slurm cannot be read: {snapshot.slurm_error}")
+    if snapshot.slurm.error:
+        return Prospect(Outcome.HELD_BY_GUARD, f"Slurm cannot be read: {snapshot.slurm.error}")
     return Prospect(Outcome.WILL_ACT, "what it began is undone; its outcome names what stays")

@@ -34,7 +34,7 @@ AS_ONE_SECONDS = 3600.0
 
 
 def day_limit(snapshot: Snapshot, rule: str) -> int:
-    nodes, usual = len(snapshot.nodes), snapshot.usual_quarantines
+    nodes, usual = len(snapshot.nodes), snapshot.history.usual_quarantines
     limit = int(A_DAY_SHARE * nodes)
     if usual is not None:
         limit = min(limit, USUAL_FACTOR * usual.get(rule, 0))
@@ -52,7 +52,7 @@ def over_rule_budget(snapshot: Snapshot, rule: str, already: Collection[str]) ->
     found += [
         Quarantine(snapshot.now, name, rule)
         for name in already
-        if snapshot.condemned_for.get(name, ("", rule))[1] == rule
+        if snapshot.round.condemned_for.get(name, ("", rule))[1] == rule
     ]
     for days, limit in ((1, a_day), (7, int(DAYS_A_WEEK * a_day))):
         since = snapshot.ago(days * DAY_SECONDS)
@@ -78,13 +78,15 @@ def overrun_since(snapshot: Snapshot, rule: str) -> float | None:
 
 
 def _taken_out(snapshot: Snapshot, rule: str) -> list[Quarantine]:
-    return [one for one in snapshot.quarantines if one.rule == rule and one.at > snapshot.breaker_reset_at]
+    return [
+        one for one in snapshot.history.quarantines if one.rule == rule and one.at > snapshot.operator.breaker_reset_at
+    ]
 
 
 def _usual(snapshot: Snapshot, rule: str) -> str:
-    if snapshot.usual_quarantines is None:
+    if snapshot.history.usual_quarantines is None:
         return ""
-    most = snapshot.usual_quarantines.get(rule, 0)
+    most = snapshot.history.usual_quarantines.get(rule, 0)
     return f" (here it has never taken out more than {most} a day)" if most else " (here it never did before)"
 
 

@@ -53,7 +53,12 @@ def wanted(
             continue
         request = requests.get(key.job_id) if job.managed else None
         found = _of_request(snapshot, job, gang, request) or _of_split(snapshot, job, gang)
-        rests = not job.managed or snapshot.mode is Mode.OBSERVE or snapshot.paused or key in snapshot.paused_jobs
+        rests = (
+            not job.managed
+            or snapshot.mode is Mode.OBSERVE
+            or snapshot.operator.paused
+            or key in snapshot.operator.paused_jobs
+        )
         if found is None and not rests:
             found = _of_gang(snapshot, job, gang, costs.get(key), policy)
         if found is not None:
@@ -125,7 +130,7 @@ def _of_gang(
 ) -> WantedSave | None:
     now, key = snapshot.now, job.key
     step, every, memory_every = step_ahead(gang, now), gang.ordered_every, gang.ordered_memory_every
-    move = snapshot.moves.get(key)
+    move = snapshot.operator.moves.get(key)
     if move is not None and _waits(move) and gang.saves_at <= move.at:
         why = f"its gang leaves {', '.join(move.off)} at a checkpoint: {move.reason}"
         return WantedSave(key, step, every, SaveCause.MOVE, why, memory_every=memory_every)

@@ -27,7 +27,7 @@ def checks_due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
     if len(free) <= LEFT_MIN or not _day_has_time(snapshot, policy.spare_check_minutes_per_day * 60.0):
         return
     last = dict.fromkeys(free, 0.0)
-    for one in snapshot.attempts:
+    for one in snapshot.history.attempts:
         if one.kind is RecoveryKind.VALIDATE and one.node in last:
             last[one.node] = max(last[one.node], one.ended_at or one.at)
     long_ago = snapshot.ago(policy.spare_check_hours * HOUR_SECONDS)
@@ -40,7 +40,7 @@ def checks_due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
 
 def _is_well(snapshot: Snapshot, name: str) -> bool:
     node = snapshot.nodes[name]
-    return node.state is NodeState.IN_SERVICE and name not in snapshot.requests
+    return node.state is NodeState.IN_SERVICE and name not in snapshot.operator.requests
 
 
 def _day_has_time(snapshot: Snapshot, seconds: float) -> bool:
@@ -49,7 +49,7 @@ def _day_has_time(snapshot: Snapshot, seconds: float) -> bool:
     """
     took = {
         (one.node, one.at): (one.ended_at or snapshot.now) - one.at
-        for one in snapshot.attempts
+        for one in snapshot.history.attempts
         if one.kind is RecoveryKind.VALIDATE and (node := snapshot.nodes.get(one.node)) is not None and node.is_spare
     }
     spent = sum(lasted for (_, at), lasted in took.items() if at > snapshot.ago(DAY_SECONDS))

@@ -121,7 +121,7 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
         yield "a fabric port of it is down" if node.has_port_down else "the NVLink fabric of its block has failed"
     if node.name in snapshot.under_maintenance:
         yield "it is under maintenance"
-    if snapshot.spare_choices.get(node.name) is False:
+    if snapshot.operator.spare_choices.get(node.name) is False:
         yield "an operator wants it out of the pool"
     holders = snapshot.holders_of(node.name)
     if holders:

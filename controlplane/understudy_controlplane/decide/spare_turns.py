@@ -16,8 +16,8 @@ def turn(snapshot: Snapshot, config: Config, job: Job) -> tuple[bool, int, int]:
 
 def share_had(snapshot: Snapshot, config: Config, job: Job) -> str:
     """Text if the job's account has had more of the spares of the last week than its share; else empty."""
-    account, all_taken = job.slurm.account, sum(snapshot.spares_taken.values())
-    share, taken = config.spares.account_shares.get(account), snapshot.spares_taken.get(account, 0)
+    account, all_taken = job.slurm.account, sum(snapshot.history.spares_taken.values())
+    share, taken = config.spares.account_shares.get(account), snapshot.history.spares_taken.get(account, 0)
     if share is None or taken <= share * all_taken:
         return ""
     return f"account {account} has had {taken} of {all_taken} spares within a week, more than its share of {share:.0%}"

@@ -47,7 +47,7 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
         and name not in taken
         and is_fit(node, snapshot, config)
         and not snapshot.holders_of(name)
-        and snapshot.spare_choices.get(name) is not False
+        and snapshot.operator.spare_choices.get(name) is not False
     ]
     return _best_first(snapshot, fit, config)
 
@@ -56,7 +56,7 @@ def _best_first(snapshot: Snapshot, names: Iterable[str], config: Config) -> lis
     """Lemons and nodes on probation last; those validated most recently first."""
     standing = standing_of(snapshot, config)
     validated: dict[str, float] = {}
-    for one in snapshot.attempts:
+    for one in snapshot.history.attempts:
         if one.kind is RecoveryKind.VALIDATE and one.ended_at is not None:
             validated[one.node] = max(one.ended_at, validated.get(one.node, 0.0))
     return sorted(names, key=lambda name: (standing(name), -validated.get(name, 0.0), natural(name)))
@@ -73,7 +73,7 @@ def standing_of(snapshot: Snapshot, config: Config) -> Callable[[str], tuple[boo
 def _is_blamed(snapshot: Snapshot, name: str) -> bool:
     """True if a launcher blamed it within the last week. What its program lacked there, others may lack."""
     cleared_at = snapshot.nodes[name].record.cleared_at
-    return any(one.at > cleared_at for one in snapshot.black_holes.get(name, ()))
+    return any(one.at > cleared_at for one in snapshot.history.black_holes.get(name, ()))
 
 
 def _promised(recovery: Recovery) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _promised(recovery: Recovery) -> tuple[str, ...]:
 
 def known_node(snapshot: Snapshot, job: Job, failed: str) -> NodeView | None:
     """This node, or, where Slurm does not know it any more, another that the job has or had; None: it knows none."""
-    last = snapshot.last_attempts.get(job.key)
+    last = snapshot.progress.last_attempts.get(job.key)
     names = (failed, *job.slurm.nodes, *(last.nodes if last is not None else ()))
     views = (snapshot.nodes.get(name) for name in names)
     return next((one for one in views if one is not None and one.slurm is not None), None)
@@ -129,7 +129,7 @@ def kept_for_others(job: Job, policy: Spares) -> dict[str, int]:
 
 def wanted(snapshot: Snapshot, policy: Spares) -> int:
     """How many spares the pool is to hold: what an operator has set, or as configured."""
-    return policy.count if snapshot.spares_wanted is None else snapshot.spares_wanted
+    return policy.count if snapshot.operator.spares_wanted is None else snapshot.operator.spares_wanted
 
 
 def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     Only idle nodes join: all that operators add, and of the others as many as are missing. Of these those on probation
     first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
-    policy, choices = config.spares, snapshot.spare_choices
+    policy, choices = config.spares, snapshot.operator.spare_choices
     short = wanted(snapshot, policy) - len(held(snapshot))
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
@@ -164,7 +164,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
 
 def _awaited(snapshot: Snapshot) -> set[str]:
     """Nodes on which a gang ran that a fault has stopped, and that waits for nodes since."""
-    last = snapshot.last_attempts.items()
+    last = snapshot.progress.last_attempts.items()
     return {name for key, one in last if stopped_gang(snapshot, key) is not None for name in one.nodes}
 
 
@@ -174,7 +174,7 @@ def leaving_pool(snapshot: Snapshot, config: Config) -> tuple[str, ...]:
     meanwhile.
     """
     promised = {name for one in snapshot.recoveries for name in _promised(one)}
-    removed = {name for name, chosen in snapshot.spare_choices.items() if not chosen}
+    removed = {name for name, chosen in snapshot.operator.spare_choices.items() if not chosen}
     foreign = foreign_reservations(snapshot, None, config)
     removed |= {name for one in foreign if not one.is_maintenance for name in one.nodes}
     leaving = [name for name in removed - promised if name in snapshot.nodes and snapshot.nodes[name].is_spare]
@@ -185,10 +185,10 @@ def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> 
     """Spares beyond the pool's size: others joined while they counted as lost, or the size is smaller now. Operators'
     own come on top of it. Those stay that are fit, and among these those that would join first.
     """
-    is_filled_by_others = snapshot.spares_wanted is None and not config.spares.count
+    is_filled_by_others = snapshot.operator.spares_wanted is None and not config.spares.count
     if is_filled_by_others or still_gathering(snapshot):
         return []
-    choices = snapshot.spare_choices
+    choices = snapshot.operator.spare_choices
     kept = [name for name in held(snapshot) if name not in promised]
     chosen = [name for name in kept if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
     size = wanted(snapshot, config.spares)
@@ -218,14 +218,14 @@ def idle_for_gangs(snapshot: Snapshot, config: Config) -> list[str]:
     idle = [
         name
         for name in _unused(snapshot, config)
-        if name not in promised and name not in snapshot.requests and not snapshot.holders_of(name)
+        if name not in promised and name not in snapshot.operator.requests and not snapshot.holders_of(name)
     ]
     return _best_first(snapshot, idle, config)
 
 
 def _unused(snapshot: Snapshot, config: Config) -> list[str]:
     """Healthy nodes that Slurm has idle, and planned and reserved for nothing."""
-    reserved = kept_nodes(snapshot.reservations.values(), snapshot.slurm_now)
+    reserved = kept_nodes(snapshot.slurm.reservations.values(), snapshot.slurm_now)
     return [
         name
         for name, node in snapshot.nodes.items()
@@ -251,10 +251,10 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     of another user who has reserved the node off it, now or later.
     """
     policy = config.spares
-    pool = snapshot.reservations.get(policy.reservation)
+    pool = snapshot.slurm.reservations.get(policy.reservation)
     owned = pool is None or pool.made_for(POOL_USER)
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
-    chosen = snapshot.spare_choices.get(node.name)
+    chosen = snapshot.operator.spare_choices.get(node.name)
     if chosen is None:
         chosen = wanted(snapshot, policy) > len(held(snapshot)) and _is_in(node, policy.partition)
     return chosen and owned and not busy and node.name not in reserved_by_others(snapshot, config)

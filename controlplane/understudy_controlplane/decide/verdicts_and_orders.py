@@ -33,7 +33,7 @@ class Consequences:
 
 def consequences(snapshot: Snapshot, config: Config, failures: Failures) -> Consequences:
     unfit = failures.caught("unfit_nodes", (), lambda: [unfit_nodes(snapshot)])
-    unknown: dict[int, LauncherOrders | None] = {key.job_id: None for key in snapshot.gangs}
+    unknown: dict[int, LauncherOrders | None] = {key.job_id: None for key in snapshot.progress.gangs}
     looks = partial(launcher_orders, snapshot, config, failures)
     orders = failures.caught("launcher_orders", (), lambda: looks().items(), otherwise=unknown.items())
     return Consequences(

@@ -32,7 +32,7 @@ HEARD_LATELY_SECONDS = 10.0
 
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
-    if snapshot.slurm_read_at is None:
+    if snapshot.slurm.read_at is None:
         return
     returning = {
         name
@@ -41,8 +41,8 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         for name in recovery.plan.nodes
     }
     for node in snapshot.nodes.values():
-        changed_at = max(node.record.since, snapshot.drains_lifted.get(node.name, 0.0))
-        if node.name in returning or snapshot.slurm_read_at <= changed_at:
+        changed_at = max(node.record.since, snapshot.history.drains_lifted.get(node.name, 0.0))
+        if node.name in returning or snapshot.slurm.read_at <= changed_at:
             continue  # this reading is older than the last change of the record, or than the return itself
         if node.slurm is not None and snapshot.custody(node.name).proven_by is not Proof.IN_SERVICE:
             yield from _judge(snapshot, node, node.slurm)
@@ -56,7 +56,7 @@ NOT_RETURNED = {
 
 
 def _judge(snapshot: Snapshot, node: NodeView, slurm: SlurmNode) -> Iterator[Finding]:
-    held, read_at = snapshot.custody(node.name), snapshot.slurm_read_at or 0.0
+    held, read_at = snapshot.custody(node.name), snapshot.slurm.read_at or 0.0
     in_repair = node.state in IN_REPAIR
     shown = Evidence({"reason": slurm.reason, "user": slurm.reason_user, "time": slurm.reason_at})
     if held.proven_by in NOT_RETURNED:
@@ -119,7 +119,7 @@ def cancelled(snapshot: Snapshot) -> Iterator[Finding]:
 
     A node that is drained already stays drained: who cancelled the rest of the recovery may resume it.
     """
-    for recovery in snapshot.cancelled:
+    for recovery in snapshot.history.cancelled:
         for name in recovery.plan.nodes if isinstance(recovery.plan, DrainPlan) else ():
             node = snapshot.nodes.get(name)
             if node is None or node.slurm is None or node.slurm.taken_out:

@@ -74,7 +74,7 @@ def shared_signs_joined(snapshot: Snapshot, found: Sequence[Finding], policy: Ha
             nodes.setdefault(finding.rule, {}).setdefault(finding.node, finding.at)
             words.setdefault(finding.rule, f"{finding.node} and others alike: {finding.summary}")
     many = max(policy.together_nodes, policy.together_share * len(snapshot.nodes))
-    many = max(COMMON_MIN, many - len(snapshot.unjudged))
+    many = max(COMMON_MIN, many - len(snapshot.round.unjudged))
     alike = {rule: names for rule, names in nodes.items() if len(names) >= many}
     return [
         *(one for one in found if one.rule not in alike),

@@ -50,10 +50,10 @@ def corruption(snapshot: Snapshot) -> Iterator[Finding]:
 def computed_wrong(snapshot: Snapshot) -> dict[str, list[WrongResult]]:
     """Node → the wrong results since it was last cleared, of jobs in which it is the only node with such."""
     nodes_of: dict[JobKey, set[str]] = {}
-    for one in snapshot.wrong_results:
+    for one in snapshot.history.wrong_results:
         nodes_of.setdefault(one.job, set()).add(one.node)
     found: dict[str, list[WrongResult]] = {}
-    for one in snapshot.wrong_results:
+    for one in snapshot.history.wrong_results:
         node = snapshot.nodes.get(one.node)
         if len(nodes_of[one.job]) == 1 and node is not None and one.received_at > node.record.cleared_at:
             found.setdefault(one.node, []).append(one)
@@ -63,7 +63,7 @@ def computed_wrong(snapshot: Snapshot) -> dict[str, list[WrongResult]]:
 def suspected(snapshot: Snapshot) -> dict[str, list[FirstNan]]:
     """Node → the attempts in which it alone was the first, if they are enough for a suspicion."""
     first: dict[str, list[FirstNan]] = {}
-    for one in snapshot.first_nans:
+    for one in snapshot.history.first_nans:
         if one.of_several and len(one.nodes) == 1 and one.nodes[0] in snapshot.nodes:
             first.setdefault(one.nodes[0], []).append(one)
     counted = {name: _independent(snapshot.nodes[name], seen) for name, seen in first.items()}

@@ -64,7 +64,8 @@ class Failures:
             nodes = tuple(islice(failing, FAILING_NODES_MAX + 1))
             nodes = nodes if len(nodes) <= FAILING_NODES_MAX else ()
             rest = {name: node for name, node in snapshot.nodes.items() if name not in nodes}
-            others = replace(snapshot, nodes=rest, unjudged=dict.fromkeys(nodes, detector))
+            unjudged = replace(snapshot.round, unjudged=dict.fromkeys(nodes, detector))
+            others = replace(snapshot, nodes=rest, round=unjudged)
             found = self.caught(detector, lambda: look(others)) if nodes else []
             if detector not in self.detectors:
                 detail = DetectorDetail(detector=detector, mass=False, nodes=nodes or None)

@@ -48,7 +48,7 @@ WORKING_POWER_SHARE = 0.35
 
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
-    running = {table.job: table for table in snapshot.tables.values() if _runs(table, snapshot)}
+    running = {table.job: table for table in snapshot.progress.tables.values() if _runs(table, snapshot)}
     tables = (*running.values(), *(one.table for one in snapshot.suspended.values()))
     explained = {table.job for table in tables if _explained_by_a_switch(snapshot, table)}
     standing = _Standing(snapshot, policy, running.values(), explained)
@@ -75,7 +75,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
 
 def may_be_mass_hang(snapshot: Snapshot, policy: Hang) -> bool:
     """True if so many gangs stand still, also where they did not stop together."""
-    running = [table for table in snapshot.tables.values() if _runs(table, snapshot)]
+    running = [table for table in snapshot.progress.tables.values() if _runs(table, snapshot)]
     return _Standing(snapshot, policy, running).is_mass()
 
 
@@ -184,7 +184,7 @@ def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) 
 
 def still_stopped_by(snapshot: Snapshot, incident: OpenIncident) -> bool:
     """True if a gang that stopped with the fault has finished no step since, or pauses for longer than it ever did."""
-    for table in snapshot.tables.values():
+    for table in snapshot.progress.tables.values():
         if _runs(table, snapshot) and _stopped_with(snapshot, table, incident):
             since = _still_since(table, snapshot)
             if since <= incident.opened_at or snapshot.now - since > table.longest_pause_seconds:
@@ -233,7 +233,7 @@ def _is_past(table: StepTable, snapshot: Snapshot) -> bool:
     """True if its ranks have ended, or its launcher has begun another launch since, of which no step is known yet. A
     second launcher in the same script counts its launches from 0.
     """
-    gang = snapshot.gangs.get(table.job)
+    gang = snapshot.progress.gangs.get(table.job)
     if table.ended:
         return True
     if gang is None or gang.attempt == table.attempt:

@@ -12,7 +12,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 def inventory(snapshot: Snapshot) -> Iterator[Finding]:
     """Recorded, and no more: a GPU may have been repaired. It helps an administrator to understand its next fault."""
-    for moved in snapshot.moved_gpus:
+    for moved in snapshot.history.moved_gpus:
         past = f", where it failed {times(moved.faults)}" if moved.faults else ""
         yield Finding(
             Signal.RECORDED,

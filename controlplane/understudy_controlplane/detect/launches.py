@@ -32,7 +32,7 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _restarted(snapshot)
     yield from _on_newcomers(snapshot)
     for name, node in snapshot.nodes.items():
-        blaming = [one for one in snapshot.black_holes.get(name, ()) if one.at > node.record.cleared_at]
+        blaming = [one for one in snapshot.history.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
         blamed = len({one.user_id for one in blaming}) >= USERS_MIN
         if blamed:
@@ -57,7 +57,7 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _unwell(snapshot: Snapshot) -> Iterator[Finding]:
     """Recorded, and no more: a launcher is a user's process, and so is the self-check that it runs."""
-    for key, gang in snapshot.gangs.items():
+    for key, gang in snapshot.progress.gangs.items():
         for node in snapshot.jobs[key].slurm.nodes if gang.state.unwell else ():
             why = gang.state.unwell.get(node, "")
             if why and node in snapshot.nodes:
@@ -69,8 +69,8 @@ def _unwell(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _disobedient(snapshot: Snapshot) -> Iterator[Finding]:
     """Launchers that did not carry out an order of the control plane, until their job is requeued."""
-    for key, gang in snapshot.gangs.items():
-        if (key, snapshot.jobs[key].slurm.restart_count) in snapshot.disobeyed:
+    for key, gang in snapshot.progress.gangs.items():
+        if (key, snapshot.jobs[key].slurm.restart_count) in snapshot.history.disobeyed:
             words = f"the launcher of job {key.job_id} did not carry out an order of the control plane"
             yield Finding(Signal.LAUNCHER_FAILED, "launches.order", "", snapshot.now, words, job=key, nodes=gang.seats)
 
@@ -79,8 +79,8 @@ def _on_newcomers(snapshot: Snapshot) -> Iterator[Finding]:
     """Gangs whose launchers wait for another node, because the program failed on one where it never ran before, and ran
     on the others. A launcher is a user's process: what it asks for concerns its own gang alone.
     """
-    for key, end in snapshot.broken_off.items():
-        gang, job = snapshot.gangs.get(key), snapshot.jobs.get(key)
+    for key, end in snapshot.progress.broken_off.items():
+        gang, job = snapshot.progress.gangs.get(key), snapshot.jobs.get(key)
         if gang is None or job is None or end.node not in gang.seats or not end.on_newcomer:
             continue
         waits = gang.state.phase is LauncherPhase.WAITING and gang.attempt.launch == end.launch
@@ -113,13 +113,13 @@ def _restarted(snapshot: Snapshot) -> Iterator[Finding]:
     """Gangs that crashed or hung, and whose launchers have begun another launch by themselves. What a recovery deals
     with, or happened before one had ended, is no finding of its own.
     """
-    for key, end in snapshot.broken_off.items():
-        gang, job = snapshot.gangs.get(key), snapshot.jobs.get(key)
+    for key, end in snapshot.progress.broken_off.items():
+        gang, job = snapshot.progress.gangs.get(key), snapshot.jobs.get(key)
         if gang is None or job is None or gang.attempt.launch <= end.launch:
             continue
         if gang.state.phase is not LauncherPhase.RUNNING:
             continue
-        given_up, until = snapshot.dealt_with.get((key, job.slurm.restart_count), (-1, 0.0))
+        given_up, until = snapshot.history.dealt_with.get((key, job.slurm.restart_count), (-1, 0.0))
         if given_up >= end.launch or until >= end.at:
             continue
         yield Finding(

@@ -44,7 +44,7 @@ NAMES = tuple(field.name for field in fields(LemonSignals))
 
 
 def lemon(snapshot: Snapshot, policy: Lemon) -> Iterator[Finding]:
-    for name, score in scores(snapshot.lemon_signals, len(snapshot.nodes)).items():
+    for name, score in scores(snapshot.history.lemon_signals, len(snapshot.nodes)).items():
         if score >= policy.score_min and name in snapshot.nodes:
             values = {key: round(value, 2) for key, value in asdict(signals_of(snapshot, name)).items() if value}
             counts = ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in values.items())
@@ -61,12 +61,12 @@ def lemon(snapshot: Snapshot, policy: Lemon) -> Iterator[Finding]:
 
 def lemons(snapshot: Snapshot, policy: Lemon) -> dict[str, float]:
     """Node → score, of those that are called lemons."""
-    known = scores(snapshot.lemon_signals, len(snapshot.nodes))
+    known = scores(snapshot.history.lemon_signals, len(snapshot.nodes))
     return {name: score for name, score in known.items() if score >= policy.score_min}
 
 
 def signals_of(snapshot: Snapshot, node: str) -> LemonSignals:
-    return snapshot.lemon_signals.get(node, LemonSignals())
+    return snapshot.history.lemon_signals.get(node, LemonSignals())
 
 
 def scores(signals: Mapping[str, LemonSignals], nodes: int) -> dict[str, float]:

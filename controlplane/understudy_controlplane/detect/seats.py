@@ -42,7 +42,7 @@ def _lost(recovery: int, plan: PoolSwapPlan, snapshot: Snapshot) -> Iterator[Fin
                 Signal.SEAT_LOST,
                 "seats.lost",
                 name,
-                snapshot.slurm_read_at or snapshot.now,
+                snapshot.slurm.read_at or snapshot.now,
                 f"taken out of service{by} after a recovery had planned it for the gang",
                 Evidence({"recovery": recovery, "reason": slurm.reason, "user": slurm.reason_user}),
                 job=plan.job,

@@ -220,7 +220,7 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
         return "it has announced that it stops"
     if snapshot.holders_of(node.name):
         slurm_agrees = node.service is Service.SILENT
-        patience = unconfirmed_seconds(snapshot.slurmd_timeout_seconds, policy)
+        patience = unconfirmed_seconds(snapshot.slurm.slurmd_timeout_seconds, policy)
         if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):
             return "neither its gang, nor a launcher on another node, nor Slurm itself confirms that it is dead"
     return ""
@@ -233,7 +233,7 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
     that stopped together with most gangs of which no node is silent: with the fabric, or the storage.
     """
     stand: list[tuple[StepTable, list[str]]] = []
-    for table in snapshot.tables.values():
+    for table in snapshot.progress.tables.values():
         there = quiet.keys() & table.nodes if quiet and table.advanced_at else set()
         if there and any(name and name not in quiet for name in table.nodes):
             pause = _longest_pause(table, snapshot)
@@ -242,14 +242,14 @@ def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]
                 stand.append((table, moved_till_then))
     heard_of = [
         (table.advanced_at, _longest_pause(table, snapshot))
-        for table in (snapshot.tables.values() if stand else ())
+        for table in (snapshot.progress.tables.values() if stand else ())
         if table.advanced_at and not quiet.keys() & table.nodes
     ]
     found: dict[str, str] = {}
     for table, names in stand:
         if not _stopped_with_others(table.advanced_at, _longest_pause(table, snapshot), heard_of, snapshot.now):
             found |= dict.fromkeys(names, "its gang stands still")
-    for key, gang in snapshot.gangs.items():
+    for key, gang in snapshot.progress.gangs.items():
         job = snapshot.jobs.get(key)
         left = {*gang.state.lost, *snapshot.given_up_by_launcher(key)}
         own = quiet.keys() & left & {*(job.slurm.nodes if job is not None else ())}
@@ -271,13 +271,13 @@ def _stopped_with_others(at: float, pause: float, others: Sequence[tuple[float, 
 def _longest_pause(table: StepTable, snapshot: Snapshot) -> float:
     """No step, no pause before, and no rank's wait for an order to save took a gang longer than this."""
     pause = max(STANDS_SECONDS_MIN, 3 * step_seconds(table), table.longest_pause_seconds)
-    return max(pause, WAITS_FOR_ORDER_SECONDS) if table.job in snapshot.ordered_to_save else pause
+    return max(pause, WAITS_FOR_ORDER_SECONDS) if table.job in snapshot.progress.ordered_to_save else pause
 
 
 def _advanced_at(snapshot: Snapshot, nodes: set[str]) -> dict[str, float]:
     """When the gangs on these nodes last finished a step; of a gang that has stopped since, nothing."""
     found: dict[str, float] = {}
-    for table in snapshot.tables.values():
+    for table in snapshot.progress.tables.values():
         there = nodes.intersection(table.nodes) if nodes else set()
         if there and snapshot.now - table.advanced_at < max(PROGRESS_AGE_MAX_SECONDS, 3 * step_seconds(table)):
             found |= {name: max(table.advanced_at, found.get(name, 0.0)) for name in there}

@@ -25,7 +25,7 @@ LOW_MFU_SHARE = 0.8
 
 
 def slow_gangs(snapshot: Snapshot, policy: Straggler) -> Iterator[Finding]:
-    for key, table in snapshot.tables.items():
+    for key, table in snapshot.progress.tables.items():
         job = snapshot.jobs.get(key)
         if job is None or not job.running:
             continue

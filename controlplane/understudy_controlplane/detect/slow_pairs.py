@@ -28,7 +28,7 @@ Pair = tuple[str, str]
 
 
 def slow_pairs(snapshot: Snapshot, policy: Straggler) -> Iterator[Finding]:
-    for table in snapshot.tables.values():
+    for table in snapshot.progress.tables.values():
         slow: dict[Pair, list[SlowTransfer]] = {}
         for one in slow_transfers(table, policy):
             first, second = sorted((table.nodes[one.rank], table.nodes[one.peer]))
@@ -76,7 +76,7 @@ def _is_alone(gang: _Gang, node: str, slow: Sequence[Pair]) -> bool:
 def _between(snapshot: Snapshot, pairs: Sequence[Pair]) -> str:
     """The smallest domain that has all of them, or the two that each pair joins; empty: there are none."""
     nodes = {name for pair in pairs for name in pair}
-    running = {name for table in snapshot.tables.values() for name in table.nodes if name}
+    running = {name for table in snapshot.progress.tables.values() for name in table.nodes if name}
     domains = {label: set(members) for label, members in snapshot.domains.items() if not running <= set(members)}
     inside = [label for label, members in domains.items() if nodes <= members]
     if inside:

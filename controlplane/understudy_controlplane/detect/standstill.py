@@ -22,7 +22,7 @@ def stands_still(snapshot: Snapshot, node: str, seconds: float, fault_seconds: f
     """The gang that has finished no step for `seconds`, and stopped when a fault of `fault_seconds` ago began or later;
     None: there is none.
     """
-    for job, table in snapshot.tables.items():
+    for job, table in snapshot.progress.tables.items():
         late = snapshot.now - table.advanced_at
         if node not in table.nodes or late < seconds:
             continue
@@ -42,7 +42,7 @@ def fault_or_at_job_end(snapshot: Snapshot, node: str, since: float) -> Signal:
 
 
 def _does_without(snapshot: Snapshot, gang: JobKey, node: str, since: float) -> bool:
-    table = snapshot.tables.get(gang)
+    table = snapshot.progress.tables.get(gang)
     if (table is None or not table.advanced_at) and since < snapshot.started_at:
         # What steps have shown to an earlier process of the control plane is in the node's record.
         record = snapshot.nodes[node].record

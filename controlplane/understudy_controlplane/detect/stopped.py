@@ -37,11 +37,11 @@ VERDICT_SECONDS = 5.0
 
 def stopped(snapshot: Snapshot) -> Iterator[Finding]:
     """One for each gang, about the node that failed first."""
-    for key in snapshot.last_attempts:
+    for key in snapshot.progress.last_attempts:
         recovery, found = snapshot.recovery_of(key), stopped_gang(snapshot, key)
         if found is not None and (recovery is None or leaves_it_to_slurm(recovery)):
             yield found
-    for key in snapshot.gangs:
+    for key in snapshot.progress.gangs:
         if snapshot.recovery_of(key) is None:
             yield from _left_by_launcher(snapshot, snapshot.jobs[key])
 
@@ -52,11 +52,11 @@ def leaves_it_to_slurm(recovery: Recovery) -> bool:
 
 
 def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
-    job, last = snapshot.jobs.get(key), snapshot.last_attempts.get(key)
+    job, last = snapshot.jobs.get(key), snapshot.progress.last_attempts.get(key)
     if job is None or last is None or not waits_for_nodes(job):
         return None
     spoilt = job.slurm.submit_at == job.key.submit_at  # by a dead node: when it was requeued is not known
-    until = snapshot.now if spoilt else requeued_at(snapshot, job) - snapshot.slurm_ahead_seconds + KNOWN_LATER_SECONDS
+    until = snapshot.now if spoilt else requeued_at(snapshot, job) - snapshot.slurm.ahead_seconds + KNOWN_LATER_SECONDS
     since = {name: at for name in last.nodes if (at := out_since(snapshot, name)) is not None}
     causes = sorted((at, name) for name, at in since.items() if at <= until)
     held_up = job.slurm.completing and any(not is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
@@ -64,7 +64,7 @@ def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
 
 
 def _left_by_launcher(snapshot: Snapshot, job: Job) -> Iterator[Finding]:
-    given_up, heard_at = snapshot.given_up_by_launcher(job.key), snapshot.gangs[job.key].heard_at
+    given_up, heard_at = snapshot.given_up_by_launcher(job.key), snapshot.progress.gangs[job.key].heard_at
     if heard_at is None or snapshot.now - heard_at > LAUNCHER_AGE_MAX_SECONDS:
         return  # it may have ended
     still_there = given_up.keys() & {*job.slurm.nodes}
@@ -132,7 +132,7 @@ def out_since(snapshot: Snapshot, name: str) -> float | None:
         since += [incident.fault_at or incident.opened_at] if incident is not None else []
     if node.slurm.taken_out:
         at = snapshot.custody(name).since
-        since.append(at - snapshot.slurm_ahead_seconds if at else snapshot.now)
+        since.append(at - snapshot.slurm.ahead_seconds if at else snapshot.now)
     elif not node.slurm.responding:
         since.append(node.slurmd_silent_since or snapshot.now)
     return min(since, default=None)

@@ -43,7 +43,7 @@ TOGETHER_MIN = 3
 
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
     """`probed`: suspects are validated as soon as they are idle, so the end of their job does not clear them."""
-    tables = list(snapshot.tables.values())
+    tables = list(snapshot.progress.tables.values())
     slow = _on_nodes(snapshot, tables, judge_all(tables, policy))
     starved = _on_nodes(snapshot, tables, judge_waiting(tables, _for_waiting(policy)))
     yield from _slow_findings(snapshot, [one for one in slow if not one.doubt], policy)
@@ -103,7 +103,7 @@ def _slow_findings(snapshot: Snapshot, slow: Sequence[_SlowNode], policy: Stragg
     if len(together) < TOGETHER_MIN:
         yield from (_finding(snapshot, one, policy) for one in slow)
         return
-    running = {node for table in snapshot.tables.values() for node in table.nodes if node}
+    running = {node for table in snapshot.progress.tables.values() for node in table.nodes if node}
     domains = {label: running.intersection(members) for label, members in snapshot.domains.items()}
     for label, members in sorted(domains.items(), key=lambda one: (len(one[1]), one[0])):
         alike = together & members
@@ -194,7 +194,7 @@ def _why_clean(snapshot: Snapshot, node: NodeView, suspicion: Suspicion, policy:
         return "" if probed else "nothing speaks against it any more"
     if suspicion.cause in FORGOTTEN:
         return ""  # `launches` ends it
-    tables = [table for table in snapshot.tables.values() if node.name in table.nodes]
+    tables = [table for table in snapshot.progress.tables.values() if node.name in table.nodes]
     if suspicion.cause is SuspicionCause.SLOW and tables:
         keeps_up = any(_is_judged(table, node, suspicion, policy) for table in tables)
         return "its ranks keep up with their peers" if keeps_up else ""
@@ -284,4 +284,6 @@ def _cost(snapshot: Snapshot, node: NodeView, one: _SlowNode) -> SlownessCost:
     seen_since = snapshot.now - slow_seconds_seen(table, slow.rank, slow.first_step, slow.last_step)
     suspect_since = [known.since for known in node.record.suspicions if known.cause is SuspicionCause.SLOW]
     since = min([seen_since, *suspect_since])
-    return slowness_cost(table, slow.rank, slow.ratio, since, snapshot.now, snapshot.checkpointed_at.get(table.job))
+    return slowness_cost(
+        table, slow.rank, slow.ratio, since, snapshot.now, snapshot.progress.checkpointed_at.get(table.job)
+    )

@@ -36,7 +36,7 @@ def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Se
     """True if the gang refutes what took its node out of service at `since`: the node answers, nothing is found against
     it any more, and steps have ended that need its ranks.
     """
-    node, table = snapshot.nodes.get(name), snapshot.tables.get(job.key)
+    node, table = snapshot.nodes.get(name), snapshot.progress.tables.get(job.key)
     incident = snapshot.incidents.get(Subject.of_node(name))
     if node is None or node.slurm is None or table is None or incident is None or name in accused:
         return False
@@ -59,10 +59,10 @@ def stranded(snapshot: Snapshot, accused: Set[str], slow: Set[str] = frozenset()
             stays = may_stay or trains_on(snapshot, node.name, job, node.record.since, accused | slow)
             if stays and not accused & set(job.slurm.nodes):
                 continue
-            gang = snapshot.gangs.get(job.key)
+            gang = snapshot.progress.gangs.get(job.key)
             if gang is not None and node.name not in gang.seats:
                 continue  # its launcher does not use the node
-            done = job.key in snapshot.ended_well and job.key not in snapshot.past_its_gang
+            done = job.key in snapshot.progress.ended_well and job.key not in snapshot.progress.past_its_gang
             if job.managed and not done and snapshot.recovery_of(job.key) is None:
                 yield Finding(
                     Signal.GANG_STRANDED,

@@ -111,7 +111,7 @@ def worn_nodes(samples_of: Mapping[tuple[str, str], Sequence[WearSample]], now: 
 
 
 def wear_trends(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
-    for (name, uuid), samples in snapshot.gpu_wear.items():
+    for (name, uuid), samples in snapshot.history.gpu_wear.items():
         node = snapshot.nodes.get(name)
         gpu = next((one for one in node.gpus if one.uuid == uuid), None) if node is not None else None
         since = [one for one in samples if node is not None and one.at > node.record.cleared_at]
@@ -164,8 +164,8 @@ def _finding(snapshot: Snapshot, node: NodeView, gpu: Gpu, wear: Wear, *, leave:
 
 def _cost(snapshot: Snapshot, job: Job) -> GangCost | None:
     """None: its start or its checkpoints are not known."""
-    table, at = snapshot.tables.get(job.key), snapshot.checkpointed_at.get(job.key)
+    table, at = snapshot.progress.tables.get(job.key), snapshot.progress.checkpointed_at.get(job.key)
     if table is None or not table.durations.startup or at is None:
         return None
     since = max(0.0, snapshot.now - at)
-    return GangCost(table.durations.startup, since, snapshot.checkpoint_gaps.get(job.key, 0.0))
+    return GangCost(table.durations.startup, since, snapshot.progress.checkpoint_gaps.get(job.key, 0.0))

@@ -220,16 +220,16 @@ def custody_of(snapshot: Snapshot, node: NodeView) -> Custody:
 
 
 def _free_in_slurm(snapshot: Snapshot, node: NodeView, shown: Custody) -> Custody:
-    record, read_at = node.record, snapshot.slurm_read_at or 0.0
+    record, read_at = node.record, snapshot.slurm.read_at or 0.0
     out = record.state in OUT_OF_SERVICE
-    if out and _may_be_forgotten(record, snapshot.slurmctld_started_at):
+    if out and _may_be_forgotten(record, snapshot.slurm.slurmctld_started_at):
         return replace(shown, holder=_holder(record), proven_by=Proof.FORGOTTEN)
     if shown.proven_by is Proof.SILENCE or record.state in IN_SERVICE:
         return shown
     lifted = not out or (record.drained_at is not None and read_at > record.drained_at)
     if record.state in IN_REPAIR:
         lifted |= _was_reserved(snapshot.recovery_on(node.name), read_at)
-        lifted &= f"{NODE_HOLD_PREFIX}{node.name}" not in snapshot.reservations
+        lifted &= f"{NODE_HOLD_PREFIX}{node.name}" not in snapshot.slurm.reservations
     return Custody(Holder.FREE, Proof.LIFTED) if lifted else Custody(_holder(record), Proof.RECORD)
 
 
@@ -263,7 +263,7 @@ def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
         return None
     near = (
         one
-        for one in snapshot.refusals
+        for one in snapshot.history.refusals
         if one.node == node.name
         and any(abs(slurm.reason_at - at) <= PROLOG_DRAIN_SECONDS for at in snapshot.refused_at(one))
     )
@@ -272,11 +272,11 @@ def refusal_behind(snapshot: Snapshot, node: NodeView) -> Refusal | None:
 
 def _not_returned(snapshot: Snapshot, node: NodeView, slurm: SlurmNode) -> Proof | None:
     """Why the node, which has returned to service, has the control plane's drain still; None: the drain is another."""
-    if _was_not_lifted(snapshot, slurm, snapshot.returns_failed.get(node.name)):
+    if _was_not_lifted(snapshot, slurm, snapshot.history.returns_failed.get(node.name)):
         return Proof.RETURN_REFUSED
     if _came_back_in_a_crash(snapshot, node, slurm):
         return Proof.RETURN_LOST
-    if _was_not_lifted(snapshot, slurm, snapshot.returns_cancelled.get(node.name)):
+    if _was_not_lifted(snapshot, slurm, snapshot.history.returns_cancelled.get(node.name)):
         return Proof.RETURN_CANCELLED
     return None
 
@@ -292,7 +292,7 @@ def _was_not_lifted(snapshot: Snapshot, slurm: SlurmNode, recovery: Recovery | N
 
 def _is_from_before(snapshot: Snapshot, slurm: SlurmNode, returned_at: float) -> bool:
     """True if the drain is older than the return of the node to service."""
-    reason_at = min(slurm.reason_at, slurm.reason_at - snapshot.slurm_ahead_seconds)  # a clock may have been set since
+    reason_at = min(slurm.reason_at, slurm.reason_at - snapshot.slurm.ahead_seconds)  # a clock may have been set since
     return reason_at <= returned_at or reason_at - snapshot.now > CLOCKS_APART_SECONDS  # both clocks were set back
 
 
@@ -300,10 +300,10 @@ def _came_back_in_a_crash(snapshot: Snapshot, node: NodeView, slurm: SlurmNode) 
     """True if it is drained since right after the crash, however long a pause has let it be: later an administrator may
     have drained it, and Slurm have kept the old reason.
     """
-    lifted_at, ahead = snapshot.drains_lifted.get(node.name), snapshot.slurm_ahead_seconds
-    if lifted_at is None or snapshot.slurmctld_started_at is None:
+    lifted_at, ahead = snapshot.history.drains_lifted.get(node.name), snapshot.slurm.ahead_seconds
+    if lifted_at is None or snapshot.slurm.slurmctld_started_at is None:
         return False
-    started_at = snapshot.slurmctld_started_at - ahead
+    started_at = snapshot.slurm.slurmctld_started_at - ahead
     if (node.out_since or snapshot.now) - started_at > CRASH_NOTICED_SECONDS:
         return False
     last_open_at = min(started_at, node.out_since or started_at)  # slurmctld may have crashed twice since

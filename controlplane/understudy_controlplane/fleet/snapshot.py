@@ -49,25 +49,54 @@ LEFT_SECONDS = 3600.0
 """A node that has been quarantined for this time waits for a person where the control plane has nothing to do."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    now: float
-    started_at: float  # of this control-plane process: no report can be older
-    mode: Mode
-    acting: Acting | None = field(default=None, kw_only=True)  # None: it was never noted when mode act began
-    paused: str  # by whom and why; empty: not paused
-    slurm_read_at: float | None  # when the Slurm part was read; None: never yet
-    slurmctld_started_at: float | None  # None: not known
-    slurm_error: str  # of the latest attempt to read Slurm; empty: it succeeded
-    nodes: Mapping[str, NodeView]
-    jobs: Mapping[JobKey, Job]
-    reservations: Mapping[str, SlurmReservation]
-    slurm_ahead_seconds: float = 0.0  # slurmctld's clock, of the control plane's
+@dataclass(frozen=True, slots=True)
+class SlurmShown:
+    """What Slurm shows of itself, and of more than single nodes and jobs."""
+
+    read_at: float | None = None  # when the Slurm part was read; None: never yet
+    slurmctld_started_at: float | None = None  # None: not known
+    error: str = ""  # of the latest attempt to read Slurm; empty: it succeeded
+    reservations: Mapping[str, SlurmReservation] = field(default_factory=dict)
+    ahead_seconds: float = 0.0  # slurmctld's clock, of the control plane's
     slurmd_timeout_seconds: int = 0  # after which Slurm sets a silent node DOWN; 0: never, or not known
-    halted: bool = False  # paused, and what is under way stops as well
-    recoveries: tuple[Recovery, ...] = ()  # the open ones
-    proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago
-    cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
+    partition_states: Mapping[str, str] = field(default_factory=dict)  # in Slurm; empty: not known
+    preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """What launchers and ranks report of running jobs, and what they have saved."""
+
+    gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives
+    ended_well: frozenset[JobKey] = frozenset()
+    """Running jobs of whose last launch every rank has ended well, by their launchers: Slurm is about to learn that."""
+    past_its_gang: frozenset[JobKey] = frozenset()
+    """Jobs, of these, whose ranks have reported new steps long after that: they train on, without that launcher."""
+    broken_off: Mapping[JobKey, BrokenOff] = field(default_factory=dict)
+    """Running jobs → the newest launch of this allocation that their launchers have ended for a crash or a hang."""
+    replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
+    """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
+    tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
+    ordered_to_save: frozenset[JobKey] = frozenset()
+    """Jobs with an order to save of which not all ranks have reported the end: one may wait for it at its step."""
+    unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
+    """Jobs of which no rank reports since their restart, or that of the control plane, though ranks finished steps
+    before → when the job was started, or resumed after it was suspended, by slurmctld's clock.
+    """
+    last_attempts: Mapping[JobKey, LastAttempt] = field(default_factory=dict)
+    """Managed jobs that were requeued, and pend or are about to → the attempt that has ended."""
+    checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
+    """Jobs on a node that is slow or wears out → when their newest complete checkpoint was announced. Others are not
+    looked up.
+    """
+    checkpoint_gaps: Mapping[JobKey, float] = field(default_factory=dict)
+    """The same jobs → seconds between their two newest ones, where there are two."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHistory:
+    """What happened before this look, and still counts."""
+
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     lost_gangs: tuple[Recovery, ...] = ()
     """Moves of gangs that failed within the last day, after their gang's attempt had been ended."""
@@ -83,44 +112,15 @@ class Snapshot:
     wrong_results: tuple[WrongResult, ...] = ()  # of the last days
     first_nans: tuple[FirstNan, ...] = ()  # of the last days: attempts that showed NaN, and where first
     lemon_signals: Mapping[str, LemonSignals] = field(default_factory=dict)  # by node; those without any are left out
-    gangs: Mapping[JobKey, Gang] = field(default_factory=dict)  # of running managed jobs that a launcher drives
-    ended_well: frozenset[JobKey] = frozenset()
-    """Running jobs of whose last launch every rank has ended well, by their launchers: Slurm is about to learn that."""
-    past_its_gang: frozenset[JobKey] = frozenset()
-    """Jobs, of these, whose ranks have reported new steps long after that: they train on, without that launcher."""
-    broken_off: Mapping[JobKey, BrokenOff] = field(default_factory=dict)
-    """Running jobs → the newest launch of this allocation that their launchers have ended for a crash or a hang."""
     dealt_with: Mapping[tuple[JobKey, int], tuple[int, float]] = field(default_factory=dict)
     """Job and restart count → the newest launch that a recovery has given up, and when the last one ended."""
-    disobeyed: frozenset[tuple[JobKey, int]] = (
-        frozenset()
-    )  # job and restart count: its launcher did not follow its orders
+    disobeyed: frozenset[tuple[JobKey, int]] = frozenset()
+    """Job and restart count: its launcher did not follow its orders."""
     limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
     hangs: tuple[tuple[JobKey, Place], ...] = ()  # gangs restarted for a hang, oldest first: where they stood still
     black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)
     """Black holes of the last week by the node that was blamed."""
-    replaced: Mapping[tuple[JobKey, int], Mapping[str, tuple[int, float]]] = field(default_factory=dict)
-    """Job and restart count → nodes that its launcher took for bad → of which launch last, and when that ended."""
-    tables: Mapping[JobKey, StepTable] = field(default_factory=dict)  # newest attempt of each running job
-    suspended: Mapping[JobKey, Suspended] = field(default_factory=dict)
-    """Jobs that were suspended, until their gangs finish a step again."""
-    ordered_to_save: frozenset[JobKey] = frozenset()
-    """Jobs with an order to save of which not all ranks have reported the end: one may wait for it at its step."""
-    unheard_gangs: Mapping[JobKey, float] = field(default_factory=dict)
-    """Jobs of which no rank reports since their restart, or that of the control plane, though ranks finished steps
-    before → when the job was started, or resumed after it was suspended, by slurmctld's clock.
-    """
-    shrunk: Mapping[JobKey, int] = field(default_factory=dict)
-    """Managed running jobs that have fewer nodes than at their start, and how many they had then."""
-    last_attempts: Mapping[JobKey, LastAttempt] = field(default_factory=dict)
-    """Managed jobs that were requeued, and pend or are about to → the attempt that has ended."""
-    checkpointed_at: Mapping[JobKey, float] = field(default_factory=dict)
-    """Jobs on a node that is slow or wears out → when their newest complete checkpoint was announced. Others are not
-    looked up.
-    """
-    checkpoint_gaps: Mapping[JobKey, float] = field(default_factory=dict)
-    """The same jobs → seconds between their two newest ones, where there are two."""
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
     returns_failed: Mapping[str, Recovery] = field(default_factory=dict)
     """Nodes whose newest return to service has failed, and that recovery, within the last week."""
@@ -134,7 +134,19 @@ class Snapshot:
     quarantines: tuple[Quarantine, ...] = ()  # the same, oldest first, with the rule of each
     usual_quarantines: Mapping[str, int] | None = None
     """Rule → the most nodes that it has taken out within a day of the four weeks before; None: that is not known."""
-    incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
+    moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
+    gpu_wear: Mapping[tuple[str, str], Sequence[WearSample]] = field(default_factory=dict)
+    """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """What operators have asked for and not taken back, and the circuit breaker that they reset."""
+
+    acting: Acting | None = None  # None: it was never noted when mode act began
+    paused: str = ""  # by whom and why; empty: not paused
+    halted: bool = False  # paused, and what is under way stops as well
+    cancels: Mapping[int, Request] = field(default_factory=dict)  # recovery → an operator's request to cancel it
     requests: Mapping[str, Request] = field(default_factory=dict)  # node → an operator's that is not answered yet
     paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)
     """Jobs for which the control plane begins nothing, and by whom and why."""
@@ -145,25 +157,21 @@ class Snapshot:
     """Node → whether an operator wants it in the spare pool. The control plane chooses the others."""
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
     breaker_reset_at: float = 0.0  # when a person last closed it
-    moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
-    gpu_wear: Mapping[tuple[str, str], Sequence[WearSample]] = field(default_factory=dict)
-    """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
-    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
+    maintenances: tuple[Maintenance, ...] = ()  # under way
+
+
+@dataclass(frozen=True, slots=True)
+class FoundThisRound:
+    """What this round of decisions has found so far."""
+
     fabric_lost: frozenset[str] = frozenset()
     """NVLink blocks that show the loss of their fabric in this round."""
     fabric_back: frozenset[str] = frozenset()
     """NVLink blocks that no longer show the loss of their fabric; their incident stays open for the budgets."""
     condemned_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Nodes that this round takes out of service, and signal and rule of what for."""
-    topology: Topology = NO_TOPOLOGY
-    partition_states: Mapping[str, str] = field(default_factory=dict)  # in Slurm; empty: not known
-    preemption: PreemptionRules | None = None  # Slurm's, where gangs may profit from them; None: they may not
-    signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
-    maintenances: tuple[Maintenance, ...] = ()  # under way
     waiting_since: Mapping[str, float] = field(default_factory=dict)
     """`Need.key` of what waited for a person in the round before → since when."""
-    clock_sets: ClockSets = NEVER_SET
-    monotonic: float = 0.0  # at `now`, by the clock that is never set
     failed_detectors: tuple[str, ...] = ()  # of this round, for the whole fleet
     unjudged: Mapping[str, str] = field(default_factory=dict)
     """Nodes for which a detector, or what is due, failed alone in this round → its name."""
@@ -171,10 +179,36 @@ class Snapshot:
     """Why nothing is done but for proven faults, because too many agents are silent at once; empty: they are not."""
     mass_hang: str = ""  # the same, because too many gangs stopped at once
 
+
+@dataclass(frozen=True)
+class Snapshot:
+    now: float
+    started_at: float  # of this control-plane process: no report can be older
+    mode: Mode
+    nodes: Mapping[str, NodeView]
+    jobs: Mapping[JobKey, Job]
+    recoveries: tuple[Recovery, ...] = ()  # the open ones
+    proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago
+    suspended: Mapping[JobKey, Suspended] = field(default_factory=dict)
+    """Jobs that were suspended, until their gangs finish a step again."""
+    shrunk: Mapping[JobKey, int] = field(default_factory=dict)
+    """Managed running jobs that have fewer nodes than at their start, and how many they had then."""
+    incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of failure: "rack r1" → its nodes
+    topology: Topology = NO_TOPOLOGY
+    signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
+    clock_sets: ClockSets = NEVER_SET
+    monotonic: float = 0.0  # at `now`, by the clock that is never set
+    slurm: SlurmShown = field(default_factory=SlurmShown)
+    progress: JobProgress = field(default_factory=JobProgress)
+    history: FleetHistory = field(default_factory=FleetHistory)
+    operator: OperatorState = field(default_factory=OperatorState)
+    round: FoundThisRound = field(default_factory=FoundThisRound)
+
     @property
     def slurm_now(self) -> float:
         """Time of slurmctld's clock, which dates all times of Slurm's."""
-        return self.now + self.slurm_ahead_seconds
+        return self.now + self.slurm.ahead_seconds
 
     def custody(self, name: str) -> Custody:
         found = self._custody.get(name)
@@ -194,14 +228,14 @@ class Snapshot:
 
     def attempt_given_up(self, job: Job) -> int:
         """The restart count of the attempt that a move gives up: of a job that was requeued, the one that has ended."""
-        last = self.last_attempts.get(job.key)
+        last = self.progress.last_attempts.get(job.key)
         return last.restart_count if last is not None else job.slurm.restart_count
 
     def restarts_without_progress(self, job: JobKey) -> int:
         """Restarts of its gang because it hung."""
-        table = self.tables.get(job)
+        table = self.progress.tables.get(job)
         now = table.place if table is not None else Place()
-        return restarts_without_progress((place for key, place in self.hangs if key == job), now)
+        return restarts_without_progress((place for key, place in self.history.hangs if key == job), now)
 
     def refused_at(self, refusal: Refusal) -> tuple[float, float]:
         """Time of the refusal by slurmctld's clock: as if all clocks agreed, and by how far they are apart now. Clocks
@@ -209,7 +243,7 @@ class Snapshot:
         """
         node = self.nodes.get(refusal.node)
         ahead = node.clock_ahead_seconds if node is not None else 0.0
-        return refusal.at, refusal.at - ahead + self.slurm_ahead_seconds
+        return refusal.at, refusal.at - ahead + self.slurm.ahead_seconds
 
     def ago(self, seconds: float) -> float:
         """The time before which something is older than that: for ages on which a guard or a probation depends."""
@@ -223,7 +257,7 @@ class Snapshot:
     def headless(self) -> dict[str, list[Job]]:
         """Node → running jobs that Slurm took it from, though their launcher was there: it is gone, with its ranks."""
         found: dict[str, list[Job]] = {}
-        for key, gang in self.gangs.items():
+        for key, gang in self.progress.gangs.items():
             job = self.jobs.get(key)
             if job is not None and job.running and gang.host not in job.slurm.nodes:
                 found.setdefault(gang.host, []).append(job)
@@ -233,10 +267,10 @@ class Snapshot:
         """Nodes that the last launch had, without which a launcher has too few → when that ended. It waits for the job
         to be requeued.
         """
-        gang, job = self.gangs.get(key), self.jobs.get(key)
+        gang, job = self.progress.gangs.get(key), self.jobs.get(key)
         if gang is None or job is None or not job.running or not gang.state.asks_requeue:
             return {}
-        ends = self.replaced.get((key, job.slurm.restart_count), {})
+        ends = self.progress.replaced.get((key, job.slurm.restart_count), {})
         return {name: at for name, (launch, at) in ends.items() if launch == gang.attempt.launch}
 
     @cached_property
@@ -319,7 +353,7 @@ class Snapshot:
     @cached_property
     def under_maintenance(self) -> frozenset[str]:
         """Nodes of which the maintenance is not over, those that wait for their turn included."""
-        return frozenset(name for one in self.maintenances for name in one.unfinished)
+        return frozenset(name for one in self.operator.maintenances for name in one.unfinished)
 
     @cached_property
     def worked_on(self) -> frozenset[str]:
@@ -327,7 +361,7 @@ class Snapshot:
         they all depend on.
         """
         return frozenset(
-            name for one in self.maintenances if one.at_once >= len(one.unfinished) for name in one.unfinished
+            name for one in self.operator.maintenances if one.at_once >= len(one.unfinished) for name in one.unfinished
         )
 
     @cached_property
@@ -373,7 +407,7 @@ class Snapshot:
         return min(failed, key=lambda one: (one.opened_at, one.id), default=None)
 
     def _failed_by_itself(self, node: str, domain_rule: str) -> bool:
-        own, new = self.incident_of(node), self.condemned_for.get(node)
+        own, new = self.incident_of(node), self.round.condemned_for.get(node)
         faults = [*([(own.signal, own.rule)] if own is not None else []), *([new] if new is not None else [])]
         return any(is_of_the_node(signal, rule, domain_rule) for signal, rule in faults)
 
@@ -382,7 +416,9 @@ class Snapshot:
         """Nodes of NVLink blocks whose fabric has failed, and behind a switch that has: no gang can work there."""
         failed = {subject.name for subject, one in self.incidents.items() if one.rule == BLOCK_FABRIC}
         blocks = (
-            name for label in (failed - self.fabric_back) | self.fabric_lost for name in self.domains.get(label, ())
+            name
+            for label in (failed - self.round.fabric_back) | self.round.fabric_lost
+            for name in self.domains.get(label, ())
         )
         return frozenset((*blocks, *self.behind_failed_switch))
 

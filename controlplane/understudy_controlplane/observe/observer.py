@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.node import (
 )
 from understudy_controlplane.fleet.operator import MoveRequest
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
-from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.snapshot import FleetHistory, JobProgress, OperatorState, SlurmShown, Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Topology
@@ -206,86 +206,94 @@ class Observer:
             clock_sets=self._clock_sets,
             started_at=self._started_at,
             mode=config.mode.at_most(stores.fleet.mode_limit(now).mode),
-            acting=stores.fleet.acting(),
-            paused=pause.reason,
-            halted=pause.halts,
-            slurm_read_at=view.read_at if view else None,
-            slurmctld_started_at=view.slurmctld_started_at if view else None,
-            slurm_ahead_seconds=view.clock_ahead_seconds if view else 0.0,
-            slurmd_timeout_seconds=slurmd_timeout(self.reading.settings),
-            slurm_error=self.reading.error,
             nodes=nodes,
             jobs=jobs,
-            reservations=dict(view.reservations) if view else {},
             recoveries=past.running(),
             proposals=tuple(stores.recoveries.proposals(now)),
-            cancels=stores.repairs.cancels(),
-            cancelled=past.cancelled_since(week_ago),
-            lost_gangs=past.lost_gangs_since(now - LOST_GANGS_SECONDS),
-            miscounted=past.dead_gangs_since(week_ago) if miscounts_dead_gangs(self.reading.settings) else (),
-            swaps=past.swaps_since(hour_ago),
-            spares_taken=past.spares_taken_since(week_ago),
-            releases=past.releases_since(hour_ago),
-            exclusions=past.exclusions_since(now - WEEK_SECONDS),
-            refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
-            first_nans=first_nans,
-            wrong_results=wrong_results,
-            lemon_signals=self._history.lemon_signals(jobs.values(), config.lemon.days, now),
-            attempts=past.attempts_since(attempts_since),
-            quarantined_at=_by_node(quarantines),
-            quarantines=quarantines,
-            usual_quarantines=self._history.usual_quarantines(now),
             incidents=stores.incidents.open_incidents(),
-            requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
-            paused_jobs={
-                key: one.words
-                for key in (jobs if pauses else ())
-                if (one := pauses.get(key.job_id)) and one.concerns(key)
-            },
-            moves=self._moves(jobs),
-            drills=drills,
-            spares_wanted=stores.fleet.spares_size().count,
-            spare_choices=stores.fleet.spare_choices(now),
-            breaker=breaker.reason,
-            breaker_reset_at=breaker.reset_at,
             domains=self._domains(topology),
             topology=topology,
-            partition_states=self._partitions.read(now, self.reading.error),
-            preemption=self._preemption.read(config, now, self.reading.error),
             signals=stores.signals.live(now),
-            maintenances=stores.maintenance.open_ones(),
-            moved_gpus=self._inventory.moved,
-            gpu_wear=self._wear.grown,
-            gangs=gangs,
-            ended_well=frozenset(ended_well),
-            past_its_gang=frozenset(
-                key
-                for key, at in ended_well.items()
-                if key in tables and tables[key].advanced_at > at + LAST_STEPS_SECONDS
-            ),
-            checkpointed_at={key: times[-1] for key, times in saved.items()},
-            checkpoint_gaps={key: times[-1] - times[-2] for key, times in saved.items() if len(times) > 1},
-            disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
-            limits=past.limits_since(week_ago),
-            returns_failed=past.returns_failed_since(week_ago),
-            returns_cancelled=past.returns_cancelled_since(week_ago),
-            drains_lifted=past.drains_lifted_since(hour_ago),
-            weights_left=past.weights_left_since(week_ago),
-            hangs=past.hangs_since(week_ago),
-            black_holes=stores.launches.black_holes_since(week_ago),
-            broken_off=stores.launches.broken_off(config.cluster, now - BROKEN_OFF_SECONDS),
-            dealt_with=past.dealt_with_since(week_ago),
-            replaced=stores.launches.replacements(config.cluster),
-            tables=tables,
             suspended={
                 job.key: stood
                 for job in self._suspended
                 if (stood := sources.telemetry.suspended(job.key, job.slurm.restart_count)) is not None
             },
-            ordered_to_save=self._ordered_to_save(running),
             shrunk=shrunk,
-            last_attempts=last_attempts,
-            unheard_gangs=self._unheard_gangs(running, tables, gangs),
+            slurm=SlurmShown(
+                read_at=view.read_at if view else None,
+                slurmctld_started_at=view.slurmctld_started_at if view else None,
+                ahead_seconds=view.clock_ahead_seconds if view else 0.0,
+                slurmd_timeout_seconds=slurmd_timeout(self.reading.settings),
+                error=self.reading.error,
+                reservations=dict(view.reservations) if view else {},
+                partition_states=self._partitions.read(now, self.reading.error),
+                preemption=self._preemption.read(config, now, self.reading.error),
+            ),
+            progress=JobProgress(
+                gangs=gangs,
+                ended_well=frozenset(ended_well),
+                past_its_gang=frozenset(
+                    key
+                    for key, at in ended_well.items()
+                    if key in tables and tables[key].advanced_at > at + LAST_STEPS_SECONDS
+                ),
+                checkpointed_at={key: times[-1] for key, times in saved.items()},
+                checkpoint_gaps={key: times[-1] - times[-2] for key, times in saved.items() if len(times) > 1},
+                broken_off=stores.launches.broken_off(config.cluster, now - BROKEN_OFF_SECONDS),
+                replaced=stores.launches.replacements(config.cluster),
+                tables=tables,
+                ordered_to_save=self._ordered_to_save(running),
+                last_attempts=last_attempts,
+                unheard_gangs=self._unheard_gangs(running, tables, gangs),
+            ),
+            history=FleetHistory(
+                cancelled=past.cancelled_since(week_ago),
+                lost_gangs=past.lost_gangs_since(now - LOST_GANGS_SECONDS),
+                miscounted=past.dead_gangs_since(week_ago) if miscounts_dead_gangs(self.reading.settings) else (),
+                swaps=past.swaps_since(hour_ago),
+                spares_taken=past.spares_taken_since(week_ago),
+                releases=past.releases_since(hour_ago),
+                exclusions=past.exclusions_since(now - WEEK_SECONDS),
+                refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
+                first_nans=first_nans,
+                wrong_results=wrong_results,
+                lemon_signals=self._history.lemon_signals(jobs.values(), config.lemon.days, now),
+                attempts=past.attempts_since(attempts_since),
+                quarantined_at=_by_node(quarantines),
+                quarantines=quarantines,
+                usual_quarantines=self._history.usual_quarantines(now),
+                moved_gpus=self._inventory.moved,
+                gpu_wear=self._wear.grown,
+                disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
+                limits=past.limits_since(week_ago),
+                returns_failed=past.returns_failed_since(week_ago),
+                returns_cancelled=past.returns_cancelled_since(week_ago),
+                drains_lifted=past.drains_lifted_since(hour_ago),
+                weights_left=past.weights_left_since(week_ago),
+                hangs=past.hangs_since(week_ago),
+                black_holes=stores.launches.black_holes_since(week_ago),
+                dealt_with=past.dealt_with_since(week_ago),
+            ),
+            operator=OperatorState(
+                acting=stores.fleet.acting(),
+                paused=pause.reason,
+                halted=pause.halts,
+                cancels=stores.repairs.cancels(),
+                requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
+                paused_jobs={
+                    key: one.words
+                    for key in (jobs if pauses else ())
+                    if (one := pauses.get(key.job_id)) and one.concerns(key)
+                },
+                moves=self._moves(jobs),
+                drills=drills,
+                spares_wanted=stores.fleet.spares_size().count,
+                spare_choices=stores.fleet.spare_choices(now),
+                breaker=breaker.reason,
+                breaker_reset_at=breaker.reset_at,
+                maintenances=stores.maintenance.open_ones(),
+            ),
         )
 
     def _ordered_to_save(self, running: Sequence[Job]) -> frozenset[JobKey]:

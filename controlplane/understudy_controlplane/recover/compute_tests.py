@@ -24,10 +24,10 @@ class ComputeTests:
 
     def tick(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
         slow = {(one.job, one.node) for one in findings if one.lost_seconds}
-        self._lost = {key: lost for key, lost in self._lost.items() if key[0] in snapshot.tables}
+        self._lost = {key: lost for key, lost in self._lost.items() if key[0] in snapshot.progress.tables}
         if not slow:
             return
-        steps = {key: self._live.step_of(key.job_id, table.attempt) for key, table in snapshot.tables.items()}
+        steps = {key: self._live.step_of(key.job_id, table.attempt) for key, table in snapshot.progress.tables.items()}
         ordered = {key: step for key, step in steps.items() if step is not None}
         for one in wanted(snapshot, findings, self._lost, ordered):
             self._live.order(one.order)

@@ -127,10 +127,10 @@ class Deleter(CheckpointWork):
 
 
 def _acts(snapshot: Snapshot) -> bool:
-    return snapshot.mode is not Mode.OBSERVE and not snapshot.paused
+    return snapshot.mode is not Mode.OBSERVE and not snapshot.operator.paused
 
 
 def _keeps(snapshot: Snapshot, job: Job) -> Keep | None:
     """How many checkpoints the job says that it keeps. None: nothing of it is deleted now."""
-    asks = job.running and job.managed and job.key not in snapshot.paused_jobs
+    asks = job.running and job.managed and job.key not in snapshot.operator.paused_jobs
     return keep(job.slurm.comment) if asks else None

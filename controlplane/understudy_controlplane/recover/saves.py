@@ -81,7 +81,7 @@ class Saves:
             self._repairs.note_save(settled.job_id, f"{one.why}; {outcome}", outcome, now)
 
     def _give_up(self, requests: Mapping[int, SaveRequest], snapshot: Snapshot, now: float) -> None:
-        if not requests or snapshot.slurm_read_at is None:
+        if not requests or snapshot.slurm.read_at is None:
             return
         running = {job.key.job_id: job for job in snapshot.jobs.values() if job.running}
         for job_id, request in requests.items():

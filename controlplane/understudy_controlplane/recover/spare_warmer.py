@@ -108,7 +108,7 @@ class SpareWarmer(FileWork[WarmPart]):
 
 def _wanted(snapshot: Snapshot, heard: Mapping[str, Heard], config: Config) -> Iterator[tuple[Program, JobKey]]:
     """Programs of the largest gangs that suit each free spare."""
-    if not config.spares.program_gigabytes or snapshot.paused or snapshot.mode is Mode.OBSERVE:
+    if not config.spares.program_gigabytes or snapshot.operator.paused or snapshot.mode is Mode.OBSERVE:
         return
     gangs = list(_gangs(snapshot, heard))
     for spare in free_spares(snapshot, config):

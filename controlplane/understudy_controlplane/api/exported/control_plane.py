@@ -88,7 +88,9 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
         ("mode",),
         "3",
     ),
-    Metric("paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.paused))),
+    Metric(
+        "paused", "1 while an operator has paused the control plane.", one(lambda s: bool(s.snapshot.operator.paused))
+    ),
     Metric(
         "config_in_force",
         "0 where the configuration file cannot be used, or has changed settings that need a restart; else 1.",

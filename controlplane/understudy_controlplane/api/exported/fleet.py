@@ -45,7 +45,7 @@ def _out_of_service(source: Source) -> Iterator[Sample]:
 
 
 def _quarantines(source: Source) -> Iterator[Sample]:
-    for name, times in source.snapshot.quarantined_at.items():
+    for name, times in source.snapshot.history.quarantined_at.items():
         yield labels_text(node=name), float(len(times))
 
 
@@ -191,7 +191,7 @@ FLEET: tuple[Metric[Source], ...] = (
         "Time since the oldest open ticket was opened.",
         one(lambda s: _oldest(s, s.pulse.tickets_opened_at)),
     ),
-    Metric("breaker_open", "1 while the circuit breaker is open.", one(lambda s: bool(s.snapshot.breaker))),
+    Metric("breaker_open", "1 while the circuit breaker is open.", one(lambda s: bool(s.snapshot.operator.breaker))),
     Metric(
         "breaker_nodes",
         "Nodes quarantined within the circuit breaker's window.",

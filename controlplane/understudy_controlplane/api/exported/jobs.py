@@ -28,18 +28,18 @@ def _job_info(source: Source) -> Iterator[Sample]:
 
 
 def _step(source: Source, job: Job) -> float | None:
-    table = source.snapshot.tables.get(job.key)
+    table = source.snapshot.progress.tables.get(job.key)
     return table.number if table is not None else None
 
 
 def _step_age(source: Source, job: Job) -> float | None:
-    table = source.snapshot.tables.get(job.key)
+    table = source.snapshot.progress.tables.get(job.key)
     return source.now - table.advanced_at if table is not None and table.advanced_at else None
 
 
 def _of_training(value: Callable[[StepTable], float | None]) -> Callable[[Source, Job], float | None]:
     def of_job(source: Source, job: Job) -> float | None:
-        table = source.snapshot.tables.get(job.key)
+        table = source.snapshot.progress.tables.get(job.key)
         return value(table) if table is not None else None
 
     return of_job
@@ -47,17 +47,17 @@ def _of_training(value: Callable[[StepTable], float | None]) -> Callable[[Source
 
 def _mfu(source: Source, job: Job) -> float | None:
     nodes = source.snapshot.nodes
-    table = source.snapshot.tables.get(job.key)
+    table = source.snapshot.progress.tables.get(job.key)
     return training.mfu(table, lambda name: nodes[name].gpus if name in nodes else ()) if table is not None else None
 
 
 def _launch(source: Source, job: Job) -> float | None:
-    gang = source.snapshot.gangs.get(job.key)
+    gang = source.snapshot.progress.gangs.get(job.key)
     return gang.state.launch if gang is not None else None
 
 
 def _spares_in_allocation(source: Source, job: Job) -> float | None:
-    gang = source.snapshot.gangs.get(job.key)
+    gang = source.snapshot.progress.gangs.get(job.key)
     return len(gang.spares) if gang is not None else None
 
 

@@ -35,7 +35,7 @@ from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.slurm import SlurmNode
-from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.snapshot import SlurmShown, Snapshot
 from understudy_wire.facts import KernelEvent
 from understudy_wire.kernel_line import is_about_a_device, is_of_the_kernel
 from understudy_wire.values import TEXT_CHARACTERS_MAX
@@ -294,13 +294,9 @@ def _snapshot(nodes: dict[str, NodeView], now: float) -> Snapshot:
         now=now,
         started_at=now - NOT_SETTLED_SECONDS,
         mode=Mode.ACT,
-        paused="",
-        slurm_read_at=now,
-        slurmctld_started_at=None,
-        slurm_error="",
         nodes=nodes,
         jobs={},
-        reservations={},
+        slurm=SlurmShown(read_at=now),
     )
 
 
