@@ -4,6 +4,7 @@ Slurm starts it.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14
-from tests.testbed.site import Site
+from tests.testbed.site import RESEARCHER, Site
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
 pytestmark = pytest.mark.cluster
 
@@ -83,6 +86,21 @@ def test_slurm_starts_a_gang_in_one_block_only_so_all_of_it_moves_where_its_bloc
     site.wait_for(lambda: site.recoveries()[-1]["status"] == "succeeded", 60, "the recovery has ended")
     assert site.node(spare)["state"] == "in_service"
     assert not set(gang.reservations(site)) - {"understudy_spares"}
+
+
+def test_both_gateways_read_the_segment_that_a_job_asks_for(make_site: MakeSite) -> None:
+    site = make_site(nodes=8, spares=0, blocks=BLOCKS, slurm=DEBIAN_14)
+    script = site.cluster.user_directory(RESEARCHER) / "job.sh"
+    script.write_text("#!/bin/bash\nsleep 60\n")
+    job = site.submit(script, options=("--hold", "--nodes=4", "--segment=2", "--comment=understudy"))
+    environment = site.cluster.environment
+    command_line = CommandLineGateway(environment=environment)
+    with ExitStack() as stack:
+        pyslurm = PyslurmGateway(command_line, str(site.cluster.pyslurm_python), environment, 10.0)
+        stack.callback(pyslurm.stop)
+        for gateway in (command_line, pyslurm):
+            (found,) = [one for one in gateway.jobs() if one.job_id == job]
+            assert (found.segment, found.comment) == (2, "understudy")
 
 
 def test_a_block_that_loses_its_fabric_is_one_failure_and_its_gang_moves_to_another_block(make_site: MakeSite) -> None:

@@ -173,11 +173,22 @@ def with_cluster_features(text: str) -> str:
     return job_line(1).replace("DelayBoot=00:00:00 ", f"DelayBoot=00:00:00 ClusterFeatures={text} ")
 
 
-def test_a_segment_that_is_no_number_hides_the_job_of_its_user_alone() -> None:
-    assert job(with_cluster_features("x SegmentSize=4")).segment == 4
-    assert parse_jobs(with_cluster_features("x SegmentSize=y")) == []
-    assert parse_jobs(with_cluster_features("x SegmentSize=4 SegmentSize=2")) == []
-    assert parse_jobs(f"{with_cluster_features('x SegmentSize=y')}\n{job_line(5)}") == parse_jobs(job_line(5))
+@pytest.mark.parametrize("after", ["SegmentSize=8 ", "SegmentSize=8 SpreadSegments=Yes Switches=1@00:10:00 "])
+def test_a_segment_is_read_where_slurm_prints_it(after: str) -> None:
+    """After StdOut, or after the comment of a job without a script (src/scontrol/info_job.c of 25.05 to 26.05)."""
+    line = job_line(1)
+    of_batch = re.sub(r"(?<= )(StdOut=\S*) ", rf"\1 {after}", line, count=1)
+    assert of_batch != line
+    assert job(of_batch).segment == 8
+    interactive = re.sub(r" StdErr=\S* StdIn=\S* StdOut=\S*", f" Comment=understudy {after}", line, count=1).rstrip()
+    assert (job(interactive).segment, job(interactive).comment) == (8, "understudy")
+    assert job(line).segment == 0
+
+
+def test_a_segment_in_a_text_of_the_user_changes_no_other_job() -> None:
+    forged = with_cluster_features("x SegmentSize=y SegmentSize=4")
+    assert job(forged).segment == 0
+    assert [one.segment for one in parse_jobs(f"{forged}\n{job_line(5)}")] == [0, 0]
 
 
 @pytest.mark.parametrize("end", ["Command=x", "Network=x", "WorkDir=x", "AdminComment=x"])

@@ -42,7 +42,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime|SegmentSize"
+    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime"
     r"|NumCPUs|NumTasks|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|Contiguous)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS, features of a
@@ -55,13 +55,20 @@ _ALWAYS_THERE = (" JobState=", " Restarts=", " SubmitTime=", " NumNodes=")
 """Slurm prints them for each job, behind what users write between its own fields."""
 _SIZE = re.compile(r"(\d{1,15})([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-_SEGMENT = re.compile(r"\d{1,9}")
+_SEGMENT = re.compile(r"\sSegmentSize=(\d{1,9})(?!\S)")
+"""Slurm prints it after the user's texts. One that imitates it lies about its own job."""
 _RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
 _ARRAY = re.compile(r"JobId=\d+ ArrayJobId=(?P<array>\d+) ArrayTaskId=(?:(?P<task>\d+) )?")
 _HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
-_AFTER_USER_TEXT = r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser|NtasksPerTRES)=|\s*$)"
+_AFTER_USER_TEXT = (
+    r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|SegmentSize|Switches|BurstBuffer|BurstBufferState|CPU_min_freq|CPU_max_freq"
+    r"|CPU_Governor|Gres(?:AllowTaskSharing|EnforceBind|OneTaskPerSharing)|KillOnInvalidDependent|SpreadJob|ExpeditedRequeue"
+    r"|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPer\w+|MailUser|NtasksPerTRES|Runtime|SELinuxContext"
+    r"|ResvPorts)=|\s*$)"
+)
+"""What Slurm prints behind a comment: src/api/job_info.c of 22.05, src/scontrol/info_job.c of 26.05."""
 _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _MAIL = re.compile(r" MailUser=(\S+) MailType=([A-Z0-9_,]+)")
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
@@ -376,9 +383,7 @@ def _job(record: str) -> SlurmJob | None:
         return None  # a text of the user's repeats one of Slurm's keys
     if all(key in record[user_text.start() :] for key in _ALWAYS_THERE):
         return None  # a text of the user's ends with what looks like the end of Slurm's part
-    segment = _value(own_part, "SegmentSize") or "0"
-    if not _SEGMENT.fullmatch(segment):
-        return None  # Slurm prints it for some jobs only: this one is a text of the user's
+    segments = _SEGMENT.findall(record, user_text.start())
     reserved = _RESERVATION.search(own_part)
     state = _need(own_part, "JobState", record)
     submit_at = epoch_seconds(_need(own_part, "SubmitTime", record))
@@ -422,7 +427,7 @@ def _job(record: str) -> SlurmJob | None:
         memory_mb=_memory_mb(own_part),
         tmp_disk_mb=_megabytes(own_part, "MinTmpDiskNode"),
         contiguous=_value(own_part, "Contiguous") == "1",
-        segment=int(segment),
+        segment=int(segments[-1]) if segments else 0,
         mail_to=_mail_to(record[user_text.start() :]),
     )
 

@@ -96,6 +96,7 @@ class _Job(msgspec.Struct, frozen=True):
     tmp_disk_mb: int = 0
     ranks_max: int | None = None
     contiguous: bool = False
+    segment: int = 0
     mail_user: str = ""
     mail_types: tuple[str, ...] = ()
 

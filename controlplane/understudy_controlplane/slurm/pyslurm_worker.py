@@ -253,6 +253,7 @@ class Calls:
             "tmp_disk_mb": _count(job.temporary_disk_per_node),
             "ranks_max": max(_count(job.cpus), _count(job.ntasks)) or None,
             "contiguous": bool(job.requires_contiguous_nodes),
+            "segment": _count(getattr(job, "segment_size", 0)),
             "mail_user": ",".join(job.mail_user or ()),
             "mail_types": list(job.mail_types or ()),
         }
