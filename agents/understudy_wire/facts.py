@@ -78,13 +78,26 @@ class KernelEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="kernel")
     bus_id: str = ""
 
 
-class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_started"):
-    """A rank of a gang connected to its node's agent. Key: (job, restart_count, launch, rank, started_at)."""
+class OfRank(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rank of a gang that a fact is about."""
 
     job_id: Count
     restart_count: Count
     rank: Count
     world_size: WorldSize
+
+
+class OfLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Launch of a gang that a fact is about."""
+
+    job_id: Count
+    restart_count: Count
+    launch: Count
+
+
+class RankStarted(OfRank, frozen=True, omit_defaults=True, tag="rank_started"):
+    """A rank of a gang connected to its node's agent. Key: (job, restart_count, launch, rank, started_at)."""
+
     started_at: Time  # when the rank's process was created, as the kernel reports
     pid: Count
     launch: Count = 0
@@ -94,15 +107,11 @@ class RankStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="rank_sta
     arguments: Label = ""  # a sum of the program's name and arguments; empty: not known
 
 
-class TrainingInputs(msgspec.Struct, frozen=True, omit_defaults=True, tag="training_inputs"):
+class TrainingInputs(OfRank, frozen=True, omit_defaults=True, tag="training_inputs"):
     """What an attempt's training runs with, as its rank 0 names it. What is not known is empty.
     Key: (job, restart_count, launch).
     """
 
-    job_id: Count
-    restart_count: Count
-    rank: Count
-    world_size: WorldSize
     code: ShortLine = ""  # a commit and a sum of files, or a sum of the main script
     config: ShortLine = ""  # a sum of the files that the user names, or of the command line's arguments
     data: ShortLine = ""  # a version that the user names
@@ -110,13 +119,9 @@ class TrainingInputs(msgspec.Struct, frozen=True, omit_defaults=True, tag="train
     user_id: UserId = 0
 
 
-class FirstStep(msgspec.Struct, frozen=True, omit_defaults=True, tag="first_step"):
+class FirstStep(OfRank, frozen=True, omit_defaults=True, tag="first_step"):
     """A rank finished the first step since its process started. Key: (job, restart_count, launch, rank, step, at)."""
 
-    job_id: Count
-    restart_count: Count
-    rank: Count
-    world_size: WorldSize
     step: Step
     at: Time
     launch: Count = 0
@@ -149,7 +154,7 @@ class Tier(WireEnum):
     OBJECT = "object"  # an object store
 
 
-class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shard"):
+class CheckpointShard(OfRank, frozen=True, omit_defaults=True, tag="shard"):
     """One rank wrote its part of a checkpoint. Key: (job, restart_count, launch, step, rank, path).
 
     A checkpoint is complete when all `world_size` shards of one attempt are in. `path` is what all of its shards
@@ -157,10 +162,6 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     rank that wrote it. A rank that has no file to name, because others wrote its part, sends an empty `file`.
     """
 
-    job_id: Count
-    restart_count: Count
-    rank: Count
-    world_size: WorldSize
     step: Step  # training continues with this step after a restore
     path: Line
     file: Line
@@ -178,13 +179,9 @@ class CheckpointShard(msgspec.Struct, frozen=True, omit_defaults=True, tag="shar
     then_copy_to: Line = ""  # where that copy is to be copied in turn
 
 
-class CheckpointDeleted(msgspec.Struct, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
+class CheckpointDeleted(OfRank, frozen=True, omit_defaults=True, tag="checkpoint_deleted"):
     """The training has deleted a checkpoint, or is about to: it is not restored any more."""
 
-    job_id: Count
-    restart_count: Count
-    rank: Count
-    world_size: WorldSize
     step: Step
     path: Line
     at: Time
@@ -199,16 +196,12 @@ class RestoreOutcome(WireEnum):
     FAILED = "failed"  # it is there, and cannot be restored
 
 
-class RestoreReport(msgspec.Struct, frozen=True, omit_defaults=True, tag="restore"):
+class RestoreReport(OfRank, frozen=True, omit_defaults=True, tag="restore"):
     """What became of the checkpoint that a rank was to restore.
 
     Key: (job, restart_count, launch, rank, path, outcome).
     """
 
-    job_id: Count
-    restart_count: Count
-    rank: Count
-    world_size: WorldSize
     step: Step
     path: Line
     outcome: RestoreOutcome
@@ -227,16 +220,12 @@ class AnomalyKind(WireEnum):
     RECOMPUTE_DIFFERS = "recompute_differs"
 
 
-class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True, tag="anomaly"):
+class Anomaly(OfRank, frozen=True, omit_defaults=True, tag="anomaly"):
     """A rank's loss or gradient norm was NaN or infinite, or jumped to several times the usual value, at this step, or
     the step gave another result when it was computed again; sent again with `until` when it was as before from that
     step on. Key: (job, restart_count, launch, rank, kind, step, until).
     """
 
-    job_id: Count
-    restart_count: Count
-    rank: Count
-    world_size: WorldSize
     kind: AnomalyKind
     step: Step
     at: Time
@@ -289,15 +278,12 @@ class HardwareEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="hardwa
     text: AnyText = ""
 
 
-class LaunchStarted(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_started"):
+class LaunchStarted(OfLaunch, frozen=True, omit_defaults=True, tag="launch_started"):
     """A launcher starts its gang within its allocation. Key: (job, restart_count, launch, at).
 
     The launcher writes this as JSON, the agent adds `user_id`, the control plane stores it.
     """
 
-    job_id: Count
-    restart_count: Count
-    launch: Count
     seats: tuple[Name, ...]  # the gang's nodes by node rank
     spares: tuple[Name, ...]
     at: Time
@@ -323,12 +309,9 @@ class LaunchCause(StrEnum):
     OUTSIDE = "outside"  # a user or administrator ended its step in Slurm
 
 
-class LaunchEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_ended"):
+class LaunchEnded(OfLaunch, frozen=True, omit_defaults=True, tag="launch_ended"):
     """A launch is over, and what its launcher decided. Key: (job, restart_count, launch, at)."""
 
-    job_id: Count
-    restart_count: Count
-    launch: Count
     table_row: RowLabel  # of the launcher's own table: docs/launcher.md
     reason: Text
     at: Time
@@ -354,12 +337,9 @@ class EvidenceKind(StrEnum):
     OTHER = "other"
 
 
-class LaunchEvidence(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch_evidence"):
+class LaunchEvidence(OfLaunch, frozen=True, omit_defaults=True, tag="launch_evidence"):
     """What the ranks of a launch showed before they were ended. Key: (job, restart_count, launch, kind)."""
 
-    job_id: Count
-    restart_count: Count
-    launch: Count
     kind: EvidenceKind
     at: Time
     summary: Text

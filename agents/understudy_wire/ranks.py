@@ -73,15 +73,20 @@ class OrderState(WireEnum):
     LATE = "late"  # of a rank: it had passed the step before it knew of it
 
 
-class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order"):
-    """All ranks of an attempt save before `step`, and from there on every so many steps. The agent passes it on
-    unchanged to ranks of this attempt and user.
-    """
+class OfAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Attempt of a user's job. The agent passes an order on to its ranks alone."""
 
     job_id: Count
     restart_count: Count
     launch: Count
     user_id: UserId
+
+
+class SaveOrder(OfAttempt, frozen=True, omit_defaults=True, tag="save_order"):
+    """All ranks of an attempt save before `step`, and from there on every so many steps. The agent passes it on
+    unchanged to ranks of this attempt and user.
+    """
+
     number: Count  # counts the orders of an attempt, from 1
     step: Step
     state: OrderState
@@ -89,25 +94,17 @@ class SaveOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="save_order
     memory_every: Count = 0  # the same of saves in the memory of its nodes
 
 
-class ComputeTestOrder(msgspec.Struct, frozen=True, omit_defaults=True, tag="compute_test_order"):
+class ComputeTestOrder(OfAttempt, frozen=True, omit_defaults=True, tag="compute_test_order"):
     """All ranks of an attempt that test their GPUs between steps do so after `step` as well. A rank that has ended this
     step ignores it.
     """
 
-    job_id: Count
-    restart_count: Count
-    launch: Count
-    user_id: UserId
     step: Step
 
 
-class JobNote(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_note"):
+class JobNote(OfAttempt, frozen=True, omit_defaults=True, tag="job_note"):
     """What the owner of a job should know now: rank 0 of this attempt writes it into the job's output, once."""
 
-    job_id: Count
-    restart_count: Count
-    launch: Count
-    user_id: UserId
     key: str  # a note that has this one already was written
     text: str
 
