@@ -215,7 +215,6 @@ def upgrade() -> None:
         sa.Column("closed", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_message")),
     )
-    op.create_index("ix_message_accepted_at", "message", ["receiver", "accepted_at"], unique=False)
     op.create_index("ix_message_closed", "message", ["closed"], unique=False)
     op.create_index("ix_message_made_at", "message", ["made_at"], unique=False)
     op.create_table(

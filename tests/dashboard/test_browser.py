@@ -66,7 +66,7 @@ def browser() -> Iterator[Browser]:
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     folder = tmp_path_factory.mktemp("dashboard")
     url = secret_file(folder / "receiver.url", "mailto://127.0.0.1:1/?from=a@example.org&to=b@example.org")
-    team = {"kind": "apprise", "url_file": url, "quiet_hours": "22:00-07:00", "weekly_report": True}
+    team = {"kind": "apprise", "url_file": url, "weekly_report": True}
     receivers = {"team": team, "pager": {"kind": "apprise", "url_file": url, "least": "page"}}
     made = played(folder, notify={"receivers": receivers, "owners_url_file": url, "owners_mail_domains": []})
     made.control_plane.loop.pulse.notify_problems = ["no notification reaches pager: ConnectError: refused; 4 tries"]

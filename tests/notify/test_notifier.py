@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, select
 from structlog.testing import capture_logs
 
-from tests.notify.site import KEY, NOW, HttpReceiver, Site, http_receiver, secret_file, webhook
+from tests.notify.site import KEY, HttpReceiver, Site, http_receiver, secret_file, webhook
 from understudy_controlplane.notify import states
 from understudy_controlplane.notify.addresses import secrets_of
 from understudy_controlplane.store import tables
@@ -132,14 +132,6 @@ class TestAStorm:
         site.run(10 * MINUTE)
         assert [one["status"] for one in receiver.got] == ["open", "over"], "its end is one version"
 
-    def test_that_goes_on_for_an_hour_is_a_message_in_five_minutes(self, site: Site, receiver: HttpReceiver) -> None:
-        for number in range(120):
-            site.fail(f"n{number}")
-            site.run(30)
-        site.run(10 * MINUTE)
-        assert len(receiver.got) <= 14
-        assert sum(one["notices_total"] for one in receiver.got) == 120
-
 
 class TestAReceiverThatIsAway:
     def test_for_an_hour_gets_one_message_with_what_is_so_then(self, site: Site, receiver: HttpReceiver) -> None:
@@ -218,24 +210,6 @@ def test_a_process_that_ended_before_it_knew_the_answer_sends_the_same_version_u
     site.start()
     site.run(10 * MINUTE)
     assert versions(receiver) == [("testbed-1", 1, "open")] * 2
-
-
-def test_quiet_hours_hold_back_all_but_pages(engine: Engine, tmp_path: Path, receiver: HttpReceiver) -> None:
-    """The clock begins at 08:00 UTC."""
-    settings = {"hook": webhook(tmp_path, receiver, quiet_hours="07:00-09:00")}
-    site = Site(engine, tmp_path, {"receivers": settings})
-    site.fail("n1")
-    site.fail("n2")
-    site.run(50 * MINUTE, every=MINUTE)
-    assert receiver.got == []
-    site.run(11 * MINUTE, every=MINUTE)
-    assert [one["notices_total"] for one in receiver.got] == [2]
-    site.clock.at = NOW + 24 * HOUR
-    site.fail("n3")
-    site.run(MINUTE)
-    site.ticket("n3", "all repairs have failed")
-    site.run(MINUTE)
-    assert [one["importance"] for one in receiver.got] == ["warning", "page"]
 
 
 SETTINGS = ["held", "left", "unheard", "domain", "signal"]

@@ -1,4 +1,4 @@
-"""Parts of a notification: harmless text, secrets, quiet hours, words, settings."""
+"""Parts of a notification: harmless text, secrets, words, settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, 
 from understudy_controlplane.notify import messages
 from understudy_controlplane.notify.alerts import LIVES_SECONDS, alerts
 from understudy_controlplane.notify.plain import LINE_CHARACTERS_MAX, LOOK_ALIKES, plain
-from understudy_controlplane.notify.quiet_hours import quiet_until
 from understudy_controlplane.notify.secret_files import SecretError, read_secret, without
 
 
@@ -74,26 +73,6 @@ class TestSecrets:
 
 def at(text: str) -> float:
     return datetime.fromisoformat(f"{text}+00:00").astimezone(UTC).timestamp()
-
-
-@pytest.mark.parametrize(
-    ("hours", "zone", "now", "end"),
-    [
-        ("", "UTC", "2026-11-24T03:00", None),
-        ("22:00-07:00", "UTC", "2026-11-24T21:59", None),
-        ("22:00-07:00", "UTC", "2026-11-24T22:00", "2026-11-25T07:00"),
-        ("22:00-07:00", "UTC", "2026-11-25T06:59", "2026-11-25T07:00"),
-        ("22:00-07:00", "UTC", "2026-11-25T07:00", None),
-        ("12:00-13:30", "UTC", "2026-11-24T13:00", "2026-11-24T13:30"),
-        ("22:00-07:00", "Europe/Berlin", "2026-11-24T21:30", "2026-11-25T06:00"),
-        ("22:00-07:00", "Europe/Berlin", "2027-03-27T22:00", "2027-03-28T05:00"),  # summer time begins that night
-        ("07:00-07:00", "UTC", "2026-11-24T07:00", None),
-    ],
-)
-def test_quiet_hours_end_when_the_clock_of_their_place_shows_it(
-    hours: str, zone: str, now: str, end: str | None
-) -> None:
-    assert quiet_until(hours, zone, at(now)) == (at(end) if end else None)
 
 
 def notice(number: int, **changes: Any) -> Notice:
@@ -228,8 +207,6 @@ WRONG = [
     (OF_KIND.format("Hook", "apprise"), "'Hook': a receiver's name has small letters"),
     (OF_KIND.format("owners", "apprise"), "is not 'owners'"),
     (OF_KIND.format("a", "apprise") + 'secret_file = "/y"\n', "not used by kind apprise"),
-    (OF_KIND.format("a", "alertmanager") + 'quiet_hours = "22:00-07:00"\n', "mute_time_intervals"),
-    (OF_KIND.format("a", "apprise") + 'quiet_hours = "22-7"\n', "quiet_hours"),
     (OF_KIND.format("a", "apprise") + 'urlfile = "/y"\n', "did you mean 'url_file'"),
     ('time_zone = "Mars/Base"\n', "no time zone of this host"),
     ('dashboard = "https://me:password@host/x"\n', "notify.dashboard"),

@@ -12,7 +12,6 @@ from pydantic import Field, field_validator, model_validator
 
 from understudy_controlplane.config.section import Section
 
-HOURS = r"^(([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d)?$"
 OWNERS = "owners"
 """The receiver that stands for the owners of jobs."""
 
@@ -60,13 +59,6 @@ class Receiver(Section):
         description="What it gets: `page` (a person is needed), `warning` (also what failed and Understudy deals "
         "with) or `info` (also notices that need nothing).",
     )
-    quiet_hours: str = Field(
-        "",
-        pattern=HOURS,
-        description='Hours in which it gets nothing below `page`, such as "22:00-07:00". What happens meanwhile comes '
-        "as one message when they end. Alertmanager has mute times of its own.",
-    )
-
     weekly_report: bool = Field(
         False,
         description="Also gets the [report of each week](reports.md#every-week), once it is over: its main numbers, "
@@ -79,15 +71,13 @@ class Receiver(Section):
             raise ValueError("a webhook needs secret_file, the key of its signature")
         if self.kind is ReceiverKind.APPRISE and self.secret_file is not None:
             raise ValueError("secret_file is not used by kind apprise: its URLs contain the secrets")
-        if self.kind is ReceiverKind.ALERTMANAGER and self.quiet_hours:
-            raise ValueError("quiet_hours are not used by kind alertmanager: set its mute_time_intervals")
         if self.kind is ReceiverKind.ALERTMANAGER and self.weekly_report:
             raise ValueError("weekly_report is not used by kind alertmanager: a report is no alert; send it by apprise")
         return self
 
 
 class Notify(Section):
-    FIXED = frozenset({"group_seconds", "interval_seconds", "heartbeat_seconds"})
+    FIXED = frozenset({"group_seconds", "heartbeat_seconds"})
 
     receivers: dict[str, Receiver] = Field(
         {},
@@ -97,14 +87,7 @@ class Notify(Section):
     group_seconds: float = Field(
         10.0, ge=0, le=600, description="Time for which a message waits for others: what happens within it is one."
     )
-    interval_seconds: float = Field(
-        300.0,
-        ge=0,
-        le=86_400,
-        description="Time between two new messages to one receiver, unless a person is needed. What happens meanwhile "
-        "comes as one.",
-    )
-    time_zone: str = Field("UTC", description='Time zone of quiet hours and of times in messages: "Europe/Berlin".')
+    time_zone: str = Field("UTC", description='Time zone of times in messages: "Europe/Berlin".')
     dashboard: str = Field(
         "",
         pattern="^(https?://[^/@ ]+(/[^@ ]*)?)?$",

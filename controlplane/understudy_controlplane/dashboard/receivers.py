@@ -19,7 +19,6 @@ class ReceiverRow:
     name: str
     kind: str
     gets: str
-    quiet: str
     waiting: int
     problem: str
 
@@ -31,7 +30,6 @@ def receivers(config: Config, pulse: Pulse) -> list[ReceiverRow]:
             one.kind.value,
             GETS[one.least] + ("; the weekly report" if one.weekly_report else ""),
             pulse,
-            one.quiet_hours,
         )
         for name, one in config.notify.receivers.items()
     ]
@@ -45,6 +43,6 @@ def receivers(config: Config, pulse: Pulse) -> list[ReceiverRow]:
     return found
 
 
-def _row(name: str, kind: str, gets: str, pulse: Pulse, quiet: str = "") -> ReceiverRow:
+def _row(name: str, kind: str, gets: str, pulse: Pulse) -> ReceiverRow:
     problem = next((one for one in pulse.notify_problems if one.startswith(f"no notification reaches {name}: ")), "")
-    return ReceiverRow(name, kind, gets, quiet, pulse.messages_waiting.get(name, 0), problem)
+    return ReceiverRow(name, kind, gets, pulse.messages_waiting.get(name, 0), problem)

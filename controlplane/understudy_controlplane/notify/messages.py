@@ -11,7 +11,6 @@ from understudy_controlplane.config import OWNERS, Importance, Notify, ReceiverK
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.notice import ENDED, Message, Notice, NoticeSource, Stage
 from understudy_controlplane.notify.plain import plain, plain_lines
-from understudy_controlplane.notify.quiet_hours import quiet_until
 
 LISTED_MAX = 20
 """Notices that a message lists; of the others it says how many there are."""
@@ -50,31 +49,10 @@ def addressees(notice: Notice, policy: Notify) -> list[str]:
     ]
 
 
-def joined(
-    unsent: Message | None, receiver: str, notice: Notice, policy: Notify, now: float, last_at: float | None
-) -> Message:
-    """The message that this notice goes out with: one that the receiver has not taken yet, or a new one. `last_at`:
-    when it last took one.
-    """
-    due_at = _due(receiver, notice, policy, now, last_at)
-    message = unsent or Message(receiver, notice.user, (), now, due_at, mail=notice.mail)
-    if notice.importance is Importance.PAGE and message.tries == 0:
-        message = replace(message, due_at=min(message.due_at, now + policy.group_seconds))
+def joined(unsent: Message | None, receiver: str, notice: Notice, policy: Notify, now: float) -> Message:
+    """The message that this notice goes out with: one that the receiver has not taken yet, or a new one."""
+    message = unsent or Message(receiver, notice.user, (), now, now + policy.group_seconds, mail=notice.mail)
     return replace(message, notices=(*dict.fromkeys((*message.notices, notice.id)),))
-
-
-def _due(receiver: str, notice: Notice, policy: Notify, now: float, last_at: float | None) -> float:
-    due = now + policy.group_seconds
-    if notice.importance is Importance.PAGE:
-        return due
-    if last_at is not None and 0 <= now - last_at < policy.interval_seconds:
-        due = max(due, last_at + policy.interval_seconds)
-    return max(due, _quiet_end(receiver, policy, now) or due)
-
-
-def _quiet_end(receiver: str, policy: Notify, now: float) -> float | None:
-    known = policy.receivers.get(receiver)
-    return quiet_until(known.quiet_hours, policy.time_zone, now) if known is not None else None
 
 
 def followed(message: Message, notices: Sequence[Notice], policy: Notify, now: float) -> Message:
@@ -84,27 +62,19 @@ def followed(message: Message, notices: Sequence[Notice], policy: Notify, now: f
         return replace(message, closed=True, error="its receiver is not in the configuration any more")
     news, importance = _news(notices), max((one.importance for one in notices), key=[*Importance].index)
     if news != message.shown:
-        rises = importance is Importance.PAGE and message.importance is not Importance.PAGE
+        # A receiver that is away, or has had no version yet, gets the newest state when the message is due.
+        is_due_later = message.is_new or message.is_waiting
         message = replace(
             message,
             shown=news,
             importance=importance,
             revision=message.revision + 1,
-            due_at=_due_of_version(message, importance, policy, now, rises=rises),
+            due_at=message.due_at if is_due_later else now + policy.group_seconds,
             tries=message.tries if message.is_waiting else 0,
         )
     if message.accepted and not message.is_waiting and all(one.stage in ENDED for one in notices):
         return replace(message, closed=True)
     return message
-
-
-def _due_of_version(message: Message, importance: Importance, policy: Notify, now: float, *, rises: bool) -> float:
-    soon = now + policy.group_seconds
-    if message.tries and message.is_waiting:  # the receiver is away: it gets the newest state when it is back
-        return message.due_at
-    if message.is_new or message.is_waiting:
-        return min(message.due_at, soon) if rises else message.due_at
-    return soon if importance is Importance.PAGE else max(soon, _quiet_end(message.receiver, policy, now) or soon)
 
 
 def _news(notices: Sequence[Notice]) -> str:

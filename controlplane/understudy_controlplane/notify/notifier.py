@@ -131,9 +131,6 @@ class Notifier:
     ) -> Callable[[Sequence[Notice]], Iterator[Message]]:
         sending = self._store.sending()
         of_unsent = self._store.notices({number for one in sending if one.is_new for number in one.notices})
-        accepted_at = {
-            receiver: self._store.accepted_at(receiver) for receiver in config.notify.receivers
-        }  # not for owners: each of them gets few
 
         def about(written: Sequence[Notice]) -> Iterator[Message]:
             unsent = {_to(one): one for one in sending if one.is_new and not _is_report(one, of_unsent)}
@@ -148,7 +145,7 @@ class Notifier:
                     key = To(receiver, notice.user, notice.mail)
                     is_report = notice.source is NoticeSource.REPORT
                     last = None if is_report else touched.get(key, unsent.get(key))
-                    message = messages.joined(last, receiver, notice, config.notify, now, accepted_at.get(receiver))
+                    message = messages.joined(last, receiver, notice, config.notify, now)
                     if is_report:
                         reports.append(message)
                     else:

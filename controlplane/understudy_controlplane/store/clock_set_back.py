@@ -31,7 +31,7 @@ STAMPS = (
     tables.site_signal.c.at,
     tables.notice.c.at,
     tables.notice.c.over_at,
-    tables.message.c.due_at,  # what waits for the end of quiet hours is sent at once
+    tables.message.c.due_at,
     tables.message.c.accepted_at,
 )
 """Times of the control plane's own clock that are compared with each other or with now."""

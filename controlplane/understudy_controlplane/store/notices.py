@@ -109,7 +109,6 @@ _GOING_ON = select(_NOTICE).where(_NOTICE.c.stage.in_([Stage.OPEN.value, Stage.R
 _BEGAN = select(_NOTICE).where(_NOTICE.c.at >= bindparam("since"))
 _ENDED = select(_NOTICE).where(_NOTICE.c.over_at >= bindparam("since"))
 _SENDING = select(_MESSAGE).where(_MESSAGE.c.closed.is_(False)).order_by(_MESSAGE.c.id)
-_ACCEPTED_AT = select(func.max(_MESSAGE.c.accepted_at)).where(_MESSAGE.c.receiver == bindparam("by"))
 _OF_INCIDENTS = (
     select(_DECISION.c.incident, _DECISION.c.recovery)
     .where(_DECISION.c.incident.in_(bindparam("these", expanding=True)), _DECISION.c.recovery.is_not(None))
@@ -301,11 +300,6 @@ class NoticeStore(Store):
         if receiver is not None:
             query = query.where(_MESSAGE.c.receiver == receiver)
         return [_message(row) for row in self._rows(query.order_by(_MESSAGE.c.id.desc()).limit(limit))]
-
-    def accepted_at(self, receiver: str) -> float | None:
-        """When it last took a message."""
-        found: float | None = self._scalar(_ACCEPTED_AT, {"by": receiver})
-        return found
 
     def record(
         self,

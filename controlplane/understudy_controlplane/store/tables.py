@@ -700,7 +700,6 @@ message = Table(
     Column("closed", Boolean, nullable=False),
     Index("ix_message_closed", "closed"),
     Index("ix_message_made_at", "made_at"),
-    Index("ix_message_accepted_at", "receiver", "accepted_at"),
 )
 
 barred_node = Table(

@@ -154,7 +154,7 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "notifications_waiting",
-        "Messages that a receiver has not taken yet, also those that wait for others or for the end of quiet hours.",
+        "Messages that a receiver has not taken yet, also those that wait for others.",
         _waiting,
         ("receiver",),
         "receivers",
