@@ -43,13 +43,12 @@ def _cli(module: str, name: str) -> str:
 GROUPS: dict[str, dict[str, Command]] = {
     "The cluster": {
         "status": Command("counts, and what needs a person", _cli("status", "status")),
-        "top": Command("the same, and what goes on, read again and again", _cli("top", "top")),
         "node": Command(
             "list | show | hold | quarantine | release | validate | burn-in | retire | requests | parts | tests",
             _cli("node", "node"),
         ),
         "job": Command("list | show | evidence | pause | resume | move | trust-checkpoints", _cli("job", "job")),
-        "checkpoints": Command("scan | show | now", _cli("checkpoints", "checkpoints")),
+        "checkpoints": Command("show | now", _cli("checkpoints", "checkpoints")),
         "spare": Command(
             "list | show | explain | size | size-as-configured | add | remove | forget", _cli("spare", "spare")
         ),

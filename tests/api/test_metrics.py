@@ -19,9 +19,8 @@ from tests import REPOSITORY
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
-from understudy_controlplane.api.certificate import ends_at
 from understudy_controlplane.api.exported import METRIC_GROUPS, source
-from understudy_controlplane.api.exported.control_plane import CONTROL_PLANE
+from understudy_controlplane.api.exported.control_plane import CONTROL_PLANE, ends_at
 from understudy_controlplane.api.exported.source import Source
 from understudy_controlplane.api.metrics import MetricsPage
 from understudy_controlplane.config import Config

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from tests import builders as b
 from tests.simulator.slurm import VirtualSlurm
 from tests.testbed.cluster import SlurmCluster
-from understudy_controlplane.cli.doctor import Check, Diagnosis, diagnose, draw
+from understudy_controlplane.cli.doctor import Check, Diagnosis, diagnose, lines
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.config import Config
 from understudy_controlplane.config import Slurm as Policy
@@ -49,9 +48,7 @@ def check(diagnosis: Diagnosis, name: str) -> Check:
 
 
 def drawn(diagnosis: Diagnosis) -> str:
-    out = io.StringIO()
-    draw(diagnosis, Console(file=out, width=200))
-    return out.getvalue()
+    return click.unstyle("\n".join(lines(diagnosis)))
 
 
 def config(tmp_path: Path, **changes: object) -> Config:

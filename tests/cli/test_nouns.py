@@ -6,16 +6,12 @@ import json
 import re
 
 import pytest
-from rich.console import Console
 
-from tests.cli.conftest import Served, record, run
-from tests.tokens import secret
-from understudy_client import Client
+from tests.cli.conftest import Served, record
 from understudy_controlplane.api.commissioning import CommissionedNode, CommissioningReport, document
 from understudy_controlplane.api.documents import Form
 from understudy_controlplane.cli.connection import with_commands
 from understudy_controlplane.cli.observed import RULES
-from understudy_controlplane.cli.top import frame
 from understudy_controlplane.figures.commissioning import Acceptance
 from understudy_controlplane.fleet.identity import Role
 from understudy_wire.hardware import Part, PartKind
@@ -188,19 +184,6 @@ def test_a_wrong_time_is_a_usage_error(text: str, acting: Served) -> None:
 @pytest.mark.parametrize("text", ["2h", "90s", "2026-01-31T12:00", "2026-01-31"])
 def test_times_are_durations_before_now_or_times_in_utc(text: str, acting: Served) -> None:
     acting.run("decision", "list", "--since", text)
-
-
-def test_top_shows_counts_and_what_goes_on(acting: Served) -> None:
-    shown = Console(width=200)
-    with shown.capture() as captured, Client(acting.url, secret(Role.VIEWER)) as client:
-        shown.print(frame(client))
-    assert "nodes       4: " in captured.get()
-    shown_once = json.loads(acting.run("top", "--json"))
-    assert list(shown_once) == ["status", "awaiting_approval", "running", "incidents", "decisions"]
-
-
-def test_top_does_not_begin_where_no_control_plane_answers() -> None:
-    run("top", url="http://127.0.0.1:1", status=4)
 
 
 def test_a_node_is_explained(observing: Served) -> None:

@@ -1,7 +1,7 @@
-"""Pages for a person with a browser: to log in, and to read about the API.
+"""The page on which a person with a browser logs in, and the description of the API.
 
-The pages are the same for all: what they show comes from routes that check who asks. They load nothing from elsewhere,
-run no other script than their own, and no other page can frame them.
+The page is the same for all. It loads nothing from elsewhere, runs no other script than its own, and no other page can
+frame it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import Depends, FastAPI, Response
 
-from understudy_controlplane.access.admission import Admission, Denied
+from understudy_controlplane.access.admission import Admission
 from understudy_controlplane.api.openapi import describe
-from understudy_controlplane.fleet.identity import Permission
 
 
 def add_pages(app: FastAPI, admission: Admission) -> None:
-    show_login, show_reference = _page("login.html"), _page("reference.html")
+    show_login = _page("login.html")
 
     @app.get("/openapi.json", dependencies=[Depends(admission.admit_reader)], include_in_schema=False)
     async def openapi() -> dict[str, Any]:
@@ -31,17 +29,6 @@ def add_pages(app: FastAPI, admission: Admission) -> None:
     @app.get("/login", include_in_schema=False)
     async def login() -> Response:
         return show_login()
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs(request: Request) -> Response:
-        """A page that shows the document above."""
-        try:
-            await admission.admit(request, Permission.READ)
-        except Denied as denied:
-            if denied.status != 401:
-                raise
-            return RedirectResponse("login#docs", 303)  # also where a proxy has it below a path
-        return show_reference()
 
 
 def _page(name: str) -> Callable[[], Response]:

@@ -14,7 +14,6 @@ from understudy_controlplane.api.commissioning import CommissioningReport
 from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.explain import CheckpointExplanation, JobExplanation, NodeExplanation
-from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.api.maintenance import MaintenanceBody, MaintenanceRecords
 from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
@@ -36,6 +35,7 @@ from understudy_controlplane.api.records import (
     StageOfNode,
     TicketRecord,
 )
+from understudy_controlplane.api.report_sections import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.sessions import Login, Session
 from understudy_controlplane.api.spares import ChoiceBody, SizeBody, SpareExplanation, Spares

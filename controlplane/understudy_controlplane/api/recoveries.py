@@ -16,9 +16,9 @@ from understudy_controlplane.api.dependencies import (
     TicketId,
 )
 from understudy_controlplane.api.pages import Epoch, Name, Number, NumberedQuery, known_parameters, numbered_page
-from understudy_controlplane.api.timeline import phases_ms
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.phases import phase_times
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     FillPoolPlan,
@@ -154,7 +154,7 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
         "ended_at": recovery.ended_at,
         "approve_by": recovery.approve_by,
         "approved_by": recovery.approved_by,
-        "phases_ms": phases_ms(recovery, recovery.fault_at),
+        "phases_ms": {phase: round((at - recovery.fault_at) * 1000) for phase, at in phase_times(recovery).items()},
         "steps": recovery.steps,
     }
     if isinstance(plan, AllocationSwapPlan):

@@ -9,10 +9,9 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.documents import Document, Form, date
-from understudy_controlplane.api.fleet_report import FleetReport
 from understudy_controlplane.api.pages import Epoch, known_parameters
 from understudy_controlplane.api.report_plots import plots
-from understudy_controlplane.api.report_sections import sections, summary
+from understudy_controlplane.api.report_sections import FleetReport, sections, summary
 from understudy_controlplane.decide.observed import records
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs

@@ -5,13 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import msgspec
+
 from understudy_controlplane.api.documents import Cell, Section, date
-from understudy_controlplane.api.fleet_report import FleetReport
+from understudy_controlplane.decide.observed import RuleRecord
 from understudy_controlplane.figures.causes import PEOPLE
 from understudy_controlplane.figures.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.store.report import Count, RecoveryCount
 
 LOSSES = tuple(loss.value for loss in WITH_NODES)
+
+
+class FleetReport(msgspec.Struct, frozen=True):
+    """Report on what began in the span. `recoveries` have ended; `observed` are decisions that were not carried out,
+    with what people answered, also later.
+    """
+
+    since: float
+    until: float
+    incidents: list[Count]
+    incidents_open: int
+    recoveries: list[RecoveryCount]
+    seconds_lost: float
+    quarantines: list[Count]
+    worst_nodes: list[Count]
+    held_back: list[Count]
+    observed: list[RuleRecord]
+    cluster: str
+    costs: FleetCosts
 
 
 def sections(report: FleetReport) -> list[Section]:

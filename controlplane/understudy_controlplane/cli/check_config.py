@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, print_json
+from understudy_controlplane.cli.output import Check, Exit, end_with
 from understudy_controlplane.fleet.counted import counted
 
 if TYPE_CHECKING:
@@ -22,14 +20,6 @@ if TYPE_CHECKING:
     from understudy_controlplane.slurm.choose import Choice
 
 CONNECT_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    name: str
-    ok: bool
-    detail: str
-    """What was found; of a problem its cause and remedy."""
 
 
 class Wrong(Exception):
@@ -51,12 +41,7 @@ def check_config(config: Path, file_only: bool, as_json: bool) -> None:
     checks = [Check(str(config), True, f"cluster {loaded.cluster}, mode {loaded.mode.value}")]
     if not file_only:
         checks += tried(loaded, choose)
-    if as_json:
-        print_json([asdict(check) for check in checks])
-    else:
-        for check in checks:
-            click.echo(f"{'good ' if check.ok else 'WRONG'} {check.name}: {check.detail}")
-    sys.exit(Exit.DONE if all(check.ok for check in checks) else Exit.USAGE)
+    end_with(checks, as_json, Exit.USAGE)
 
 
 def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[Check]:

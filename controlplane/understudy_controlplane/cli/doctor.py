@@ -9,20 +9,15 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from understudy_controlplane.cli.options import DEFAULT_CONFIG, config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, print_json
-from understudy_controlplane.cli.output import console as standard_output
+from understudy_controlplane.cli.output import Exit, pair_lines, show
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config, Mode, Silence
 from understudy_controlplane.config import Slurm as Policy
@@ -30,13 +25,14 @@ from understudy_controlplane.detect.silence import BEFORE_SLURM_SECONDS, unconfi
 from understudy_controlplane.figures.advice import Advice, advise, hooks_of
 from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.plain_text import one_line
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
 from understudy_controlplane.slurm.parse import slurmd_timeout
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, miscounts_dead_gangs, read_view, slurm_version
 from understudy_controlplane.store.database import StoreError, look_at
 
-COLOURS = {Severity.DANGER: "bold red", Severity.COST: "yellow", Severity.UNKNOWN: "magenta", Severity.GOOD: "green"}
+COLOURS = {Severity.DANGER: "red", Severity.COST: "yellow", Severity.UNKNOWN: "magenta", Severity.GOOD: "green"}
 _USER_ID = re.compile(r".*\((\d+)\)")
 SLOW_SHARE = 0.5
 """A reading of Slurm that takes a larger share of the poll interval leaves the loop too little time."""
@@ -76,10 +72,8 @@ def doctor(config: Path, as_json: bool) -> None:
     """
     # The defaults apply if there is no configuration file.
     diagnosis = diagnose(config_of(config) if config != DEFAULT_CONFIG or config.exists() else None)
-    if as_json:
-        print_json(msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous})
-    else:
-        draw(diagnosis, standard_output())
+    record = msgspec.to_builtins(diagnosis) | {"dangerous": diagnosis.dangerous}
+    show(record, as_json, lambda _: lines(diagnosis))
     sys.exit(Exit.FAILED if diagnosis.dangerous else Exit.DONE)
 
 
@@ -115,46 +109,27 @@ def diagnose(
     return Diagnosis(tuple(checks), tuple(advise(settings, version)))
 
 
-def draw(diagnosis: Diagnosis, console: Console) -> None:
-    checks = Table(box=box.SIMPLE_HEAD, title="Slurm and this host", title_justify="left", title_style="bold")
-    for column in ("", "what", "found", "remarks"):
-        checks.add_column(column, overflow="fold")
-    for check in diagnosis.checks:
-        checks.add_row(_mark(check.severity), check.name, escape(check.found), escape(check.why))
-    console.print(checks)
+def lines(diagnosis: Diagnosis) -> Iterator[str]:
+    yield click.style("Slurm and this host", bold=True)
+    yield from pair_lines(
+        (_mark(one.severity, one.name), f"{one.found}: {one.why}" if one.why else one.found) for one in diagnosis.checks
+    )
     remarkable = [one for one in diagnosis.advice if one.severity is not Severity.GOOD]
     if remarkable:
-        console.print(_advice_table(remarkable))
-    good = [f"{one.setting} (S{one.number})" for one in diagnosis.advice if one.severity is Severity.GOOD]
-    if good:
-        console.print(f"[green]good:[/] {escape(', '.join(good))}")
-    console.print(_verdict(diagnosis))
-
-
-def _advice_table(advice: list[Advice]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Settings of Slurm", title_justify="left", title_style="bold")
-    for column in ("", "rule", "setting", "found", "set", "why"):
-        table.add_column(column, overflow="fold")
-    for one in advice:
-        table.add_row(
-            _mark(one.severity),
-            f"S{one.number}",
-            escape(one.setting),
-            escape(one.found),
-            escape(one.wanted),
-            escape(one.why),
+        yield click.style("\nSettings of Slurm", bold=True)
+        yield from pair_lines(
+            (_mark(one.severity, f"S{one.number} {one.setting}"), f"{one.found}; set {one.wanted}: {one.why}")
+            for one in remarkable
         )
-    return table
-
-
-def _mark(severity: Severity) -> str:
-    return f"[{COLOURS[severity]}]{severity.value}[/]"
-
-
-def _verdict(diagnosis: Diagnosis) -> str:
+    good = [f"{one.setting} (S{one.number})" for one in diagnosis.advice if one.severity is Severity.GOOD]
+    yield from pair_lines([(click.style("good", fg="green"), ", ".join(good))] if good else [])
     counts = {severity: diagnosis.severities.count(severity) for severity in Severity}
     summary = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
-    return f"[bold]{summary}.[/] What each setting does: docs/slurm-settings.md"
+    yield f"\n{click.style(f'{summary}.', bold=True)} What each setting does: docs/slurm-settings.md"
+
+
+def _mark(severity: Severity, name: str) -> str:
+    return f"{click.style(f'{severity.value:8}', fg=COLOURS[severity])}{one_line(name)}"
 
 
 def _release(settings: Mapping[str, str]) -> Check:

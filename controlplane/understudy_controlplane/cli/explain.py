@@ -9,7 +9,7 @@ import click
 from understudy_controlplane.cli.explained_subject import lines
 from understudy_controlplane.cli.listing import show_command
 from understudy_controlplane.cli.options import config_option, config_or_defaults, driver_option, json_option
-from understudy_controlplane.cli.output import console, print_json
+from understudy_controlplane.cli.output import show
 from understudy_controlplane.cli.subjects import JOB, NODE
 
 code_argument = click.argument("code", type=int)
@@ -50,10 +50,7 @@ def explain_sxid(code: int, config: Path, as_json: bool) -> None:
 
 
 def _print(kind: str, code: int, config: Path, driver: str, as_json: bool) -> None:
-    from understudy_controlplane.cli.explained_code import draw, explain_code
+    from understudy_controlplane.cli.explained_code import explain_code, lines
 
     explanation = explain_code(kind, code, config_or_defaults(config).xid, driver)
-    if as_json:
-        print_json(explanation.record)
-    else:
-        draw(explanation, console())
+    show(explanation.record, as_json, lambda _: lines(explanation))

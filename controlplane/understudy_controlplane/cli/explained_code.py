@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import click
 
+from understudy_controlplane.cli.output import pair_lines
 from understudy_controlplane.config import Xid
 from understudy_controlplane.decide.table import look_up
 from understudy_controlplane.detect.xid import SIGNALS
@@ -89,14 +88,8 @@ def explain_code(kind: str, code: int, policy: Xid, driver: str) -> Explanation:
     return Explanation(f"{name} {row.name}".strip(), (("meaning", row.meaning), *lines), record)
 
 
-def draw(explanation: Explanation, console: Console) -> None:
-    console.print(f"[bold]{escape(explanation.title)}[/]")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, words in explanation.lines:
-        table.add_row(label, escape(words))
-    console.print(table)
+def lines(explanation: Explanation) -> list[str]:
+    return [click.style(explanation.title, bold=True), *pair_lines(explanation.lines)]
 
 
 def _table_row(fault: FaultClass) -> int | None:

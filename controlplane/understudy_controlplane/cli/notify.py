@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +11,10 @@ import click
 
 from understudy_controlplane.cli.listing import Listing, limit_option, list_command
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, fail, print_json
+from understudy_controlplane.cli.output import Check, Exit, end_with, fail
 
 if TYPE_CHECKING:
     from understudy_controlplane.config import Config
-
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    receiver: str
-    ok: bool
-    detail: str
 
 
 MESSAGES = Listing(
@@ -73,14 +64,7 @@ def test(receivers: tuple[str, ...], user: str, config: Path, as_json: bool) -> 
     if "owners" in receivers and not user:
         fail("owners: no user is named; name one with --user", Exit.USAGE)
     tests = list(tested(loaded, receivers or [one for one in known if one != "owners" or user], user))
-    if as_json:
-        print_json([asdict(one) for one in tests])
-    else:
-        for one in tests:
-            click.echo(f"{'good ' if one.ok else 'WRONG'} {one.receiver}: {one.detail}")
-        if not tests:
-            click.echo("no receiver is configured: set [notify.receivers]")
-    sys.exit(Exit.DONE if all(one.ok for one in tests) else Exit.FAILED)
+    end_with(tests, as_json, Exit.FAILED, "no receiver is configured: set [notify.receivers]")
 
 
 def known_receivers(config: Config) -> list[str]:
@@ -89,7 +73,7 @@ def known_receivers(config: Config) -> list[str]:
     return found + (["owners"] if config.notify.owners_url_file or config.notify.owners_url_files else [])
 
 
-def tested(config: Config, receivers: tuple[str, ...] | list[str], user: str) -> Iterator[Test]:
+def tested(config: Config, receivers: tuple[str, ...] | list[str], user: str) -> Iterator[Check]:
     from understudy_controlplane.config import Importance
     from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
     from understudy_controlplane.notify import messages
@@ -110,4 +94,4 @@ def tested(config: Config, receivers: tuple[str, ...] | list[str], user: str) ->
             version = messages.shown(message, [notice], config.cluster, config.notify)
             body = {**messages.as_json(message, version, [notice], config.cluster), "id": f"test-{now:.0f}"}
             error = send(config, To(name, user), version, body, now)
-        yield Test(name, not error, error or "accepted")
+        yield Check(name, not error, error or "accepted")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from understudy_controlplane.clock import moment
 from understudy_controlplane.fleet.plain_text import one_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 TIMES = ("at", "since", "until", "approve_by")
 
@@ -30,13 +28,6 @@ class Exit(IntEnum):
     UNREACHABLE = 4
     RECORDED = 5  # and not carried out: the control plane observes, or an operator has to approve it
     PERSON_NEEDED = 6  # with `understudy status --check`
-
-
-def console() -> Console:
-    """Made for each use: tests replace standard output."""
-    from rich.console import Console
-
-    return Console(highlight=False)
 
 
 def print_json(value: object) -> None:
@@ -64,6 +55,29 @@ def _aligned(column: Sequence[str]) -> list[str]:
     cells = column if "".join(column).isprintable() else [one_line(cell) for cell in column]
     width = max(map(len, cells))
     return [cell.ljust(width) for cell in cells]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`detail`: what was found; of a problem its cause and remedy."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def end_with(checks: Sequence[Check], as_json: bool, failed: Exit, none: str = "") -> NoReturn:
+    """Prints them, and exits with `failed` where one is not good. `none` is printed where there are none."""
+    lines = [f"{'good ' if one.ok else 'WRONG'} {one.name}: {one.detail}" for one in checks] or [none]
+    show([asdict(one) for one in checks], as_json, lambda _: lines)
+    sys.exit(Exit.DONE if all(one.ok for one in checks) else failed)
+
+
+def pair_lines(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Names below each other, and beside each a text, wrapped at the width of the terminal."""
+    made = click.HelpFormatter(width=shutil.get_terminal_size().columns)
+    made.write_dl([(name, one_line(text) or "-") for name, text in pairs], col_max=60)
+    return made.getvalue().splitlines()
 
 
 def field_lines(record: Mapping[str, object]) -> list[str]:

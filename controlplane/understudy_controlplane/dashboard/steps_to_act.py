@@ -40,7 +40,9 @@ def watched(snapshot: Snapshot) -> list[Watched]:
     managed = sum(job.managed and job.running for job in jobs)
     return [
         Watched(counted(len(nodes), "node"), "as Slurm shows them, read in each round", "understudy node list"),
-        Watched(counted(len(heard), "agent"), "NVML, kernel log, network and host of their nodes", "understudy top"),
+        Watched(
+            counted(len(heard), "agent"), "NVML, kernel log, network and host of their nodes", "understudy node list"
+        ),
         Watched(
             counted(sum(len(node.gpus) for node in heard), "GPU"),
             "as the agents report them",

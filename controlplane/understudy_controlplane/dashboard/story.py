@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_controlplane.api.requests import RequestState
@@ -51,7 +51,3 @@ def _of_decision(one: Record) -> Entry:
     page = page or (f"incidents/{one['incident']}" if one["incident"] else "")
     because = "" if one["because"] == "rule" else f", because of {one['because'].replace('_', ' ')}"
     return Entry(one["at"], "decision", one["reason"], f"{one['action'].replace('_', ' ')}{because}", page)
-
-
-def newest(found: Sequence[Entry], limit: int) -> Sequence[Entry]:
-    return found[:limit]

@@ -9,9 +9,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
-from understudy_controlplane.api.certificate import ends_at
+from cryptography import x509
+
 from understudy_controlplane.api.exported.metric import Kind, Metric, Sample, labels_text
 from understudy_controlplane.api.exported.source import Source, counted, one
 from understudy_controlplane.config import Mode
@@ -58,6 +60,19 @@ def _database_free(source: Source) -> float | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize if found is not None else None
+
+
+def ends_at(file: Path) -> float | None:
+    """The first end of all certificates in a PEM file, in seconds since the epoch; None: it cannot be read now."""
+    try:
+        return _ends_at(file, file.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return None  # as between the replacement of its bytes; the server goes on with the certificate before
+
+
+@lru_cache(maxsize=4)
+def _ends_at(file: Path, _changed_at: int) -> float:
+    return min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(file.read_bytes()))
 
 
 def _certificate_ends_at(source: Source) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from understudy_controlplane.cli.options import config_option, config_or_defaults, driver_option, json_option
-from understudy_controlplane.cli.output import Exit, console, fail, print_json
+from understudy_controlplane.cli.output import Exit, fail, show
 
 
 @click.group()
@@ -34,10 +34,7 @@ def analyze_kernel_log(file: str, config: Path, driver: str, as_json: bool) -> N
     except kernel_log.LogError as error:
         fail(str(error), Exit.USAGE)
     analysis = kernel_log.analyze(reading, settings, driver)
-    if as_json:
-        print_json(kernel_log.as_record(analysis))
-    else:
-        kernel_log.draw(analysis, console())
+    show(kernel_log.as_record(analysis), as_json, lambda _: kernel_log.lines(analysis))
 
 
 @analyze.command("steps")
@@ -57,7 +54,4 @@ def analyze_steps(file: str, config: Path, as_json: bool) -> None:
         analysis = step_times.analyze_steps(file, policy)
     except step_times.AnalyzeError as error:
         fail(str(error), Exit.USAGE)
-    if as_json:
-        print_json(analysis.as_record(file, policy))
-    else:
-        step_times.draw(analysis, console())
+    show(analysis.as_record(file, policy), as_json, lambda _: step_times.lines(analysis))

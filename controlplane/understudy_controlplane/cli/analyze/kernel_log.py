@@ -20,9 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import click
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
@@ -34,6 +32,7 @@ from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
+from understudy_controlplane.fleet.plain_text import one_line
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import SlurmShown, Snapshot
 from understudy_wire.facts import KernelEvent
@@ -385,59 +384,48 @@ COLOURS = {
 }
 
 
-def draw(analysis: Analysis, console: Console) -> None:
+def lines(analysis: Analysis) -> Iterator[str]:
     reading = analysis.reading
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
     found += sum(len(others) for others in analysis.others.values())
-    console.print(
-        f"{counted(reading.lines_total, 'line')}, {counted(found, 'event')} of GPUs or switches on {len(reading.logs)} "
-        f"{'node' if len(reading.logs) == 1 else 'nodes'}"
-    )
+    shown = f"{counted(found, 'event')} of GPUs or switches on {counted(len(reading.logs), 'node')}"
+    yield f"{counted(reading.lines_total, 'line')}, {shown}"
     if found and not reading.timed:
-        console.print("[yellow]not every line has a time:[/] lines without a time get that of the line before")
+        yield "not every line has a time: lines without a time get that of the line before"
     for host, judged in analysis.judged.items():
-        console.print(f"\n[bold]{escape(host)}[/]")
+        yield click.style(f"\n{host}", bold=True)
         for number, group in enumerate(_bursts(judged), 1):
-            _draw_burst(reading, host, number, group, console)
+            yield from _burst_lines(reading, host, number, group)
         for one in analysis.others[host]:
-            colour, when = COLOURS.get(one.signal.value, "dim"), reading.shown.get((host, one.at), "")
-            console.print(f"{escape(when)} [{colour}]{one.signal.value}[/] {one.rule}: {escape(one.summary)}")
-        _draw_next(analysis.decisions[host], console)
+            when = reading.shown.get((host, one.at), "")
+            yield f"{when} {_coloured(one.signal.value)} {one.rule}: {one_line(one.summary)}"
+        yield from _next_lines(analysis.decisions[host])
 
 
-def _draw_burst(reading: Reading, host: str, number: int, group: Sequence[Judged], console: Console) -> None:
+def _coloured(signal: str) -> str:
+    return click.style(signal, fg=COLOURS.get(signal))
+
+
+def _burst_lines(reading: Reading, host: str, number: int, group: Sequence[Judged]) -> Iterator[str]:
     burst = group[0].burst
     blamed = f"to blame: {burst.blamed.name} on {burst.blamed.device}" if burst.blamed else "no hardware fault"
-    console.print(
-        f"burst {number}, {counted(burst.events, 'event')} in {burst.until - burst.since:.1f} s; {escape(blamed)}"
-    )
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    for title in ("time", "event", "verdict", "repair", "why"):
-        table.add_column(title, no_wrap=title in ("time", "verdict", "repair"), overflow="fold")
+    yield f"burst {number}, {counted(burst.events, 'event')} in {burst.until - burst.since:.1f} s; {one_line(blamed)}"
     for one in group:
-        stored, finding = one.reading.stored, one.finding
-        colour = COLOURS.get(finding.signal.value, "dim")
+        stored, signal = one.reading.stored, one.finding.signal.value
         often = f", {times(stored.count)}," if stored.count > 1 else ""
-        table.add_row(
-            escape(reading.shown.get((host, stored.begun_at), "")),
-            escape(f"{one.reading.name}{often} on {one.reading.device}"),
-            f"[{colour}]{finding.signal.value}[/]",
-            one.reading.verdict.repair.value,
-            escape(one.why),
-        )
-    console.print(table)
+        when = reading.shown.get((host, stored.begun_at), "")
+        event = one_line(f"{when} {one.reading.name}{often} on {one.reading.device}")
+        yield f"  {event}: {_coloured(signal)}, repair {one.reading.verdict.repair.value}: {one_line(one.why)}"
 
 
-def _draw_next(decisions: Sequence[Decision], console: Console) -> None:
+def _next_lines(decisions: Sequence[Decision]) -> Iterator[str]:
     following = _next_record(decisions)
     if following["row"] is None:
-        console.print("next: [green]nothing[/]: the node stays in service")
+        yield "next: nothing: the node stays in service"
         return
-    console.print(
-        f"next: [red]{following['action']}[/] by row {following['row']}, the node becomes "
-        f"[bold]{following['state']}[/], repair {following['repair']}"
-    )
-    console.print(f"      {escape(str(following['reason']))}")
+    what = f"{following['action']} by row {following['row']}, the node becomes {following['state']}"
+    yield f"next: {what}, repair {following['repair']}"
+    yield f"      {one_line(str(following['reason']))}"
 
 
 def this_year() -> int:

@@ -23,14 +23,13 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from understudy_controlplane.cli.output import table_lines
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.slow_ranks import PEERS_MIN, SlowRank, judge
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import Attempt, JobKey
+from understudy_controlplane.fleet.plain_text import one_line
 from understudy_controlplane.fleet.steps import StepTable
 
 SELF_COLUMNS = ("self_seconds", "compute_seconds")
@@ -131,36 +130,36 @@ def analyze_steps(path: str, policy: Straggler) -> Analysis:
         raise AnalyzeError(f"{path}: {error}") from error
 
 
-def draw(analysis: Analysis, console: Console) -> None:
+def lines(analysis: Analysis) -> Iterator[str]:
     content = analysis.content
     span = f"steps {content.steps[0]} to {content.steps[-1]}" if content.steps else "no steps"
-    console.print(
-        f"{counted(len(content.ranks), 'rank')}, {span}; {counted(content.gaps, 'step time')} missing, "
-        f"{counted(content.refused_count, 'line')} refused"
-    )
+    missing = f"{counted(content.gaps, 'step time')} missing, {counted(content.refused_count, 'line')} refused"
+    yield f"{counted(len(content.ranks), 'rank')}, {span}; {missing}"
     if analysis.suspects:
-        table = Table("rank", "role", "ratio", "z", "from step", "to step", "peers", box=None, header_style="bold")
-        for slow in analysis.suspects:
-            table.add_row(
-                str(slow.rank),
-                escape(content.roles.get(slow.rank, "")),
+        columns = ("rank", "role", "ratio", "z", "from step", "to step", "peers")
+        rows = (
+            (
+                slow.rank,
+                content.roles.get(slow.rank, ""),
                 f"{slow.ratio:.2f}",
                 f"{slow.z:.1f}",
-                str(slow.first_step),
-                str(slow.last_step),
-                str(slow.peers),
+                slow.first_step,
+                slow.last_step,
+                slow.peers,
             )
-        console.print(table)
+            for slow in analysis.suspects
+        )
+        yield from table_lines(columns, rows)
     else:
-        console.print("no rank is slow compared with its peers")
+        yield "no rank is slow compared with its peers"
     for slow in analysis.not_named:
-        console.print(f"rank {slow.rank} takes {slow.ratio:.2f} times as long, but is not named: {escape(slow.doubt)}")
+        yield one_line(f"rank {slow.rank} takes {slow.ratio:.2f} times as long, but is not named: {slow.doubt}")
     for note in analysis.notes:
-        console.print(f"note: {escape(note)}")
+        yield one_line(f"note: {note}")
     for one in content.refused:
-        console.print(f"line {one['line']} refused: {escape(one['why'])}")
+        yield one_line(f"line {one['line']} refused: {one['why']}")
     if content.refused_count > len(content.refused):
-        console.print(f"... and {content.refused_count - len(content.refused)} more lines refused")
+        yield f"... and {content.refused_count - len(content.refused)} more lines refused"
 
 
 @contextmanager
