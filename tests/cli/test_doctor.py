@@ -76,6 +76,7 @@ def test_a_slurm_that_cannot_be_reached_is_dangerous_and_says_what_to_do(tmp_pat
     diagnosis = looked_at(DeafSlurm(["n1"]), config(tmp_path))
     assert diagnosis.dangerous
     assert "connect failure" in check(diagnosis, "Slurm").why
+    assert "cannot be reached" in drawn(diagnosis)
     assert "scontrol ping" in check(diagnosis, "Slurm").why
     assert check(diagnosis, "database").found.startswith("is not there yet")
 

@@ -75,8 +75,10 @@ def end_with(checks: Sequence[Check], as_json: bool, failed: Exit, none: str = "
 
 def pair_lines(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Names below each other, and beside each a text, wrapped at the width of the terminal."""
+    rows = [(name, one_line(text) or "-") for name, text in pairs]
     made = click.HelpFormatter(width=shutil.get_terminal_size().columns)
-    made.write_dl([(name, one_line(text) or "-") for name, text in pairs], col_max=60)
+    if rows:  # click refuses a list without any
+        made.write_dl(rows, col_max=60)
     return made.getvalue().splitlines()
 
 
