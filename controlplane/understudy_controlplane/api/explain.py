@@ -59,26 +59,24 @@ class Explanation(msgspec.Struct, frozen=True):
     decisions: list[Record]
 
 
-class NodeExplanation(msgspec.Struct, frozen=True):
+class _Explained(msgspec.Struct, frozen=True):
+    is_now: str
+    incidents: list[IncidentRecord]
+    recoveries: list[RecoveryRecord]
+    requests: list[RequestState]
+    decisions: list[DecisionRecord]
+
+
+class NodeExplanation(_Explained, frozen=True):
     """A node: `is_now` is one line for people; its open incidents, and the newest of the other records."""
 
-    is_now: str
     record: NodeRecord
-    incidents: list[IncidentRecord]
-    recoveries: list[RecoveryRecord]
-    requests: list[RequestState]
-    decisions: list[DecisionRecord]
 
 
-class JobExplanation(msgspec.Struct, frozen=True):
+class JobExplanation(_Explained, frozen=True):
     """The same of a job. Users of the cluster see the job, its recoveries and their own requests."""
 
-    is_now: str
     record: JobRecord
-    incidents: list[IncidentRecord]
-    recoveries: list[RecoveryRecord]
-    requests: list[RequestState]
-    decisions: list[DecisionRecord]
 
 
 class JudgedCheckpoint(msgspec.Struct, frozen=True):

@@ -53,17 +53,6 @@ class JobState(StrEnum):
     TIMEOUT = "TIMEOUT"
 
 
-OVER = frozenset(
-    state.value
-    for state in JobState
-    if state
-    not in (
-        *(JobState.COMPLETING, JobState.CONFIGURING, JobState.PENDING, JobState.PREEMPTED, JobState.REQUEUED),
-        *(JobState.RESIZING, JobState.RUNNING, JobState.SUSPENDED),
-    )
-)
-
-
 class JobsQuery(NumberedQuery):
     state: JobState | None = None
     managed: bool | None = Field(None, description="The job asked for Understudy.")

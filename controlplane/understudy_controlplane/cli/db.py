@@ -9,7 +9,7 @@ import click
 
 from understudy_controlplane.cli.database import opened
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, fail, note, print_json, show, table_lines
+from understudy_controlplane.cli.output import Exit, fail, show, table_lines
 
 _target = click.argument("file", type=click.Path(path_type=Path))
 
@@ -52,14 +52,9 @@ def prune(dry_run: bool, config: Path, as_json: bool) -> None:
     with opened(config) as engine:
         pruner = Pruner(RetentionStore(engine), lambda: retention, SystemClock())
         deleted = pruner.count() if dry_run else pruner.prune(time.sleep)
-    if as_json:
-        print_json({"dry_run": dry_run, "rows": deleted})
-        return
-    if deleted:
-        columns = ("table", "would be deleted" if dry_run else "deleted")
-        click.echo("\n".join(table_lines(columns, sorted(deleted.items()))))
-    else:
-        note("no record is old enough")
+    columns = ("table", "would be deleted" if dry_run else "deleted")
+    lines = table_lines(columns, sorted(deleted.items())) if deleted else ["no record is old enough"]
+    show({"dry_run": dry_run, "rows": deleted}, as_json, lambda _: lines)
 
 
 @db.command("backup")
@@ -77,7 +72,4 @@ def backup(file: Path, config: Path, as_json: bool) -> None:
         fail(f"no backup was written: {error}", Exit.FAILED)
     except (OSError, StoreError) as error:
         fail(f"{file}: no backup was written: {error}; name a file in a folder that you may write", Exit.FAILED)
-    if as_json:
-        print_json({"file": str(file), "bytes": size})
-    else:
-        note(f"{file}: {size} bytes")
+    show({"file": str(file), "bytes": size}, as_json, lambda _: [f"{file}: {size} bytes"])

@@ -17,7 +17,7 @@ import msgspec
 
 from understudy_controlplane.cli.durations import PAST
 from understudy_controlplane.cli.options import config_of, config_option, json_option
-from understudy_controlplane.cli.output import Exit, fail, note, print_json
+from understudy_controlplane.cli.output import Exit, fail, note, show
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def support_bundle(file: Path, since: float | None, until: float | None, config:
             entry.size, entry.mtime, entry.mode = len(content), int(now), 0o600
             archive.addfile(entry, io.BytesIO(content))
             sizes[name] = len(content)
-    if as_json:
-        print_json({"file": str(file), "bytes": sizes})
-    else:
-        click.echo("\n".join(f"{name}: {size} bytes" for name, size in sizes.items()))
+    lines = [f"{name}: {size} bytes" for name, size in sizes.items()]
+    show({"file": str(file), "bytes": sizes}, as_json, lambda _: lines)
     note(f"{file}: written. It names nodes, users and jobs; look at it before you send it.")
 
 

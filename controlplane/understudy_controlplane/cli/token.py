@@ -82,10 +82,7 @@ def enroll(node: str, hours: float, config: Path, as_json: bool) -> None:
     code, made = new_token(Role.ENROLMENT, node, _user(), time.time(), hours * HOUR_SECONDS, node)
     with _store(config) as store:
         store.add([made], _entry("token enroll", f"node {node}", {"expires_at": made.expires_at}))
-    if as_json:
-        print_json({"node": node, "code": code, "expires_at": made.expires_at})
-    else:
-        click.echo(code)
+    show({"node": node, "code": code, "expires_at": made.expires_at}, as_json, lambda _: [code])
 
 
 @token.command("list")
@@ -142,13 +139,9 @@ def revoke(number: int | None, node: str, label: str, config: Path, as_json: boo
             store.revoke([one.id for one in chosen], _user(), now, _entry("token revoke", subject, {"ids": ids}))
     if not node and not chosen:
         fail("no valid token has this id or label: `understudy token list` shows all", Exit.FAILED)
-    if as_json:
-        print_json({"revoked": [one.id for one in chosen], "barred": node or None})
-        return
-    if node:
-        click.echo(f"{node} gets no token until `understudy token allow {node}`")
-    for one in chosen:
-        click.echo(f"revoked: token {one.id}, role {one.role.value}, {one.label}")
+    barred = [f"{node} gets no token until `understudy token allow {node}`"] if node else []
+    lines = barred + [f"revoked: token {one.id}, role {one.role.value}, {one.label}" for one in chosen]
+    show({"revoked": [one.id for one in chosen], "barred": node or None}, as_json, lambda _: lines)
 
 
 @token.command("allow")
@@ -159,10 +152,8 @@ def allow(node: str, config: Path, as_json: bool) -> None:
     """Let a node whose tokens were revoked have new ones."""
     with _store(config) as store:
         was_barred = store.allow(node, _user(), time.time())
-    if as_json:
-        print_json({"node": node, "was_barred": was_barred})
-    else:
-        click.echo(f"{node} can get a token again" if was_barred else f"{node} was not barred")
+    words = f"{node} can get a token again" if was_barred else f"{node} was not barred"
+    show({"node": node, "was_barred": was_barred}, as_json, lambda _: [words])
 
 
 @contextmanager

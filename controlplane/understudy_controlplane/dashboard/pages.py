@@ -13,7 +13,7 @@ from fastapi import Response
 from understudy_controlplane.api import post_mortem
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
-from understudy_controlplane.api.jobs import OVER, JobState, job_records
+from understudy_controlplane.api.jobs import JobState, job_records
 from understudy_controlplane.api.notifications import message_records
 from understudy_controlplane.api.observed import DAYS, observed_rules
 from understudy_controlplane.api.recoveries import recovery_record
@@ -38,6 +38,7 @@ from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.slurm import ENDED_STATES
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.state_words import STATES
 from understudy_controlplane.fleet.topology import Topology
@@ -338,7 +339,7 @@ def _job(reading: Reading, name: str) -> Page | Response:
         job=found.record,
         is_now=found.is_now,
         runs=found.record["state"] == JobState.RUNNING.value,
-        is_over=found.record["state"] in OVER,
+        is_over=found.record["state"] in ENDED_STATES,
         incidents=found.incidents,
         story=_story(found),
         heat=shown,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -65,13 +65,16 @@ def send(
     version = replace(version, title=without(version.title, secrets), text=without(version.text, secrets))
     if attached is not None:
         attached = replace(attached, content=without(attached.content, secrets))
+    return _tried(secrets, lambda: _send(config, to, version, _without(body, secrets), now, attached))
+
+
+def _tried(secrets: Collection[str], work: Callable[[], str]) -> str:
     try:
-        error = _send(config, to, version, _without(body, secrets), now, attached)
+        return without(work(), secrets)
     except SecretError as problem:
         return str(problem)
     except Exception as problem:  # noqa: BLE001 - of any service of apprise; its text may contain secrets
         return type(problem).__name__
-    return without(error, secrets)
 
 
 def _send(
@@ -107,23 +110,21 @@ def _send_to_owner(config: Config, to: To, version: Shown) -> str:
 
 
 def send_alerts_to(config: Config, name: str, alerts: list[dict[str, object]]) -> str:
-    """Sends to Alertmanager as `send` does."""
+    """Sends to Alertmanager; returns as `send`."""
     receiver, secrets = config.notify.receivers[name], secrets_of(config)
-    try:
+
+    def work() -> str:
         token = read_secret(receiver.secret_file) if receiver.secret_file is not None else ""
-        url = one_url(receiver.url_file)
-    except SecretError as problem:
-        return str(problem)
-    return without(send_alerts(url, token, [dict(_without(one, secrets)) for one in alerts]), secrets)
+        return send_alerts(one_url(receiver.url_file), token, [dict(_without(one, secrets)) for one in alerts])
+
+    return _tried(secrets, work)
 
 
 def send_heartbeat(config: Config) -> str:
-    """Sends as `send` does."""
-    assert config.notify.heartbeat_url_file is not None
-    try:
-        return without(post(one_url(config.notify.heartbeat_url_file), b"", {}), secrets_of(config))
-    except SecretError as problem:
-        return str(problem)
+    """Returns as `send`."""
+    file = config.notify.heartbeat_url_file
+    assert file is not None
+    return _tried(secrets_of(config), lambda: post(one_url(file), b"", {}))
 
 
 def one_url(path: Path) -> str:
