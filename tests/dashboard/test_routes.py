@@ -501,8 +501,8 @@ def test_a_page_that_cannot_be_made_is_reported_to_its_viewers_and_made_again(re
 def test_streams_are_bounded_for_each_token_and_in_all() -> None:
     async def enter() -> list[int]:
         views = LiveViews(None, Limits(event_streams_max=3, event_streams_per_token_max=2))  # type: ignore[arg-type]
-        refusals = [views.enter(who) for who in ("a", "a", "a", "b", "c")]
-        views.leave("a")
-        return [0 if one is None else one.status_code for one in (*refusals, views.enter("c"))]
+        refusals = [views.places.enter(who) for who in ("a", "a", "a", "b", "c")]
+        views.places.leave("a")
+        return [0 if one is None else one.status_code for one in (*refusals, views.places.enter("c"))]
 
     assert asyncio.run(enter()) == [0, 0, 429, 0, 503, 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
@@ -17,11 +17,11 @@ import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import Receive, Scope, Send
 
 from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.api.pages import Name, Number, known_parameters
 from understudy_controlplane.api.readers import Readers, TooManyReads
+from understudy_controlplane.api.streams import EVENTS, EventStream, Places, wait, who_reads
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Limits
 from understudy_controlplane.fleet.event import Cursor, Event, EventKind, Happened
@@ -32,7 +32,6 @@ from understudy_controlplane.store.events import EventStore
 
 log = structlog.get_logger()
 
-EVENTS = "text/event-stream"
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
 """Then the client gets the newest id, and its token is checked again."""
@@ -64,8 +63,7 @@ class EventFeed:
         self._store = store
         self._readers = readers
         self._clock = clock
-        self._limits = limits
-        self._open: Counter[str] = Counter()  # streams of each token
+        self._places = Places(limits)
         self._recent: deque[Happened] = deque()
         self._begin: Cursor | None = None  # of what is in memory
         self._end: Cursor | None = None
@@ -80,24 +78,17 @@ class EventFeed:
 
     def enter(self, who: str) -> Response | None:
         """A place for one more stream, until `leave`; or a refusal."""
-        if self._open[who] >= self._limits.event_streams_per_token_max:
-            return refuse(429, f"{who} reads {self._open[who]} streams of events already", "end one of them first")
-        if self._open.total() >= self._limits.event_streams_max:
-            hint = "repeat the request, or raise limits.event_streams_max"
-            return refuse(503, f"{self._open.total()} streams of events are open already", hint)
-        if not self._open.total():
+        refusal = self._places.enter(who)
+        if refusal is None and self._poller is None:
             self._begin = self._end = None
             self._recent.clear()
             self._news = asyncio.Event()
             self._poller = asyncio.create_task(self._poll())
-        self._open[who] += 1
-        return None
+        return refusal
 
     def leave(self, who: str) -> None:
-        self._open[who] -= 1
-        if not self._open[who]:
-            del self._open[who]
-        if not self._open and self._poller is not None:
+        self._places.leave(who)
+        if not self._places.taken and self._poller is not None:
             self._poller.cancel()
             self._poller = None
 
@@ -132,7 +123,7 @@ class EventFeed:
             if self._stops:
                 return
             if not page:
-                await _wait(news, beat_at - time.monotonic())
+                await wait(news, beat_at - time.monotonic())
             if time.monotonic() >= beat_at:
                 try:
                     await admit()
@@ -181,20 +172,6 @@ class EventFeed:
         news.set()
 
 
-class _Stream(StreamingResponse):
-    """Its place in the feed is free again when it has ended, however it ends."""
-
-    def __init__(self, feed: EventFeed, who: str, content: AsyncIterator[str]) -> None:
-        super().__init__(content, media_type=EVENTS, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self._feed, self._who = feed, who
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._feed.leave(self._who)
-
-
 LastEventId = Annotated[
     str | None,
     Header(max_length=ID_CHARACTERS_MAX, description="The newest `id` that the client has; without it: from now on."),
@@ -236,7 +213,7 @@ async def _open(
     asked: Cursor | None,
     admit: Callable[[], Awaitable[object]],
 ) -> Response:
-    who = f"token {identity.token}" if identity.token else identity.label or identity.address
+    who = who_reads(identity)
     refusal = feed.enter(who)
     if refusal is not None:
         return refusal
@@ -248,15 +225,7 @@ async def _open(
     except BaseException:
         feed.leave(who)
         raise
-    return _Stream(feed, who, feed.stream(cursor, query.admits, admit))
-
-
-async def _wait(news: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        pass
+    return EventStream(feed.stream(cursor, query.admits, admit), lambda: feed.leave(who))
 
 
 def _shown(event: Event, cursor: Cursor) -> str:

@@ -12,7 +12,6 @@ import msgspec
 from understudy_controlplane.access.sessions import COOKIE
 from understudy_controlplane.api.commissioning import CommissioningReport
 from understudy_controlplane.api.drills import Drill, DrillBody
-from understudy_controlplane.api.events import EVENTS
 from understudy_controlplane.api.explain import CheckpointExplanation, JobExplanation, NodeExplanation
 from understudy_controlplane.api.maintenance import MaintenanceBody, MaintenanceRecords
 from understudy_controlplane.api.mode import ModeBody
@@ -40,6 +39,7 @@ from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.sessions import Login, Session
 from understudy_controlplane.api.spares import ChoiceBody, SizeBody, SpareExplanation, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
+from understudy_controlplane.api.streams import EVENTS
 from understudy_controlplane.api.topology import TopologyRecord
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
 from understudy_controlplane.config import Mode

@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 from fastapi import Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.api.streams import Places, wait
 from understudy_controlplane.config import Limits
 from understudy_controlplane.dashboard.page import Page
-from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.pulse import Pulse
 
 log = structlog.get_logger()
 
-EVENTS = "text/event-stream"
 LOOK_SECONDS = 0.1
 """How often it is checked whether the loop has finished a round."""
 
@@ -77,8 +73,7 @@ class LiveViews:
 
     def __init__(self, pulse: Pulse, limits: Limits) -> None:
         self._pulse = pulse
-        self._limits = limits
-        self._open: Counter[str] = Counter()
+        self.places = Places(limits)
         self._views: dict[str, View] = {}
         self._stops = False
 
@@ -90,21 +85,7 @@ class LiveViews:
 
     @property
     def viewers(self) -> int:
-        return self._open.total()
-
-    def enter(self, who: str) -> Response | None:
-        """A place for one more viewer, until `leave`; or a refusal."""
-        if self._open[who] >= self._limits.event_streams_per_token_max:
-            return refuse(429, f"{who} has {self._open[who]} live pages open already", "close one of them")
-        if self._open.total() >= self._limits.event_streams_max:
-            return refuse(503, f"{self._open.total()} live pages are open already", "raise limits.event_streams_max")
-        self._open[who] += 1
-        return None
-
-    def leave(self, who: str) -> None:
-        self._open[who] -= 1
-        if not self._open[who]:
-            del self._open[who]
+        return self.places.taken
 
     async def stream(
         self, key: str, read: Read, shown: tuple[float, str], admit: Callable[[], Awaitable[object]]
@@ -129,7 +110,7 @@ class LiveViews:
                     yield _event("parts", {"at": seen, "parts": parts})
                 else:
                     yield _event("beat", {"at": view.shown_at, "error": view.error})
-                await _wait(news, BEAT_SECONDS)
+                await wait(news, BEAT_SECONDS)
         except Denied:
             return
         finally:
@@ -174,27 +155,5 @@ class LiveViews:
             await asyncio.sleep(max(REFRESH_SECONDS - (time.monotonic() - begun), 0.0))
 
 
-class LiveResponse(StreamingResponse):
-    """Its place is free again when it has ended, however it ends."""
-
-    def __init__(self, views: LiveViews, who: str, content: AsyncIterator[str]) -> None:
-        super().__init__(content, media_type=EVENTS, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        self._views, self._who = views, who
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._views.leave(self._who)
-
-
 def _event(kind: str, data: object) -> str:
     return f"event: {kind}\ndata: {msgspec.json.encode(data).decode()}\n\n"
-
-
-async def _wait(news: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        pass

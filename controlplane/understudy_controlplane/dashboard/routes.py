@@ -16,7 +16,8 @@ from fastapi.responses import RedirectResponse
 from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import NAME_CHARACTERS_MAX
-from understudy_controlplane.dashboard.live import LiveResponse, LiveViews
+from understudy_controlplane.api.streams import EventStream, who_reads
+from understudy_controlplane.dashboard.live import LiveViews
 from understudy_controlplane.dashboard.page import HEADERS, RELEASE, STATIC, Page, template
 from understudy_controlplane.dashboard.pages import OWN, Pages, found_page, missing, root_of
 from understudy_controlplane.fleet.identity import Identity, Permission
@@ -58,8 +59,8 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
     ) -> Response:
         """The parts of a page that have changed since the snapshot of the time `seen`, as they change."""
         identity = await _admitted(admission, request, page)
-        who = f"token {identity.token}" if identity.token else identity.label or identity.address
-        refusal = views.enter(who)
+        who = who_reads(identity)
+        refusal = views.places.enter(who)
         if refusal is not None:
             return refusal
         key = f"{identity.role.value} {identity.user_id} {by} {page}"
@@ -69,7 +70,7 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
             (seen, layout),
             lambda: _admitted(admission, request, page),
         )
-        return LiveResponse(views, who, stream)
+        return EventStream(stream, lambda: views.places.leave(who))
 
     @router.get("/dashboard/{page:path}")
     @router.get("/dashboard")
