@@ -1,4 +1,4 @@
-"""Finds drawn mutants and defects of a review (`tests/simulate/drawn.py`) in the simulator, and the first seed of each.
+"""Finds drawn mutants and defects of a review (`tests/simulate/drawn.py`) in the simulator, and a seed of each.
 
 `python -m tests.bench.drawn [SEEDS [NAME...]]` writes build/bench/drawn.json after each seed. A seed runs once without
 mutants: where none of a mutant's edits would have changed an answer, its story is the same with the mutant, and it is
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tests import REPOSITORY
-from tests.simulate.drawn import DRAWN, REVIEWED
+from tests.simulate.drawn import DRAWN, FOUND_BY, REVIEWED
 from tests.simulate.edits import edited, tried
 from tests.simulator.run import simulate
 from tests.simulator.scenario import draw
@@ -54,7 +54,7 @@ def main() -> int:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     simulate(draw(0))  # the schema is created once
-    for figures in search(range(1, seeds + 1), sys.argv[2:] or [*ALL]):
+    for figures in search(dict.fromkeys((*FOUND_BY.values(), *range(1, seeds + 1))), sys.argv[2:] or [*ALL]):
         REPORT.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
 
