@@ -95,8 +95,8 @@ def configuration() -> str:
         "",
         "One TOML file, `/etc/understudy/controlplane.toml` or the file that `--config` names. It is checked whole at",
         "start; unknown keys are refused. `understudy check-config` checks it without starting anything.",
-        "Changes come into force by `systemctl reload understudy-controlplane` (SIGHUP), but for those marked so:",
-        "*Needs a restart.*",
+        "Changes come into force by `systemctl reload understudy-controlplane` (SIGHUP); those that are marked",
+        "*Restart.* need a restart.",
         "",
         "## What a site sets",
         "",
@@ -221,7 +221,7 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
             inner.append((f"{name}.{key}.NAME", named[0]))
         value = field.get_default(call_default_factory=True)
         default = "required" if value is PydanticUndefined else f"`{_toml(value)}`"
-        mark = " *Needs a restart.*" if needs_restart(f"{name}.{key}" if name else key) else ""
+        mark = " *Restart.*" if needs_restart(f"{name}.{key}" if name else key) else ""
         rows.append(f"| `{key}` | {default} | {field.description}{mark} |")
     if rows:
         yield from (f"## `[{name}]`" if name else "## Top level", "", "| key | default | meaning |", "|---|---|---|")
