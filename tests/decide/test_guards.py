@@ -9,7 +9,7 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide import plans
+from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
@@ -94,6 +94,13 @@ def test_one_node_again_and_again_opens_no_breaker() -> None:
         b.snapshot(broken("n2"), quarantined_at=times), b.config(guards={"quarantines_per_hour_min": 20})
     )
     assert quarantined(decisions) == ["n2"]
+
+
+def test_nodes_that_are_back_in_service_count_once_for_its_limit() -> None:
+    nodes = {f"n{i}": b.node(f"n{i}") for i in range(1, 17)}
+    returned = {f"n{i}": (b.NOW - 300,) for i in range(1, 5)}
+    limits = [guards.breaker_limit(snapshot_of(nodes, quarantined_at=one), b.config()) for one in ({}, returned)]
+    assert limits == [4, 4]
 
 
 def test_the_window_moves_on() -> None:

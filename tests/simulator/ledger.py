@@ -313,6 +313,7 @@ class Ledger:
         if not usable:
             return
         self._returned_at[name] = self._world.now
+        self.taken.discard(name)
         if self._failed_tests.get(name) and name not in self._world.invariants.touched:
             raise Violation("a-failed-test-keeps-a-node", f"{effect}, and the last test of {name} has failed")
 

@@ -122,7 +122,8 @@ def breaker_limit(snapshot: Snapshot, config: Config) -> int:
     """
     policy = config.guards
     limit = scaled(policy.breaker_share, len(snapshot.nodes), policy.breaker_nodes_min, policy.breaker_nodes_max)
-    share = int(policy.breaker_share_max * (snapshot.well + len(lately_quarantined(snapshot, config))))
+    others = lately_quarantined(snapshot, config) - snapshot.well  # the larger set is not copied
+    share = int(policy.breaker_share_max * (len(snapshot.well) + len(others)))
     return min(limit, max(BREAKER_NODES_MIN, share))
 
 

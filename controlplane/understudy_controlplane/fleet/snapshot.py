@@ -329,9 +329,13 @@ class Snapshot:
         return found
 
     @cached_property
-    def well(self) -> int:
-        """How many nodes Understudy has not taken out of service, except for a validation."""
-        return sum(node.state not in OUT_OF_SERVICE or node.record.tested_in_service for node in self.nodes.values())
+    def well(self) -> frozenset[str]:
+        """Nodes that Understudy has not taken out of service, except for a validation."""
+        return frozenset(
+            name
+            for name, node in self.nodes.items()
+            if node.state not in OUT_OF_SERVICE or node.record.tested_in_service
+        )
 
     @cached_property
     def domains_of(self) -> dict[str, list[str]]:
