@@ -19,7 +19,6 @@ from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.decide.approvals import ProposalEnding
 from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
@@ -35,7 +34,7 @@ from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures
 from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind
+from understudy_controlplane.fleet.recovery import ProposalEnding, Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import summary
 from understudy_controlplane.live.directory import JobDirectory

@@ -12,7 +12,8 @@ import structlog
 
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Retention
-from understudy_controlplane.decide.retention import Limits, limits
+from understudy_controlplane.decide.retention import limits
+from understudy_controlplane.fleet.record_class import Limits
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
 

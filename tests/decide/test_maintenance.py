@@ -11,13 +11,13 @@ from tests import builders as b
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.judge import decide
-from understudy_controlplane.decide.maintenance import Next, next_of, outlook, spares_needed
+from understudy_controlplane.decide.maintenance import next_of, outlook, spares_needed
 from understudy_controlplane.decide.recovery_recheck import course
 from understudy_controlplane.decide.repair_cycle import asked
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.maintenance import Maintenance, Stage
+from understudy_controlplane.fleet.maintenance import Maintenance, Next, Stage
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.operator import MoveRequest, Request, Verb
 from understudy_controlplane.fleet.recovery import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_controlplane.decide.observed import HeldDecision, RuleRecord, records
+from understudy_controlplane.decide.observed import RuleRecord, records
+from understudy_controlplane.fleet.decision import HeldDecision
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 DAY = DAY_SECONDS

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests import builders as b
-from understudy_controlplane.decide.restore_point import Catalogue, choose, decide, explain, judged, suspicion
+from understudy_controlplane.decide.restore_point import Catalogue, choose, decide, explain, judged
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.job import (
     RestoreDecision,
     StoredAnomaly,
     StoredRestoreReport,
+    suspicion,
 )
 from understudy_wire.facts import AnomalyKind, Layout, RestoreOutcome
 

@@ -14,15 +14,9 @@ from hypothesis import strategies as some
 from tests import builders as b
 from tests.notify.site import NOW, secret_file
 from understudy_controlplane.config import Config, ConfigError, Importance, Notify, parse_config
-from understudy_controlplane.decide.notices import (
-    MoveFacts,
-    RequestFacts,
-    TicketFacts,
-    of_approval,
-    of_move,
-    of_ticket,
-)
+from understudy_controlplane.decide.notices import of_approval, of_move, of_ticket
 from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
+from understudy_controlplane.fleet.notice_facts import MoveFacts, RequestFacts, TicketFacts
 from understudy_controlplane.notify import messages
 from understudy_controlplane.notify.alerts import LIVES_SECONDS, alerts
 from understudy_controlplane.notify.plain import LINE_CHARACTERS_MAX, LOOK_ALIKES, plain

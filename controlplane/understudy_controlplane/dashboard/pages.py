@@ -33,11 +33,12 @@ from understudy_controlplane.dashboard import (
 )
 from understudy_controlplane.dashboard.page import Page, parts_of
 from understudy_controlplane.dashboard.stories import Stories
-from understudy_controlplane.decide.notices import MOVES, of_move
+from understudy_controlplane.decide.notices import of_move
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.notice_facts import MOVES
 from understudy_controlplane.fleet.slurm import ENDED_STATES
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.state_words import STATES

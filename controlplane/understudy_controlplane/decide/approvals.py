@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.recovery import (
     PagePlan,
     Plan,
     PoolSwapPlan,
+    ProposalEnding,
     Recovery,
     RecoveryStatus,
     ReleaseJobPlan,
@@ -50,13 +51,6 @@ class ProposalKey:
     kind: str
     nodes: frozenset[str]
     attempt: tuple[int, int, int, int]  # job, its submit time, restart count and launch; zeros: the plan is about none
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalEnding:
-    proposal: int
-    status: RecoveryStatus
-    why: str
 
 
 def key_of(plan: Plan) -> ProposalKey:

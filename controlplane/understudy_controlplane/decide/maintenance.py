@@ -14,7 +14,7 @@ from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.gang_moves import gangs_on
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import JobKey
-from understudy_controlplane.fleet.maintenance import Maintenance, Stage
+from understudy_controlplane.fleet.maintenance import Maintenance, Next, Stage
 from understudy_controlplane.fleet.node import AT_FAULT, NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -22,15 +22,6 @@ OF_PEOPLE = (NodeState.OPERATOR_HOLD, NodeState.RETIRED)
 """A node that an operator holds already stays with them."""
 
 OUT = (Stage.ASKED, Stage.HELD)
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    stages: Mapping[str, Stage]
-    holds: tuple[str, ...] = ()
-    move: tuple[JobKey, tuple[str, ...]] | None = None  # a gang, and the nodes that it leaves
-    releases: tuple[str, ...] = ()
-    is_over: bool = False
 
 
 def next_of(snapshot: Snapshot, maintenance: Maintenance) -> Next:

@@ -6,16 +6,20 @@ Names, reasons and summaries come from users, operators and logs: `notify.plain`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from understudy_controlplane.config import Importance
 from understudy_controlplane.fleet.counted import counted, times
 from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
-from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
+from understudy_controlplane.fleet.notice_facts import (
+    IncidentFacts,
+    MoveFacts,
+    ProgramFacts,
+    RequestFacts,
+    TicketFacts,
+    XidFacts,
+)
+from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.slurm import ENDED_STATES
-from understudy_controlplane.fleet.subject import SubjectKind
-
-MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
 
 STOPPED_SECONDS = 60.0
 """After which the owner of a gang that stands still is notified, where no recovery has begun."""
@@ -28,102 +32,6 @@ LOOK_AT_CODE = (
     "If it stops again at the same step, look at the program: `understudy explain job {job}` shows which ranks did not "
     "arrive, and in which collective"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class MoveFacts:
-    """A recovery that moves or restarts a gang. `signal`: of its incident; empty: it has none."""
-
-    number: int
-    kind: str
-    status: str
-    outcome: str
-    job_id: int | None
-    job_name: str
-    user: str
-    nodes: tuple[str, ...]
-    spares: tuple[str, ...]
-    hang: str
-    fault_at: float
-    decided_at: float
-    ended_at: float | None
-    last_step: int | None
-    restore_step: int | None
-    signal: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentFacts:
-    """`job_id` and `user`: of an incident of a gang. `without_spare`: its first decision that found none for a gang."""
-
-    number: int
-    kind: SubjectKind
-    subject: str
-    rule: str
-    signal: str
-    summary: str
-    fault_at: float
-    opened_at: float
-    closed_at: float | None
-    outcome: str
-    job_id: int | None = None
-    user: str = ""
-    moves: tuple[MoveFacts, ...] = ()
-    without_spare: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TicketFacts:
-    """`about`: nodes and jobs; `waits`: it is open until a person has done something."""
-
-    number: int
-    node: str
-    about: tuple[str, ...]
-    reason: str
-    opened_at: float
-    closed_at: float | None
-    waits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramFacts:
-    """A job whose program ended launches. `number`: of the first of them; `failures`: so many; `reason`: of the last
-    one, as its launcher says it; `state`: of the job in Slurm.
-    """
-
-    number: int
-    job_id: int
-    job_name: str
-    user: str
-    at: float
-    failures: int
-    reason: str
-    has_given_up: bool
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class XidFacts:
-    """An error of a GPU that a job's program caused. `nodes`: that reported it."""
-
-    number: int
-    job_id: int
-    user: str
-    nodes: tuple[str, ...]
-    reason: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFacts:
-    """The opened breaker, a recovery that awaits approval, or a node that fails repeatedly."""
-
-    number: int
-    subject: str
-    reason: str
-    at: float
-    ended_at: float | None = None
-    outcome: str = ""
 
 
 def of_incident(facts: IncidentFacts, needs: str = "") -> Notice:

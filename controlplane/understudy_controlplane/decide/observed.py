@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from understudy_controlplane.fleet.decision import HeldDecision
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 
 ONE_CASE_SECONDS = DAY_SECONDS
@@ -15,17 +16,6 @@ FOLLOWED_SECONDS = DAY_SECONDS
 
 READY_ANSWERS_MIN = 3
 READY_PRECISION_MIN = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class HeldDecision:
-    """Decision that would have acted in mode act. `approved`: its proposal was approved or rejected; None: neither."""
-
-    id: int
-    at: float
-    subject: str
-    rule: str
-    approved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,15 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.job import (
     Attempt,
     Checkpoint,
-    Condition,
     JobKey,
     RestoreAnswer,
     RestoreDecision,
     StoredAnomaly,
     StoredRestoreReport,
+    is_proof,
+    suspicion,
 )
-from understudy_wire.facts import AnomalyKind, RestoreOutcome, Tier
+from understudy_wire.facts import RestoreOutcome, Tier
 
 NAMED_MAX = 3
 
@@ -28,9 +29,6 @@ RESTORES_FAILED_MAX = 2
 
 WORK_LOST_SHARE_MAX = 0.1
 """Share of a run's steps that a suspicion without proof may cost."""
-
-SUSPECT_SECONDS_MAX = 6 * 3600.0
-"""Checkpoints that are written longer than this after what is no proof are not suspect for it: the run went on well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ def choose(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly] = 
     """
     there = _as_they_lie(complete)
     good = _furthest(one for one in there if not suspicion(one, anomalies))
-    proofs = [one for one in anomalies if _is_proof(one)]
+    proofs = [one for one in anomalies if is_proof(one)]
     usable = _furthest(one for one in there if not suspicion(one, proofs, proofs_only=True))
     if usable is None or good is None:
         return usable
@@ -176,10 +174,6 @@ def nearer_copies(known: Catalogue, chosen: Checkpoint) -> list[Checkpoint]:
     )
 
 
-def _is_proof(anomaly: StoredAnomaly) -> bool:
-    return anomaly.kind is AnomalyKind.LOSS_NAN
-
-
 def explain(complete: Iterable[Checkpoint], anomalies: Sequence[StoredAnomaly]) -> str:
     """Why it is not the furthest one; empty: it is."""
     there = _as_they_lie(complete)
@@ -199,27 +193,6 @@ def _named(passed_over: Iterable[tuple[Checkpoint, str]]) -> str:
     newest = sorted(passed_over, key=lambda one: -one[0].step)
     named = "; ".join(f"step {one.step}: {why}" for one, why in newest[:NAMED_MAX])
     return named + (f"; and {len(newest) - NAMED_MAX} more" if len(newest) > NAMED_MAX else "")
-
-
-def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly], *, proofs_only: bool = False) -> str:
-    """What speaks against it, in words; empty: nothing.
-
-    A checkpoint of step n holds what the steps before n have made, and step n is the first to show what is wrong with
-    it. Where things were as before from some step on, the checkpoints from there on are good.
-    """
-    against = [
-        one
-        for one in anomalies
-        if (one.job, one.attempt) == (checkpoint.job, checkpoint.attempt)
-        and one.step <= checkpoint.step
-        and (one.until is None or checkpoint.step < one.until)
-        and (_is_proof(one) or checkpoint.completed_at <= one.received_at + SUSPECT_SECONDS_MAX)
-    ]
-    if not against:
-        return "" if proofs_only else checkpoint.condition_why if checkpoint.condition is Condition.SUSPECT else ""
-    first = min(against, key=lambda one: (one.step, one.rank))
-    value = f" ({first.value})" if first.value else ""
-    return f"{first.kind.value}{value} on rank {first.rank} ({first.node}) since step {first.step}"
 
 
 def _as_they_lie(complete: Iterable[Checkpoint]) -> list[Checkpoint]:

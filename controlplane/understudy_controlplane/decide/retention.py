@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
 from math import inf
 
 from understudy_controlplane.config import Retention
 from understudy_controlplane.fleet.durations import DAY_SECONDS
-
-Limits = Mapping["RecordClass", float]
-"""Class → the time before which its records may be deleted."""
-
-
-class RecordClass(StrEnum):
-    """Records that are kept for the same time. The audit is in none of them: it is kept for ever."""
-
-    INCIDENTS = "incidents"  # what was wrong, what was decided and done, and what people asked for
-    IDLE_DECISIONS = "idle_decisions"  # decisions to do nothing
-    EVENTS = "events"  # what kernel logs, hardware and Prologs reported
-    JOBS = "jobs"  # with their attempts and launches
-    JOB_DETAILS = "job_details"  # what ranks reported
-    SHARDS = "shards"  # that are packed
-    GPUS = "gpus"
-    TOKENS = "tokens"
+from understudy_controlplane.fleet.record_class import Limits, RecordClass
 
 
 def limits(policy: Retention, now: float, jobs_seen_at: float = inf, repairs_since: float = inf) -> Limits:

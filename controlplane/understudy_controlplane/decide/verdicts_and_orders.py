@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide.approvals import ProposalEnding, endings
+from understudy_controlplane.decide.approvals import endings
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.fitness import unfit_nodes
 from understudy_controlplane.decide.launcher_orders import launcher_orders
 from understudy_controlplane.decide.peers import Turn, turns
+from understudy_controlplane.fleet.recovery import ProposalEnding
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_wire.launcher import LauncherOrders
 

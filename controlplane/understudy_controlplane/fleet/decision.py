@@ -138,3 +138,14 @@ class Decision:
         """About events of one boot of a node: recorded once for each kind, not in each round that sees them."""
         detail = self.finding.detail if self.finding is not None else None
         return self.to_state is None and isinstance(detail, HardwareDetail) and detail.is_event
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDecision:
+    """Decision that would have acted in mode act. `approved`: its proposal was approved or rejected; None: neither."""
+
+    id: int
+    at: float
+    subject: str
+    rule: str
+    approved: bool | None = None

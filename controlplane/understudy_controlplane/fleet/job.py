@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -379,3 +380,32 @@ def keep(comment: str) -> Keep | None:
 
 def _words(comment: str) -> list[str]:
     return comment.replace(",", " ").replace(";", " ").split()
+
+
+SUSPECT_SECONDS_MAX = 6 * 3600.0
+"""Checkpoints that are written longer than this after what is no proof are not suspect for it: the run went on well."""
+
+
+def is_proof(anomaly: StoredAnomaly) -> bool:
+    return anomaly.kind is AnomalyKind.LOSS_NAN
+
+
+def suspicion(checkpoint: Checkpoint, anomalies: Iterable[StoredAnomaly], *, proofs_only: bool = False) -> str:
+    """What speaks against it, in words; empty: nothing.
+
+    A checkpoint of step n holds what the steps before n have made, and step n is the first to show what is wrong with
+    it. Where things were as before from some step on, the checkpoints from there on are good.
+    """
+    against = [
+        one
+        for one in anomalies
+        if (one.job, one.attempt) == (checkpoint.job, checkpoint.attempt)
+        and one.step <= checkpoint.step
+        and (one.until is None or checkpoint.step < one.until)
+        and (is_proof(one) or checkpoint.completed_at <= one.received_at + SUSPECT_SECONDS_MAX)
+    ]
+    if not against:
+        return "" if proofs_only else checkpoint.condition_why if checkpoint.condition is Condition.SUSPECT else ""
+    first = min(against, key=lambda one: (one.step, one.rank))
+    value = f" ({first.value})" if first.value else ""
+    return f"{first.kind.value}{value} on rank {first.rank} ({first.node}) since step {first.step}"

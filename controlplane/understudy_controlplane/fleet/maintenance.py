@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from understudy_controlplane.fleet.job import JobKey
+
 
 class Stage(StrEnum):
     """How far a node is. A node without one waits for its turn."""
@@ -47,3 +49,12 @@ class Maintenance:
 def maintenance_subject(number: int) -> str:
     """What requests about a maintenance are about. No node has such a name."""
     return f"maintenance {number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    stages: Mapping[str, Stage]
+    holds: tuple[str, ...] = ()
+    move: tuple[JobKey, tuple[str, ...]] | None = None  # a gang, and the nodes that it leaves
+    releases: tuple[str, ...] = ()
+    is_over: bool = False

@@ -395,3 +395,10 @@ class RepairAttempt:
     outcome: str = ""  # in words, for people
     ended_at: float | None = None
     never_began: bool = False  # it failed, and its job never ran on the node: that says nothing about the node
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEnding:
+    proposal: int
+    status: RecoveryStatus
+    why: str

@@ -9,8 +9,6 @@ from typing import TypeVar
 from understudy_controlplane.config import Importance
 from understudy_controlplane.decide.notices import (
     STOPPED_SECONDS,
-    TicketFacts,
-    XidFacts,
     of_approval,
     of_breaker,
     of_incident,
@@ -22,6 +20,7 @@ from understudy_controlplane.decide.notices import (
     of_xid,
 )
 from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
+from understudy_controlplane.fleet.notice_facts import TicketFacts, XidFacts
 from understudy_controlplane.store.notices import AT_ONCE, NoticeStore
 
 FOLLOW_SECONDS = 5.0

@@ -22,7 +22,9 @@ from sqlalchemy import (
 )
 
 from understudy_controlplane.config import Importance
-from understudy_controlplane.decide.notices import (
+from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.notice import Message, MessageStatus, Notice, NoticeSource, Stage
+from understudy_controlplane.fleet.notice_facts import (
     MOVES,
     IncidentFacts,
     MoveFacts,
@@ -31,8 +33,6 @@ from understudy_controlplane.decide.notices import (
     TicketFacts,
     XidFacts,
 )
-from understudy_controlplane.fleet.decision import Action, Because
-from understudy_controlplane.fleet.notice import Message, MessageStatus, Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.recovery import AllocationSwapPlan, RecoveryStatus, SwapPlan
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables

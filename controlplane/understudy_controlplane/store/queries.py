@@ -9,11 +9,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, false, func, select, tuple_
 
-from understudy_controlplane.decide.observed import HeldDecision
-from understudy_controlplane.decide.restore_point import suspicion
 from understudy_controlplane.figures.ettr import AttemptProgress
-from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
-from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly
+from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action, HeldDecision
+from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly, suspicion
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import NOTES, Verb, decision_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, or_, select, union_all, update
 
-from understudy_controlplane.decide.approvals import ProposalEnding
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import Finding
@@ -17,6 +16,7 @@ from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.operator import Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import (
     Plan,
+    ProposalEnding,
     Recovery,
     RecoveryKind,
     RecoveryStatus,

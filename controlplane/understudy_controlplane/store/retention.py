@@ -24,10 +24,10 @@ from sqlalchemy import (
     true,
 )
 
-from understudy_controlplane.decide.retention import Limits, RecordClass
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.node import IN_REPAIR
 from understudy_controlplane.fleet.notice import ENDED, Stage
+from understudy_controlplane.fleet.record_class import Limits, RecordClass
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import is_complete

@@ -7,9 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, bindparam, insert, select, update
 
-from understudy_controlplane.decide.maintenance import Next
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.maintenance import Maintenance, Stage, maintenance_subject
+from understudy_controlplane.fleet.maintenance import Maintenance, Next, Stage, maintenance_subject
 from understudy_controlplane.fleet.operator import Verb, job_subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
