@@ -52,13 +52,13 @@ def test_what_fails_beside_judgement_holds_up_no_recovery(tmp_path: Path) -> Non
     def broken(_snapshot: Snapshot, _findings: Sequence[Finding]) -> None:
         raise ZeroDivisionError("an interval of no length")
 
-    loop.beside = dict.fromkeys(loop.beside, broken)
+    loop.periodic = dict.fromkeys(loop.periodic, broken)
     rehearsal.fail("n3")
     with capture_logs() as lines:
         rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
-    assert loop.pulse.last_error == f"{[*loop.beside][-1]}: ZeroDivisionError: an interval of no length"
+    assert loop.pulse.last_error == f"{[*loop.periodic][-1]}: ZeroDivisionError: an interval of no length"
     failed = [line["part"] for line in lines if line["event"] == "part_failed"]
-    assert failed == [*loop.beside], "once each, however often"
+    assert failed == [*loop.periodic], "once each, however often"
     assert loop.pulse.errors_total > len(failed)
 
 

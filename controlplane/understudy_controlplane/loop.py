@@ -102,7 +102,7 @@ class Loop:
         self._launchers = launchers
         self._runner = runner
         compute_tests = ComputeTests(telemetry.compute_tests)
-        self.beside: Mapping[str, Callable[[Snapshot, Sequence[Finding]], None]] = {
+        self.periodic: Mapping[str, Callable[[Snapshot, Sequence[Finding]], None]] = {
             "maintenance": lambda snapshot, _: self._look_after_maintenance(snapshot),
             "drills": lambda snapshot, _: self._look_after_drills(snapshot),
             "stages": lambda snapshot, _: self._look_at_stages(snapshot),
@@ -111,7 +111,7 @@ class Loop:
             "job_notes": lambda snapshot, findings: telemetry.job_notes.replace(job_notes(snapshot, findings)),
         }
         """What a round does besides judging and recovering."""
-        self._failed_beside: set[str] = set()
+        self._failed_periodic: set[str] = set()
         self._current = current
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
@@ -180,7 +180,7 @@ class Loop:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions, beside = self._judge(0.0)
         self.pulse.last_error = ""
-        self._do_beside(snapshot, findings)
+        self._do_periodic(snapshot, findings)
         recorded = self._record(decisions, findings, snapshot, beside.endings)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
@@ -269,10 +269,10 @@ class Loop:
                 self._stores.repairs.drill_ended(drill, self._clock.now(), why)
                 log.info("drill_ended", node=drill.node, number=drill.request, reason=end.why)
 
-    def _do_beside(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
+    def _do_periodic(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
         """What fails there does not hold up recoveries. It is logged once while it goes on failing."""
         failed: set[str] = set()
-        for name, do in self.beside.items():
+        for name, do in self.periodic.items():
             try:
                 do(snapshot, findings)
             except DatabaseTaken:
@@ -281,9 +281,9 @@ class Loop:
                 failed.add(name)
                 self.pulse.last_error = f"{name}: {type(error).__name__}: {error}"
                 self.pulse.errors_total += 1
-                if name not in self._failed_beside:
+                if name not in self._failed_periodic:
                     log.exception("part_failed", part=name)
-        self._failed_beside = failed
+        self._failed_periodic = failed
 
     def _count_ended(self, running: Sequence[Recovery]) -> None:
         now_running = frozenset(recovery.id for recovery in running)

@@ -14,7 +14,6 @@ from understudy_controlplane.figures.checkpoint_interval import (
     daly_interval,
     efficiency,
     failure_rate,
-    young_interval,
 )
 
 LLAMA_3_SECONDS = 54 * 86_400 / 419
@@ -49,12 +48,6 @@ def test_dalys_interval_is_the_mean_time_between_failures_where_a_checkpoint_tak
     assert daly_interval(200, 100) == daly_interval(500, 100) == 100
 
 
-def test_youngs_interval_is_too_long_and_costs_little() -> None:
-    young, best = young_interval(0.28, 1), best_interval(0.28, 1)
-    assert young / best == pytest.approx(1.30, abs=0.01)
-    assert 0 < efficiency(best, 0.28, 1) - efficiency(young, 0.28, 1) < 0.01, "points of efficiency, without recovery"
-
-
 @given(costs, ratios, st.floats(0.5, 2.0), st.floats(0, 1e4))
 def test_no_other_interval_is_better(cost: float, ratio: float, other: float, recovery: float) -> None:
     mtbf = cost / ratio
@@ -72,7 +65,7 @@ def test_the_optimum_satisfies_its_equation(cost: float, ratio: float) -> None:
 
 @pytest.mark.parametrize(("cost", "mtbf"), [(0, 1), (1, 0), (-1, 1), (math.inf, 1), (math.nan, 1)])
 def test_an_impossible_input_is_refused(cost: float, mtbf: float) -> None:
-    for function in (best_interval, daly_interval, young_interval):
+    for function in (best_interval, daly_interval):
         with pytest.raises(ValueError, match="above zero"):
             function(cost, mtbf)
 

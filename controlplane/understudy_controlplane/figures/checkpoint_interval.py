@@ -68,12 +68,6 @@ def daly_interval(cost: float, mtbf: float) -> float:
     return math.sqrt(2 * cost * mtbf) * (1 + math.sqrt(half) / 3 + half / 9) - cost
 
 
-def young_interval(cost: float, mtbf: float) -> float:
-    """Young's estimate of first order (1974)."""
-    _positive(cost, mtbf)
-    return math.sqrt(2 * cost * mtbf)
-
-
 def efficiency(interval: float, cost: float, mtbf: float, recovery: float = 0.0) -> float:
     """The share of the time in which a training makes progress that is kept, 0 to 1. `recovery` is the time from a
     failure until training goes on.
